@@ -1,0 +1,64 @@
+"""Which elements a thread may move together: alignment proved from coefficients and tiles."""
+
+from collections.abc import Mapping
+
+from eqsat.graph.index import Affine, free_names
+from eqsat.kernel import Access, Axis, Buffer
+
+VECTOR_BYTES = 16  # the widest access of one thread; base pointers are aligned to it
+
+
+def unit_stride(access: Access, index: str) -> bool:
+    """Whether the address moves by one element with the index."""
+    return (index, 1) in access.address.terms and index not in _nested_names(access.address)
+
+
+def vector_width(
+    access: Access,
+    index: str,
+    buffer: Buffer,
+    axes: Mapping[str, Axis],
+    indices_of: Mapping[str, tuple[str, ...]],
+) -> int:
+    """Elements along `index` that are contiguous, aligned and exist together; at most 16 bytes.
+
+    Holds at coordinates of `index` that are multiples of the width.
+    """
+    if not unit_stride(access, index):
+        return 1
+    if any(index in indices_of[c.value] for c in access.coordinates):
+        return 1
+    axis = axes[index]
+    width = VECTOR_BYTES // buffer.dtype.itemsize
+    while width > 1 and not (
+        _multiple(access.address, index, width)
+        and all(c.stride % width == 0 for c in access.coordinates)
+        and axis.extent % width == 0
+        and (axis.tile % width == 0 or axis.count == 1)
+        and all(_uniform(g.expression, g.lower, g.upper, index, width) for g in access.guards)
+    ):
+        width //= 2
+    return width
+
+
+def _nested_names(expression: Affine) -> frozenset[str]:
+    names: frozenset[str] = frozenset()
+    for atom, _ in expression.terms:
+        if not isinstance(atom, str):
+            names |= free_names(atom.numerator)
+    return names
+
+
+def _multiple(expression: Affine, index: str, width: int) -> bool:
+    """Whether the expression is a multiple of `width` wherever `index` is."""
+    others = (coefficient for atom, coefficient in expression.terms if atom != index)
+    return expression.constant % width == 0 and all(c % width == 0 for c in others)
+
+
+def _uniform(expression: Affine, lower: int, upper: int, index: str, width: int) -> bool:
+    """Whether lower <= expression < upper has one answer along each vector of `index`."""
+    if index not in free_names(expression):
+        return True
+    if index in _nested_names(expression) or (index, 1) not in expression.terms:
+        return False
+    return _multiple(expression, index, width) and lower % width == 0 and upper % width == 0

@@ -1,0 +1,327 @@
+"""The text of one kernel under construction: names, points, loops, and values that can be read.
+
+C++ names: `p_x` a buffer, `v_a` a value in registers, `s_a` a tile in shared memory; for an index
+j, `tile_j` is the first point of the tile, `base_j` the first point of this thread, `r_j` the
+number of a point among the thread's registers and `at_j` the point itself.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from eqsat.codegen.cuda_distribution import Distribution, Factor
+from eqsat.codegen.cuda_math import cast, literal, storage_type, widen
+from eqsat.codegen.cuda_placement import Placement
+from eqsat.graph.dtypes import DType, int64
+from eqsat.graph.index import Affine, FloorDiv, bounds
+from eqsat.kernel import Access, Axis, Kernel
+
+INT_LIMIT = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point of some indices: its coordinates, and its register numbers where it is this
+    thread's own."""
+
+    at: Mapping[str, str]
+    register: Mapping[str, str]
+    origin: Mapping[str, str]
+
+    def local(self, index: str) -> str:
+        """The coordinate within the tile."""
+        origin = self.origin[index]
+        return self.at[index] if origin == "0" else f"({self.at[index]} - {origin})"
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A distribution in use: what its variables are called, and where its tiles begin."""
+
+    distribution: Distribution
+    origin: Mapping[str, str]
+    prefix: str = ""
+
+
+Reader = Callable[[Point], str]
+"""The C++ expression of a value at a point, of the value's register type."""
+
+
+@dataclass
+class Writer:
+    """Lines of C++ at a depth of indentation."""
+
+    lines: list[str] = field(default_factory=list)
+    depth: int = 0
+
+    def line(self, text: str = "") -> None:
+        self.lines.append("    " * self.depth + text if text else "")
+
+    @contextmanager
+    def block(self, head: str = "", tail: str = "") -> Iterator[None]:
+        self.line(f"{head} {{" if head else "{")
+        self.depth += 1
+        yield
+        self.depth -= 1
+        self.line("}" + tail)
+
+
+class Names:
+    """C++ identifiers for the names of a kernel; a name that is none gets a number."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def of(self, name: str) -> str:
+        if re.fullmatch(r"[A-Za-z0-9_]{1,48}", name):
+            return name
+        return f"{self.numbers.setdefault(name, len(self.numbers))}_"
+
+
+class Block:
+    """What every part of the emitter shares while one kernel is written."""
+
+    def __init__(self, kernel: Kernel, placement: Placement, distribution: Distribution) -> None:
+        self.kernel = kernel
+        self.placement = placement
+        self.distribution = distribution
+        self.axes: dict[str, Axis] = kernel.axes()
+        self.extents = {name: axis.extent for name, axis in self.axes.items()}
+        self.out = Writer()
+        self.names = Names()
+        self.readers: dict[str, Reader] = {}
+        self.frame = Frame(distribution, {i: f"tile_{self.names.of(i)}" for i in self.axes})
+        self.matrix_steps = {
+            i: m.operation.k for m in placement.matrices.values() for i in m.contract.over
+        }
+        self.shared_bytes = 0
+        self.scratch_bytes = 0
+        self.tiles_written = False  # shared tiles written since the last barrier
+        self.tiles_read = False
+
+    # names
+
+    def index(self, prefix: str, index: str) -> str:
+        return f"{prefix}_{self.names.of(index)}"
+
+    def value(self, name: str) -> str:
+        return f"v_{self.names.of(name)}"
+
+    def buffer(self, name: str) -> str:
+        return f"p_{self.names.of(name)}"
+
+    def ordered(self, indices: Iterable[str]) -> list[str]:
+        """In the kernel's order, which is that of registers and loops."""
+        return sorted(indices, key=list(self.axes).index)
+
+    # points
+
+    def thread_offset(self, factors: Sequence[tuple[Factor, int]]) -> str:
+        """The points by which this thread's coordinates move an index."""
+        parts = []
+        for factor, weight in factors:
+            text = "int(threadIdx.x)" if factor.stride == 1 else f"int(threadIdx.x) / {factor.stride}"
+            if factor.stride * factor.count < self.kernel.threads:
+                text += f" % {factor.count}"
+            parts.append(text if weight == 1 else f"{text} * {weight}")
+        return " + ".join(parts) or "0"
+
+    def define_bases(self, frame: Frame, indices: Iterable[str]) -> None:
+        """`base_j` of each index: the first point of this thread."""
+        for i in self.ordered(indices):
+            offset = self.thread_offset(frame.distribution.weighted(i, "thread"))
+            origin = frame.origin[i]
+            text = " + ".join(part for part in (origin, offset) if part != "0") or "0"
+            self.out.line(f"const int {self.index(frame.prefix + 'base', i)} = {text};")
+
+    @contextmanager
+    def points(
+        self,
+        indices: Iterable[str],
+        frame: Frame | None = None,
+        steps: Mapping[str, int] | None = None,
+        unroll: bool = True,
+    ) -> Iterator[Point]:
+        """Loops over this thread's points of some indices; `steps` registers at a time."""
+        frame = frame or self.frame
+        at, register, depth = {}, {}, 0
+        for i in self.ordered(indices):
+            count = frame.distribution.registers(i)
+            base, number = (self.index(frame.prefix + word, i) for word in ("base", "r"))
+            step = (steps or {}).get(i, 1)
+            if count == step:
+                at[i], register[i] = base, "0"
+                continue
+            if unroll:
+                self.out.line("#pragma unroll")
+            advance = f"++{number}" if step == 1 else f"{number} += {step}"
+            self.out.line(f"for (int {number} = 0; {number} < {count}; {advance}) {{")
+            self.out.depth += 1
+            depth += 1
+            name = self.index(frame.prefix + "at", i)
+            offset = self.register_offset(frame.distribution, i, number)
+            self.out.line(f"const int {name} = {base} + {offset};")
+            at[i], register[i] = name, number
+        yield Point(at, register, frame.origin)
+        for _ in range(depth):
+            self.out.depth -= 1
+            self.out.line("}")
+
+    def register_offset(self, distribution: Distribution, index: str, number: str) -> str:
+        """The points by which a register number moves an index."""
+        parts, inner = [], 1
+        factors = distribution.weighted(index, "register")
+        for factor, weight in reversed(factors):
+            text = number if inner == 1 else f"{number} / {inner}"
+            if inner * factor.count < distribution.registers(index):
+                text += f" % {factor.count}"
+            parts.append(text if weight == 1 else f"{text} * {weight}")
+            inner *= factor.count
+        return " + ".join(reversed(parts)) or "0"
+
+    def shifted(self, point: Point, index: str, number: str) -> Point:
+        """The point `number` registers and coordinates further along a vector."""
+        at = {**point.at, index: f"({point.at[index]} + {number})"}
+        own = point.register.get(index)
+        register = dict(point.register)
+        if own is not None:
+            register[index] = number if own == "0" else f"{own} + {number}"
+        return Point(at, register, point.origin)
+
+    def valid(self, indices: Iterable[str], point: Point, frame: Frame | None = None) -> list[str]:
+        """Conditions for a point to lie in the tile and the extents; empty where always so."""
+        conditions = []
+        for i in self.ordered(indices):
+            axis = self.axes[i]
+            covered = (frame or self.frame).distribution.padded(i)
+            if covered > axis.tile and axis.count > 1:
+                conditions.append(f"{point.local(i)} < {axis.tile}")
+            last_is_smaller = axis.extent % axis.tile if axis.count > 1 else covered > axis.extent
+            if last_is_smaller:
+                conditions.append(f"{point.at[i]} < {axis.extent}")
+        return conditions
+
+    # index expressions
+
+    def affine(self, expression: Affine, point: Point, wide: bool = False) -> str:
+        """An index expression at a point, as int or long long."""
+        parts = []
+        for atom, coefficient in expression.terms:
+            if isinstance(atom, str):
+                text = f"(long long)({point.at[atom]})" if wide else point.at[atom]
+            else:
+                text = self._division(atom, point, wide)
+            suffix = "LL" if wide else ""
+            parts.append(text if coefficient == 1 else f"{text} * {coefficient}{suffix}")
+        if expression.constant or not parts:
+            parts.append(f"{expression.constant}{'LL' if wide else ''}")
+        return " + ".join(parts)
+
+    def _division(self, atom: object, point: Point, wide: bool) -> str:
+        text = self.affine(atom.numerator, point, wide)
+        low, _ = bounds(atom.numerator, self.extents)
+        quotient = isinstance(atom, FloorDiv)
+        if low >= 0:
+            return f"(({text}) {'/' if quotient else '%'} {atom.divisor})"
+        function = "floor_divide" if quotient else "floor_remainder"
+        kind = "long long" if wide else "int"
+        return f"{function}<{kind}>({text}, {atom.divisor})"
+
+    def is_wide(self, expression: Affine) -> bool:
+        """Whether some partial sum of the expression may leave int."""
+        reach = abs(expression.constant)
+        for atom, coefficient in expression.terms:
+            low, high = bounds(Affine(((atom, 1),), 0), self.extents)
+            reach += abs(coefficient) * (max(abs(low), abs(high)) + 1024)
+            if not isinstance(atom, str) and self.is_wide(atom.numerator):
+                return True
+        return reach > INT_LIMIT
+
+    def address(self, access: Access, point: Point) -> str:
+        """The element's flat address; coordinates must have been checked to be in range."""
+        reach = self.kernel.buffer(access.buffer).size
+        wide = reach > INT_LIMIT or self.is_wide(access.address)
+        text = self.affine(access.address, point, wide)
+        kind = "long long" if wide else "int"
+        for c in access.coordinates:
+            text += f" + {kind}({self.readers[c.value](point)}) * {c.stride}"
+        return text
+
+    def exists(self, access: Access, point: Point) -> list[str]:
+        """Conditions for the element of an access to exist."""
+        conditions = []
+        for guard in access.guards:
+            low, high = bounds(guard.expression, self.extents)
+            text = self.affine(guard.expression, point, self.is_wide(guard.expression))
+            if low < guard.lower:
+                conditions.append(f"{text} >= {guard.lower}")
+            if high >= guard.upper:
+                conditions.append(f"{text} < {guard.upper}")
+        for c in access.coordinates:
+            value = cast(self.placement.dtypes[c.value], int64, self.readers[c.value](point))
+            conditions += [f"{value} >= 0", f"{value} < {c.extent}"]
+        return conditions
+
+    # values
+
+    def register_count(self, indices: Iterable[str]) -> int:
+        count = 1
+        for i in indices:
+            count *= self.distribution.registers(i)
+        return count
+
+    def register_number(self, indices: Iterable[str], point: Point) -> str:
+        """The flat number of a value's element among this thread's registers."""
+        parts, stride = [], 1
+        for i in reversed(self.ordered(indices)):
+            number = point.register[i]
+            if number != "0":
+                inner = f"({number})" if "+" in number and stride > 1 else number
+                parts.append(inner if stride == 1 else f"{inner} * {stride}")
+            stride *= self.distribution.registers(i)
+        return " + ".join(reversed(parts)) or "0"
+
+    def element(self, name: str, point: Point) -> str:
+        """A register value at one of this thread's points, to read or write."""
+        number = self.register_number(self.placement.indices[name], point)
+        return f"{self.value(name)}[{number}]"
+
+    def read(self, name: str, point: Point) -> str:
+        return self.readers[name](point)
+
+    def memory_element(self, access: Access, point: Point, dtype: DType) -> str:
+        """The register value of a global element that exists."""
+        buffer = self.kernel.buffer(access.buffer)
+        text = widen(buffer.dtype, f"{self.buffer(buffer.name)}[{self.address(access, point)}]")
+        return cast(buffer.dtype, dtype, text)
+
+    def fill(self, dtype: DType, value: bool | int | float) -> str:
+        return literal(dtype, value)
+
+    # shared memory
+
+    def allocate(self, size: int) -> int:
+        """Bytes of shared memory, aligned to 128; returns their offset."""
+        offset = self.shared_bytes
+        self.shared_bytes += -(-size // 128) * 128
+        return offset
+
+    def barrier(self) -> None:
+        self.out.line("__syncthreads();")
+        self.tiles_written = self.tiles_read = False
+
+    def before_reading(self, names: Iterable[str]) -> None:
+        """A barrier if one of the values is a tile that may not be complete yet."""
+        if any(name in self.tiles for name in names):
+            if self.tiles_written:
+                self.barrier()
+            self.tiles_read = True
+
+    @property
+    def tiles(self) -> set[str]:
+        """Values that are read from shared memory."""
+        return {name for name, where in self.placement.where.items() if where == "shared"}
+
+    def storage(self, dtype: DType) -> str:
+        return storage_type(dtype)

@@ -1,0 +1,304 @@
+"""How the points of a tile are spread over the threads of a block and their registers.
+
+Each index has factors, outermost first, whose product covers its tile: a register factor, or a
+thread factor with coordinate (threadIdx.x / stride) % count. One distribution serves the whole
+kernel, so values pass from phase to phase without moving; a value is replicated over the threads
+of the indices that it lacks.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from eqsat.codegen.cuda_access import VECTOR_BYTES, unit_stride, vector_width
+from eqsat.codegen.cuda_operations import COLUMNS, ROWS
+from eqsat.codegen.cuda_placement import (
+    REGISTERS,
+    Matrix,
+    Placement,
+    register_sets,
+    store_indices,
+)
+from eqsat.kernel import Access, Axis, Contract, Kernel, Load, Reduce, Scan
+
+WARP = 32
+
+
+@dataclass(frozen=True)
+class Factor:
+    """`count` coordinates, in registers or over threads that are `stride` apart."""
+
+    kind: str
+    count: int
+    stride: int = 0
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """For each index its factors, outermost first."""
+
+    threads: int
+    factors: Mapping[str, tuple[Factor, ...]]
+
+    def padded(self, index: str) -> int:
+        """Points covered; at least the tile."""
+        return prod(factor.count for factor in self.factors[index])
+
+    def registers(self, index: str) -> int:
+        """Points of the index that one thread holds."""
+        return prod(f.count for f in self.factors[index] if f.kind == "register")
+
+    def vector(self, index: str) -> int:
+        """Consecutive points in one thread's registers."""
+        last = self.factors[index][-1:]
+        return last[0].count if last and last[0].kind == "register" else 1
+
+    def weighted(self, index: str, kind: str) -> list[tuple[Factor, int]]:
+        """The factors of a kind, outermost first, each with the points between its coordinates."""
+        result, weight = [], 1
+        for factor in reversed(self.factors[index]):
+            if factor.kind == kind and factor.count > 1:
+                result.append((factor, weight))
+            weight *= factor.count
+        return result[::-1]
+
+    def spread(self, indices: Iterable[str]) -> list[Factor]:
+        """The thread factors of some indices, lanes first."""
+        found = [f for i in indices for f, _ in self.weighted(i, "thread")]
+        return sorted(found, key=lambda factor: factor.stride)
+
+    def unused(self, indices: Iterable[str]) -> list[Factor]:
+        """Runs of thread digits that none of the indices uses."""
+        used = [(f.stride, f.stride * f.count) for f in self.spread(indices)]
+        free = [
+            (stride, radix)
+            for stride, radix in thread_digits(self.threads)
+            if not any(low <= stride < high for low, high in used)
+        ]
+        return _merge(free)
+
+
+def thread_digits(threads: int) -> list[tuple[int, int]]:
+    """(stride, radix) of the digits of a thread number: twos, then one odd radix."""
+    digits, stride = [], 1
+    while threads % (2 * stride) == 0:
+        digits.append((stride, 2))
+        stride *= 2
+    return digits if stride == threads else [*digits, (stride, threads // stride)]
+
+
+def _merge(digits: Iterable[tuple[int, int]]) -> list[Factor]:
+    """Thread factors for some digits, those that follow each other joined, lanes first.
+
+    A factor lies inside a warp or across warps, never both.
+    """
+    factors: list[Factor] = []
+    for stride, radix in sorted(digits):
+        last = factors[-1] if factors else None
+        if last and last.stride * last.count == stride and stride != WARP:
+            factors[-1] = Factor("thread", last.count * radix, last.stride)
+        else:
+            factors.append(Factor("thread", radix, stride))
+    return factors
+
+
+def distribute(kernel: Kernel, placement: Placement) -> Distribution:
+    """The distribution of a kernel: fragments for matrix operations, else by contiguity."""
+    return _Choice(kernel, placement).run()
+
+
+def cover(order: Sequence[tuple[str, int]], vector: int, threads: int) -> Distribution:
+    """A distribution for copying: (index, points) outermost first, the last in vectors."""
+    free = thread_digits(threads)
+    factors: dict[str, tuple[Factor, ...]] = {}
+    for position, (index, points) in enumerate(reversed(order)):
+        width = vector if position == 0 else 1
+        taken: list[tuple[int, int]] = []
+        while free and width * prod(r for _, r in taken) < points:
+            taken.append(free.pop(0))
+        factors[index] = _factors(points, width, taken)
+    return Distribution(threads, factors)
+
+
+def _factors(points: int, width: int, digits: Sequence[tuple[int, int]]) -> tuple[Factor, ...]:
+    threads = prod(radix for _, radix in digits)
+    outer = -(-points // (width * threads))
+    return (
+        Factor("register", max(outer, 1)),
+        *reversed(_merge(digits)),
+        Factor("register", width),
+    )
+
+
+class _Choice:
+    """The state of one choice: digits taken so far, and what is known of each index."""
+
+    def __init__(self, kernel: Kernel, placement: Placement) -> None:
+        self.kernel = kernel
+        self.placement = placement
+        self.axes = kernel.axes()
+        self.digits = thread_digits(kernel.threads)
+        self.taken: dict[str, list[tuple[int, int]]] = {}
+        self.width: dict[str, int] = {}
+        self.factors: dict[str, tuple[Factor, ...]] = {}
+        self.neighbours: dict[str, set[str]] = {i: set() for i in self.axes}
+        for indices in register_sets(kernel, placement):
+            for i in indices:
+                self.neighbours[i] |= indices - {i}
+        self.votes = self.count_votes()
+        reduced = [s.over for s in kernel.statements() if isinstance(s, Reduce | Contract)]
+        reduced += [(s.over,) for s in kernel.statements() if isinstance(s, Scan)]
+        self.reduced = {i for over in reduced for i in over}
+
+    def run(self) -> Distribution:
+        if self.placement.matrices:
+            self.assign_fragments(list(self.placement.matrices.values()))
+        held = [i for i in self.axes if self.neighbours[i] or self.votes[i]]
+        held += [i for i in self.axes if i not in held and self.is_held(i)]
+        open_indices = [i for i in held if i not in self.factors]
+        contiguous = [i for i in open_indices if self.votes[i]]
+        contiguous.sort(key=lambda i: (-self.votes[i], -self.points(i)))
+        limits = self.block_limits()
+        for i in contiguous:
+            self.width[i] = self.vector(i)
+            self.take(i, min(WARP, limits.get(i, WARP)))
+        free = [i for i in open_indices if i not in self.reduced and i not in contiguous]
+        for i in [*sorted(free, key=self.points, reverse=True), *contiguous, *open_indices]:
+            self.take(i, self.kernel.threads)
+        for i in self.axes:
+            if i not in self.factors:
+                digits = self.taken.get(i, [])
+                self.factors[i] = _factors(self.points(i), self.width.get(i, 1), digits)
+        return Distribution(self.kernel.threads, self.factors)
+
+    def points(self, index: str) -> int:
+        axis = self.axes[index]
+        return max(min(axis.tile, axis.extent), 1)
+
+    def is_held(self, index: str) -> bool:
+        return any(index in s for s in register_sets(self.kernel, self.placement))
+
+    def count_votes(self) -> dict[str, int]:
+        """Bytes that the tile's register accesses move with unit stride, by index."""
+        votes = dict.fromkeys(self.axes, 0)
+        for access, indices in self.accesses():
+            moved = prod(self.points(i) for i in indices)
+            for i in indices:
+                if unit_stride(access, i) and self.points(i) > 1:
+                    votes[i] += moved * self.kernel.buffer(access.buffer).dtype.itemsize
+        return votes
+
+    def accesses(self) -> list[tuple[Access, tuple[str, ...]]]:
+        """The loads into registers and the stores, each with the indices that it runs over."""
+        found = [
+            (s.access, s.indices)
+            for s in self.kernel.statements()
+            if isinstance(s, Load) and self.placement.where[s.name] == REGISTERS
+        ]
+        for phase in self.kernel.phases:
+            for store in phase.stores:
+                found.append((store.access, tuple(sorted(store_indices(self.placement, store)))))
+        return found
+
+    def vector(self, index: str) -> int:
+        """The widest vector that most bytes along the index can use, threads kept busy."""
+        choices: dict[int, int] = {}
+        volume = 1
+        for access, indices in self.accesses():
+            if index not in indices:
+                continue
+            volume = max(volume, prod(self.points(i) for i in indices))
+            if unit_stride(access, index):
+                buffer = self.kernel.buffer(access.buffer)
+                width = vector_width(access, index, buffer, self.axes, self.placement.indices)
+                moved = prod(self.points(i) for i in indices) * buffer.dtype.itemsize
+                choices[width] = choices.get(width, 0) + moved
+        width = max(choices, key=lambda w: (choices[w], w), default=1)
+        while width > 1 and width // 2 * self.kernel.threads >= volume:
+            width //= 2
+        return min(width, VECTOR_BYTES)
+
+    def block_limits(self) -> dict[str, int]:
+        """Threads along the contiguous index of a scalar product, so that registers form a square."""
+        limits: dict[str, int] = {}
+        for name in self.placement.serial:
+            indices = sorted(self.placement.indices[name], key=lambda i: -self.votes[i])
+            each = prod(self.points(i) for i in indices) // self.kernel.threads
+            side = 1
+            while side * side * 4 <= each:
+                side *= 2
+            if side > 1 and indices and self.votes[indices[0]]:
+                limits[indices[0]] = max(self.points(indices[0]) // side, 1)
+        return limits
+
+    def take(self, index: str, most: int) -> None:
+        """Give the index free thread digits, lanes first, until its tile or `most` is covered."""
+        own = self.taken.setdefault(index, [])
+        width = self.width.get(index, 1)
+        used = {s for i in (index, *self.neighbours[index]) for s in self.used_strides(i)}
+        for stride, radix in self.digits:
+            threads = prod(r for _, r in own)
+            if width * threads >= self.points(index) or threads >= most:
+                return
+            if stride not in used:
+                own.append((stride, radix))
+
+    def used_strides(self, index: str) -> set[int]:
+        if index not in self.factors:
+            return {stride for stride, _ in self.taken.get(index, [])}
+        ranges = [
+            (f.stride, f.stride * f.count) for f in self.factors[index] if f.kind == "thread"
+        ]
+        return {s for s, _ in self.digits if any(low <= s < high for low, high in ranges)}
+
+    def assign_fragments(self, matrices: Sequence[Matrix]) -> None:
+        """The mma.sync result layout for every row and column index.
+
+        rows: warps x blocks x 2 x 8 lanes; columns: warps x blocks x 4 lanes x 2
+        """
+        steps = {i: m.operation.k for m in matrices for i in m.contract.over}
+
+        def covered(index: str) -> int:
+            """Points, rounded up where a later operation sums over them."""
+            points, step = self.points(index), steps.get(index, 1)
+            return -(-points // step) * step
+
+        rows = {m.row: covered(m.row) for m in matrices}
+        columns = {m.column: covered(m.column) for m in matrices}
+        stay = bool(set(columns) & self.reduced)  # a row inside one warp: reductions by shuffles
+        along, across = self.split_warps(max(rows.values()), max(columns.values()), stay)
+        for index, points in rows.items():
+            self.factors[index] = (
+                Factor("thread", along, WARP * across),
+                Factor("register", -(-points // (ROWS * along))),
+                Factor("register", 2),
+                Factor("thread", 8, 4),
+            )
+        for index, points in columns.items():
+            self.factors[index] = (
+                Factor("thread", across, WARP),
+                Factor("register", -(-points // (COLUMNS * across))),
+                Factor("thread", 4, 1),
+                Factor("register", 2),
+            )
+        for i in steps:
+            if self.is_held(i) and i not in self.factors and not self.neighbours[i] & set(columns):
+                # a computed left factor: the layout of columns, which is that of its fragments
+                blocks = Factor("register", covered(i) // COLUMNS)
+                self.factors[i] = (blocks, Factor("thread", 4, 1), Factor("register", 2))
+
+    def split_warps(self, m: int, n: int, stay: bool) -> tuple[int, int]:
+        """Warps along rows and columns: least work, then least operand traffic, per warp."""
+        warps = self.kernel.threads // WARP
+        best: tuple[tuple[int, ...], tuple[int, int]] | None = None
+        for along in range(1, warps + 1):
+            for across in range(1, warps // along + 1):
+                if warps % (along * across):
+                    continue
+                blocks = (-(-m // (ROWS * along)), -(-n // (COLUMNS * across)))
+                traffic = 2 * blocks[0] + blocks[1]
+                key = (stay and across > 1, blocks[0] * blocks[1], traffic, along * across)
+                if best is None or key < best[0]:
+                    best = (key, (along, across))
+        assert best is not None
+        return best[1]

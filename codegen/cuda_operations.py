@@ -1,0 +1,113 @@
+"""The matrix operations that the CUDA target can emit: shapes and fragments of mma.sync.
+
+All of them are m16n8: a warp's lane holds rows lane/4 and lane/4 + 8 of the left factor and of the
+result, column lane/4 of the right factor, and result columns 2 (lane%4) + {0, 1}. A 32-bit operand
+register holds `packed` consecutive k. Source: PTX ISA, "Matrix Fragments for mma".
+"""
+
+from dataclasses import dataclass
+
+from eqsat.errors import UnsupportedError
+from eqsat.graph.dtypes import BY_NAME, DType
+
+ROWS, COLUMNS = 16, 8
+
+
+@dataclass(frozen=True)
+class MatrixOperation:
+    """d[m,n] += a[m,k] * b[k,n] by one warp, m = 16 and n = 8."""
+
+    instruction: str
+    k: int
+    operand: DType
+    result: DType
+
+    @property
+    def packed(self) -> int:
+        """Elements of an operand in one 32-bit register."""
+        return 4 // self.operand.itemsize
+
+    @property
+    def halves(self) -> int:
+        """Groups of four lanes' registers along k: 16 bytes of k each."""
+        return self.k * self.operand.itemsize // 16
+
+    @property
+    def left_registers(self) -> int:
+        return 2 * self.halves
+
+    @property
+    def right_registers(self) -> int:
+        return self.halves
+
+    @property
+    def function(self) -> str:
+        """The name of the device function around the instruction."""
+        return self.instruction.replace(".", "_")
+
+    @property
+    def definition(self) -> str:
+        """That device function."""
+        letter, kind = ("f", "float") if self.result.kind == "float" else ("r", "int")
+        a, b = self.left_registers, self.right_registers
+
+        def group(start: int, count: int) -> str:
+            return "{" + ", ".join(f"%{i}" for i in range(start, start + count)) + "}"
+
+        form = f"{group(0, 4)}, {group(4, a)}, {group(4 + a, b)}, {group(0, 4)}"
+        results = ", ".join(f'"+{letter}"(d{i})' for i in range(4))
+        inputs = [f'"r"(a[{i}])' for i in range(a)] + [f'"r"(b[{i}])' for i in range(b)]
+        parameters = ", ".join(f"{kind}& d{i}" for i in range(4))
+        return f"""
+__device__ __forceinline__ void {self.function}({parameters}, const unsigned* a,
+                                                const unsigned* b) {{
+    asm("{self.instruction} {form};"
+        : {results}
+        : {", ".join(inputs)});
+}}"""
+
+
+def _row(shape: str, operand: str, name: str, result: str) -> MatrixOperation:
+    kind = {"float32": "f32", "int32": "s32"}[result]
+    instruction = f"mma.sync.aligned.{shape}.row.col.{kind}.{name}.{name}.{kind}"
+    k = int(shape.split("k")[1])
+    return MatrixOperation(instruction, k, BY_NAME[operand], BY_NAME[result])
+
+
+TABLE: tuple[MatrixOperation, ...] = (
+    _row("m16n8k8", "bfloat16", "bf16", "float32"),
+    _row("m16n8k16", "bfloat16", "bf16", "float32"),
+    _row("m16n8k8", "float16", "f16", "float32"),
+    _row("m16n8k16", "float16", "f16", "float32"),
+    _row("m16n8k4", "float32", "tf32", "float32"),
+    _row("m16n8k8", "float32", "tf32", "float32"),
+    _row("m16n8k16", "int8", "s8", "int32"),
+    _row("m16n8k32", "int8", "s8", "int32"),
+    _row("m16n8k16", "uint8", "u8", "int32"),
+    _row("m16n8k32", "uint8", "u8", "int32"),
+)
+"""One row for each instruction. A float32 operand of a tf32 instruction is rounded to tf32."""
+
+_BY_NAME = {
+    (name, row.operand): row
+    for row in TABLE
+    for name in (row.instruction, ".".join(row.instruction.split(".")[:6]))
+}
+
+OPERATIONS: frozenset[str] = frozenset(name for name, _ in _BY_NAME)
+"""Invocation names with an emitter row, with their types (`....f32.bf16.bf16.f32`) or without."""
+
+
+def find(invocation: str, operand: DType, result: DType) -> MatrixOperation:
+    """The row of an invocation name for operands and result of these dtypes."""
+    row = _BY_NAME.get((invocation, operand))
+    if row is None or row.result != result:
+        forms = sorted(
+            f"{name} ({dtype} to {row.result})" for (name, dtype), row in _BY_NAME.items()
+        )
+        raise UnsupportedError(
+            f"the CUDA target cannot emit the operation {invocation!r} for {operand} operands and "
+            f"a {result} result. It has: {', '.join(forms)}. Choose one of these, or leave the "
+            f"contraction's operation empty."
+        )
+    return row

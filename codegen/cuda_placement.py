@@ -1,0 +1,230 @@
+"""Where each value of a kernel lives on the GPU, and the roles of indices in matrix operations."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import count
+from math import prod
+
+from eqsat.codegen.cuda_operations import MatrixOperation, find
+from eqsat.errors import UnsupportedError
+from eqsat.graph.dtypes import DType
+from eqsat.graph.index import free_names
+from eqsat.kernel import (
+    Contract,
+    Kernel,
+    Literal,
+    Load,
+    Position,
+    Reduce,
+    Statement,
+    Store,
+    operands,
+    rename_values,
+    store_operands,
+)
+from eqsat.specs.model import ParallelOperation
+
+REGISTERS, SHARED, FETCH, INLINE = "registers", "shared", "fetch", "inline"
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A contraction by a matrix operation, its factors in the order of the instruction."""
+
+    contract: Contract
+    operation: MatrixOperation
+    row: str
+    column: str
+    left: str
+    right: str
+
+
+@dataclass(frozen=True)
+class Placement:
+    """For each value its statement, dtype and indices, who reads it, and where it lives.
+
+    `registers`: each thread holds its own coordinates. `shared`: a tile in shared memory.
+    `fetch`: read from global memory at each use. `inline`: an expression. `serial` are the scalar
+    contractions whose summed indices are plain loops; in the others threads may share them.
+    """
+
+    statements: Mapping[str, Statement]
+    dtypes: Mapping[str, DType]
+    indices: Mapping[str, tuple[str, ...]]
+    where: Mapping[str, str]
+    users: Mapping[str, tuple[str, ...]]
+    serial: frozenset[str]
+    matrices: Mapping[str, Matrix]
+
+
+def unique_names(kernel: Kernel) -> Kernel:
+    """The same kernel, no value name defined in two phases."""
+    seen: set[str] = set()
+    phases = []
+    for phase in kernel.phases:
+        own = [s.name for s in phase.body]
+        fresh = {}
+        for name in own:
+            if name in seen:
+                number = next(n for n in count(1) if f"{name}_{n}" not in seen | set(own))
+                fresh[name] = f"{name}_{number}"
+        stores = tuple(
+            Store(
+                replace(
+                    store.access,
+                    coordinates=tuple(
+                        replace(c, value=fresh.get(c.value, c.value))
+                        for c in store.access.coordinates
+                    ),
+                ),
+                fresh.get(store.value, store.value),
+            )
+            for store in phase.stores
+        )
+        body = tuple(rename_values(s, fresh) for s in phase.body)
+        seen |= {fresh.get(name, name) for name in own} | {c.name for c in phase.carries}
+        phases.append(replace(phase, body=body, stores=stores))
+    return replace(kernel, phases=tuple(phases))
+
+
+def place(kernel: Kernel, operations: Mapping[str, ParallelOperation]) -> Placement:
+    """Decide for every value of the kernel."""
+    statements = {s.name: s for s in kernel.statements()}
+    carries = {carry.name: carry for phase in kernel.phases for carry in phase.carries}
+    indices = {name: s.indices for name, s in (*statements.items(), *carries.items())}
+    dtypes = {name: s.dtype for name, s in (*statements.items(), *carries.items())}
+    users = _users(kernel)
+    axes = kernel.axes()
+    serial = set()
+    for s in statements.values():
+        if isinstance(s, Contract) and not s.operation:
+            volume = prod(min(axes[i].tile, axes[i].extent) for i in s.indices)
+            if volume >= kernel.threads:
+                serial.add(s.name)
+    contracts = [s for s in statements.values() if isinstance(s, Contract) and s.operation]
+    where = {name: REGISTERS for name in indices}
+    for name, s in statements.items():
+        if isinstance(s, Literal | Position):
+            where[name] = INLINE
+        elif isinstance(s, Load):
+            where[name] = _place_load(s, users[name], statements, serial)
+    matrices = _matrices(kernel, contracts, indices, dtypes, operations)
+    return Placement(statements, dtypes, indices, where, users, frozenset(serial), matrices)
+
+
+def _users(kernel: Kernel) -> dict[str, tuple[str, ...]]:
+    """The readers of each value: statements by name, stores as `store of <buffer>`."""
+    users: dict[str, list[str]] = {}
+    for phase in kernel.phases:
+        for carry in phase.carries:
+            users.setdefault(carry.name, [])
+        for s in phase.body:
+            users.setdefault(s.name, [])
+            for name in operands(s):
+                users.setdefault(name, []).append(s.name)
+        for store in phase.stores:
+            for name in store_operands(store):
+                users.setdefault(name, []).append(f"store of {store.access.buffer}")
+    return {name: tuple(readers) for name, readers in users.items()}
+
+
+def _place_load(
+    load: Load, users: tuple[str, ...], statements: Mapping[str, Statement], serial: set[str]
+) -> str:
+    readers = [statements.get(user) for user in users]
+    if load.memory == "shared" or any(isinstance(s, Contract) and s.operation for s in readers):
+        return SHARED
+    if users and all(user in serial for user in users):
+        return FETCH
+    return REGISTERS
+
+
+def _matrices(
+    kernel: Kernel,
+    contracts: list[Contract],
+    indices: Mapping[str, tuple[str, ...]],
+    dtypes: Mapping[str, DType],
+    operations: Mapping[str, ParallelOperation],
+) -> dict[str, Matrix]:
+    pairs = {c.name: (_free(kernel, c, indices, 0), _free(kernel, c, indices, 1)) for c in contracts}
+    roles = _colour(list(pairs.values()), kernel.name)
+    result = {}
+    for c in contracts:
+        first, second = pairs[c.name]
+        swapped = roles[first] == "n"
+        row, column = (second, first) if swapped else (first, second)
+        left, right = (c.right, c.left) if swapped else (c.left, c.right)
+        if dtypes[left] != dtypes[right]:
+            raise UnsupportedError(
+                f"contraction {c.name} of kernel {kernel.name} multiplies "
+                f"{dtypes[c.left]} by {dtypes[c.right]} by {c.operation}; the "
+                f"CUDA target needs factors of one dtype. Cast one of them first."
+            )
+        spec = operations.get(c.operation)
+        invocation = (spec.invocation_name or c.operation) if spec else c.operation
+        operation = find(invocation, dtypes[left], c.dtype)
+        result[c.name] = Matrix(c, operation, row, column, left, right)
+    return result
+
+
+def _free(kernel: Kernel, c: Contract, indices: Mapping[str, tuple[str, ...]], side: int) -> str:
+    """The one index that only this factor brings to the result."""
+    own, other = (c.left, c.right) if side == 0 else (c.right, c.left)
+    axes = kernel.axes()
+    free = [i for i in c.indices if i in indices[own] and i not in indices[other]]
+    wide = [i for i in free if axes[i].tile > 1] or free[-1:]
+    if len(wide) != 1 or any(axes[i].tile > 1 for i in free if i not in wide):
+        found = ", ".join(wide) or "none"
+        raise UnsupportedError(
+            f"contraction {c.name} of kernel {kernel.name} by {c.operation} needs exactly one "
+            f"tiled index that only {own} has; found {found}. Merge them into one index, give all "
+            f"but one the tile 1, or leave the operation empty."
+        )
+    return wide[0]
+
+
+def _colour(pairs: list[tuple[str, str]], kernel: str) -> dict[str, str]:
+    """A role, m or n, for each index, so that each pair has both; the first pair is (m, n)."""
+    roles: dict[str, str] = {}
+    other = {"m": "n", "n": "m"}
+    waiting = list(pairs)
+    while waiting:
+        known = next((p for p in waiting if p[0] in roles or p[1] in roles), waiting[0])
+        waiting.remove(known)
+        first, second = known
+        if first not in roles:
+            roles[first] = other[roles[second]] if second in roles else "m"
+        if roles.setdefault(second, other[roles[first]]) == roles[first]:
+            raise UnsupportedError(
+                f"kernel {kernel}: matrix operations use {first} and {second} as rows and columns "
+                f"in a circle, so no one layout serves all. Split the kernel."
+            )
+    return roles
+
+
+def register_sets(kernel: Kernel, placement: Placement) -> Iterator[frozenset[str]]:
+    """Index sets that threads hold or sum together: their indices need different threads."""
+    for phase in kernel.phases:
+        for carry in phase.carries:
+            yield frozenset(carry.indices)
+        for s in phase.body:
+            if placement.where[s.name] != REGISTERS:
+                continue
+            over: tuple[str, ...] = ()
+            if isinstance(s, Reduce) or (
+                isinstance(s, Contract) and not s.operation and s.name not in placement.serial
+            ):
+                over = s.over
+            yield frozenset((*s.indices, *over))
+        for store in phase.stores:
+            yield store_indices(placement, store)
+
+
+def store_indices(placement: Placement, store: Store) -> frozenset[str]:
+    """Every index over which a store runs."""
+    names = set(free_names(store.access.address))
+    for guard in store.access.guards:
+        names |= free_names(guard.expression)
+    for value in store_operands(store):
+        names |= set(placement.indices[value])
+    return frozenset(names)

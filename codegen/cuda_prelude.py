@@ -1,0 +1,384 @@
+"""Device functions that emitted kernels call, as text; a kernel gets those that it names.
+
+No header is needed: conversions of 16-bit floats, asynchronous copies and matrix operations are
+PTX. Integer arithmetic wraps and division rounds down, as NumPy's does.
+"""
+
+import re
+
+_DEVICE = "__device__ __forceinline__"
+_EACH = "template <typename T>\n__device__ __forceinline__ T"
+
+FUNCTIONS: dict[str, str] = {
+    "Pack": """
+template <typename T, int N>
+struct alignas(sizeof(T) * N) Pack {
+    T item[N];
+};""",
+    "Wrapping": """
+template <typename T>
+struct Wrapping {
+    using type = unsigned;
+};
+template <>
+struct Wrapping<long long> {
+    using type = unsigned long long;
+};
+template <>
+struct Wrapping<float> {
+    using type = float;
+};
+template <>
+struct Wrapping<double> {
+    using type = double;
+};""",
+    "wrapping_add": f"""
+{_EACH} wrapping_add(T a, T b) {{
+    using Wide = typename Wrapping<T>::type;
+    return T(Wide(a) + Wide(b));
+}}""",
+    "wrapping_subtract": f"""
+{_EACH} wrapping_subtract(T a, T b) {{
+    using Wide = typename Wrapping<T>::type;
+    return T(Wide(a) - Wide(b));
+}}""",
+    "wrapping_multiply": f"""
+{_EACH} wrapping_multiply(T a, T b) {{
+    using Wide = typename Wrapping<T>::type;
+    return T(Wide(a) * Wide(b));
+}}""",
+    "wrapping_negate": f"""
+{_EACH} wrapping_negate(T a) {{
+    return wrapping_subtract(T(0), a);
+}}""",
+    "wrapping_abs": f"""
+{_EACH} wrapping_abs(T a) {{
+    return a < 0 ? wrapping_negate(a) : a;
+}}""",
+    "sign_of": f"""
+{_EACH} sign_of(T a) {{
+    return a > T(0) ? T(1) : a < T(0) ? T(-1) : a == T(0) ? T(0) : a;
+}}""",
+    "is_finite": f"""
+{_DEVICE} bool is_finite(float a) {{
+    return fabsf(a) < __int_as_float(0x7f800000);
+}}
+{_DEVICE} bool is_finite(double a) {{
+    return fabs(a) < __longlong_as_double(0x7ff0000000000000);
+}}""",
+    "is_infinite": f"""
+{_DEVICE} bool is_infinite(float a) {{
+    return fabsf(a) == __int_as_float(0x7f800000);
+}}
+{_DEVICE} bool is_infinite(double a) {{
+    return fabs(a) == __longlong_as_double(0x7ff0000000000000);
+}}""",
+    "maximum": f"""
+{_EACH} maximum(T a, T b) {{
+    return (a >= b || a != a) ? a : b;
+}}
+template <>
+{_DEVICE} float maximum<float>(float a, float b) {{
+    float result;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    return result;
+}}""",
+    "minimum": f"""
+{_EACH} minimum(T a, T b) {{
+    return (a <= b || a != a) ? a : b;
+}}
+template <>
+{_DEVICE} float minimum<float>(float a, float b) {{
+    float result;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    return result;
+}}""",
+    "floor_remainder": f"""
+{_EACH} floor_remainder(T a, T b) {{
+    if (b == 0 || (b < 0 && T(b + 1) == 0)) return T(0);
+    const T rest = T(a % b);
+    return rest != 0 && (rest < 0) != (b < 0) ? T(rest + b) : rest;
+}}
+template <>
+{_DEVICE} double floor_remainder<double>(double a, double b) {{
+    const double rest = fmod(a, b);
+    if (b == 0 || rest != rest) return rest;
+    if (rest == 0) return copysign(0.0, b);
+    return (rest < 0) != (b < 0) ? rest + b : rest;
+}}
+template <>
+{_DEVICE} float floor_remainder<float>(float a, float b) {{
+    const float rest = fmodf(a, b);
+    if (b == 0 || rest != rest) return rest;
+    if (rest == 0) return copysignf(0.0f, b);
+    return (rest < 0) != (b < 0) ? rest + b : rest;
+}}""",
+    "floor_divide": f"""
+{_EACH} floor_divide(T a, T b) {{
+    if (b == 0) return T(0);
+    if (b < 0 && T(b + 1) == 0) return T(wrapping_subtract(T(0), a));
+    const T quotient = T(a / b);
+    return a % b != 0 && (a < 0) != (b < 0) ? T(quotient - 1) : quotient;
+}}
+template <>
+{_DEVICE} double floor_divide<double>(double a, double b) {{
+    if (b == 0) return a / b;
+    const double rest = fmod(a, b);
+    double quotient = (a - rest) / b;
+    if (rest != 0 && (rest < 0) != (b < 0)) quotient -= 1;
+    if (quotient == 0) return copysign(0.0, a / b);
+    const double whole = floor(quotient);
+    return quotient - whole > 0.5 ? whole + 1 : whole;
+}}
+template <>
+{_DEVICE} float floor_divide<float>(float a, float b) {{
+    if (b == 0) return a / b;
+    const float rest = fmodf(a, b);
+    float quotient = (a - rest) / b;
+    if (rest != 0 && (rest < 0) != (b < 0)) quotient -= 1;
+    if (quotient == 0) return copysignf(0.0f, a / b);
+    const float whole = floorf(quotient);
+    return quotient - whole > 0.5f ? whole + 1 : whole;
+}}""",
+    "integer_power": f"""
+{_EACH} integer_power(T base, T exponent) {{
+    if (exponent < 0) return base == 1 ? T(1) : base == T(-1) ? (exponent & 1 ? T(-1) : T(1)) : T(0);
+    T result = 1;
+    for (; exponent; exponent = T(exponent >> 1)) {{
+        if (exponent & 1) result = wrapping_multiply(result, base);
+        base = wrapping_multiply(base, base);
+    }}
+    return result;
+}}""",
+    "shift_left": f"""
+{_EACH} shift_left(T a, T count) {{
+    using Wide = typename Wrapping<T>::type;
+    return count >= 0 && count < T(8 * sizeof(T)) ? T(Wide(a) << count) : T(0);
+}}""",
+    "shift_right": f"""
+{_EACH} shift_right(T a, T count) {{
+    return count >= 0 && count < T(8 * sizeof(T)) ? T(a >> count) : a < 0 ? T(-1) : T(0);
+}}""",
+    "exp_difference": f"""
+{_DEVICE} float exp_difference(float a, float b) {{
+    const float lowest = __int_as_float(0xff800000);
+    return a == lowest && b == lowest ? 0.0f : expf(a - b);
+}}
+{_DEVICE} double exp_difference(double a, double b) {{
+    const double lowest = __longlong_as_double(0xfff0000000000000);
+    return a == lowest && b == lowest ? 0.0 : exp(a - b);
+}}""",
+    "from_bfloat16": f"""
+{_DEVICE} float from_bfloat16(unsigned short bits) {{
+    return __int_as_float(int(bits) << 16);
+}}""",
+    "to_bfloat16": f"""
+{_DEVICE} unsigned short to_bfloat16(float value) {{
+    unsigned short bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}}""",
+    "round_bfloat16": f"""
+{_DEVICE} float round_bfloat16(float value) {{
+    return from_bfloat16(to_bfloat16(value));
+}}""",
+    "from_float16": f"""
+{_DEVICE} float from_float16(unsigned short bits) {{
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+}}""",
+    "to_float16": f"""
+{_DEVICE} unsigned short to_float16(float value) {{
+    unsigned short bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}}
+{_DEVICE} unsigned short to_float16(double value) {{
+    unsigned short bits;
+    asm("cvt.rn.f16.f64 %0, %1;" : "=h"(bits) : "d"(value));
+    return bits;
+}}""",
+    "round_float16": f"""
+{_EACH} round_float16(T value) = delete;
+{_DEVICE} float round_float16(float value) {{
+    return from_float16(to_float16(value));
+}}
+{_DEVICE} float round_float16(double value) {{
+    return from_float16(to_float16(value));
+}}""",
+    "pack_bfloat16": f"""
+{_DEVICE} unsigned pack_bfloat16(float low, float high) {{
+    unsigned bits;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    return bits;
+}}""",
+    "pack_float16": f"""
+{_DEVICE} unsigned pack_float16(float low, float high) {{
+    unsigned bits;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    return bits;
+}}""",
+    "round_tf32": f"""
+{_DEVICE} unsigned round_tf32(float value) {{
+    unsigned bits;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
+    return bits;
+}}""",
+    "Sum": f"""
+struct Sum {{
+    template <typename T>
+    {_DEVICE} T operator()(T a, T b) const {{
+        return wrapping_add(a, b);
+    }}
+}};""",
+    "Product": f"""
+struct Product {{
+    template <typename T>
+    {_DEVICE} T operator()(T a, T b) const {{
+        return wrapping_multiply(a, b);
+    }}
+}};""",
+    "Maximum": f"""
+struct Maximum {{
+    template <typename T>
+    {_DEVICE} T operator()(T a, T b) const {{
+        return maximum(a, b);
+    }}
+}};""",
+    "Minimum": f"""
+struct Minimum {{
+    template <typename T>
+    {_DEVICE} T operator()(T a, T b) const {{
+        return minimum(a, b);
+    }}
+}};""",
+    "reduce_lanes": f"""
+template <int Count, int Stride, typename Combine, typename T, int N>
+{_DEVICE} void reduce_lanes(T (&values)[N]) {{
+#pragma unroll
+    for (int n = 0; n < N; ++n) {{
+#pragma unroll
+        for (int step = Stride; step < Count * Stride; step *= 2)
+            values[n] = Combine()(values[n], T(__shfl_xor_sync(0xffffffffu, values[n], step)));
+    }}
+}}""",
+    "reduce_warps": f"""
+template <int Count, int Stride, int Threads, int Batch, typename Combine, typename T, int N>
+{_DEVICE} void reduce_warps(T (&values)[N], void* memory) {{
+    T* scratch = reinterpret_cast<T*>(memory);
+    const int first = threadIdx.x - threadIdx.x / Stride % Count * Stride;
+#pragma unroll
+    for (int start = 0; start < N; start += Batch) {{
+        __syncthreads();
+#pragma unroll
+        for (int n = start; n < N && n < start + Batch; ++n)
+            scratch[(n - start) * Threads + threadIdx.x] = values[n];
+        __syncthreads();
+#pragma unroll
+        for (int n = start; n < N && n < start + Batch; ++n) {{
+            const T* row = scratch + (n - start) * Threads + first;
+            T total = row[0];
+#pragma unroll
+            for (int other = 1; other < Count; ++other)
+                total = Combine()(total, row[other * Stride]);
+            values[n] = total;
+        }}
+    }}
+}}""",
+    "scan_lanes": f"""
+template <int Count, int Stride, typename Combine, typename T>
+{_DEVICE} void scan_lanes(T& total, T& before, T identity) {{
+    const int lane = threadIdx.x % 32, at = lane / Stride % Count;
+    T running = total;
+#pragma unroll
+    for (int step = 1; step < Count; step *= 2) {{
+        const T other = T(__shfl_up_sync(0xffffffffu, running, step * Stride));
+        if (at >= step) running = Combine()(other, running);
+    }}
+    const T previous = T(__shfl_up_sync(0xffffffffu, running, Stride));
+    before = Combine()(at > 0 ? previous : identity, before);
+    total = T(__shfl_sync(0xffffffffu, running, lane + (Count - 1 - at) * Stride));
+}}""",
+    "scan_warps": f"""
+template <int Count, int Stride, typename Combine, typename T>
+{_DEVICE} void scan_warps(T& total, T& before, T identity, void* memory) {{
+    T* scratch = reinterpret_cast<T*>(memory);
+    const int at = threadIdx.x / Stride % Count, first = threadIdx.x - at * Stride;
+    __syncthreads();
+    scratch[threadIdx.x] = total;
+    __syncthreads();
+    T running = identity;
+#pragma unroll
+    for (int other = 0; other < Count; ++other) {{
+        if (other == at) before = Combine()(running, before);
+        running = Combine()(running, scratch[first + other * Stride]);
+    }}
+    total = running;
+}}""",
+    "copy_async": f"""
+template <int Bytes>
+{_DEVICE} void copy_async(void* target, const void* source, bool exists) {{
+    const unsigned to = unsigned(__cvta_generic_to_shared(target));
+    const int size = exists ? Bytes : 0;
+    if (Bytes == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(source),
+                     "r"(size) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(to), "l"(source),
+                     "r"(size), "n"(Bytes) : "memory");
+}}""",
+    "commit_copies": f"""
+{_DEVICE} void commit_copies() {{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}}""",
+    "wait_copies": f"""
+template <int Pending>
+{_DEVICE} void wait_copies() {{
+    asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}}""",
+}
+
+
+def _load_matrix(count: int, trans: bool) -> str:
+    name = load_matrix_name(count, trans)
+    outputs = ", ".join(f"%{i}" for i in range(count))
+    operands = ", ".join(f'"=r"(fragment[{i}])' for i in range(count))
+    modifier = ".trans" if trans else ""
+    return f"""
+{_DEVICE} void {name}(unsigned* fragment, const void* row) {{
+    const unsigned from = unsigned(__cvta_generic_to_shared(row));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x{count}{modifier}.shared.b16 {{{outputs}}}, [%{count}];"
+                 : {operands}
+                 : "r"(from)
+                 : "memory");
+}}"""
+
+
+def load_matrix_name(count: int, trans: bool) -> str:
+    """The device function around ldmatrix of `count` 8 x 8 matrices."""
+    return f"load_matrix_x{count}{'_transposed' if trans else ''}"
+
+
+FUNCTIONS.update(
+    {load_matrix_name(n, trans): _load_matrix(n, trans) for n in (1, 2, 4) for trans in (0, 1)}
+)
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
+
+
+def select(text: str, extra: dict[str, str]) -> str:
+    """The device functions that `text` names, those they name in turn, each after its own needs."""
+    table = {**FUNCTIONS, **extra}
+    chosen: dict[str, str] = {}
+
+    def visit(body: str) -> None:
+        for word in dict.fromkeys(_WORD.findall(body)):
+            if word in table and word not in chosen:
+                chosen[word] = ""  # marks it as begun: a function names itself
+                visit(table[word])
+                del chosen[word]
+                chosen[word] = table[word].strip()
+
+    visit(text)
+    return "\n\n".join(chosen.values())

@@ -1,0 +1,347 @@
+"""The NumPy tile interpreter: runs a kernel exactly as the kernel IR documents it.
+
+Tile by tile, chunk by chunk, each value a NumPy array over its own indices. It is the reference for
+the other targets: clarity over speed.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from math import prod
+
+import numpy as np
+from eqsat.graph.dtypes import DType
+from eqsat.graph.index import Affine, evaluate, free_names
+from eqsat.graph.ops import OPS
+from eqsat.specs.model import ParallelOperation
+
+from eqsat.errors import UnsupportedError
+from eqsat.kernel import (
+    Access,
+    Axis,
+    Carry,
+    Contract,
+    Kernel,
+    Literal,
+    Load,
+    Map,
+    Phase,
+    Position,
+    Reduce,
+    Scan,
+    Statement,
+    Store,
+    Update,
+)
+
+Points = dict[str, np.ndarray]
+"""Index name -> its points in the current tile or chunk."""
+
+MONOIDS: dict[str, np.ufunc] = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+}
+
+
+def identity(monoid: str, dtype: DType) -> bool | int | float:
+    """The neutral element: 0, 1, the lowest or the highest value (infinite for floats)."""
+    if monoid in ("sum", "prod"):
+        return dtype.compute.numpy.type(monoid == "prod").item()
+    highest = monoid == "min"
+    if dtype.kind == "bool":
+        return highest
+    if dtype.kind == "float":
+        return np.inf if highest else -np.inf
+    limits = np.iinfo(dtype.numpy)
+    return int(limits.max if highest else limits.min)
+
+
+def run(
+    kernel: Kernel,
+    arrays: Mapping[str, np.ndarray],
+    operations: Mapping[str, ParallelOperation] | None = None,
+) -> None:
+    """Run the kernel on contiguous `arrays` by buffer name; stores are written in place.
+
+    A contraction whose operation is in `operations` is computed through that operation's semantics,
+    invocation by invocation, operands padded with zeros.
+    """
+    memory = {}
+    for buffer in kernel.buffers:
+        flat = arrays[buffer.name].view()
+        flat.shape = (buffer.size,)  # raises rather than copy
+        memory[buffer.name] = flat
+    inner = {axis.name: np.arange(axis.extent) for axis in kernel.inner}
+    with np.errstate(all="ignore"):
+        for points in _tiles(kernel.grid):
+            _Tile(memory, {**inner, **points}, operations or {}).run(kernel)
+
+
+def _tiles(axes: Sequence[Axis]) -> Iterator[Points]:
+    """The tiles, or chunks, of some axes in order, the last axis fastest; clipped at the extent."""
+    for tiles in product(*(range(axis.count) for axis in axes)):
+        yield {
+            axis.name: np.arange(tile * axis.tile, min((tile + 1) * axis.tile, axis.extent))
+            for axis, tile in zip(axes, tiles, strict=True)
+        }
+
+
+class _Tile:
+    """One grid tile: its points, and the values that are visible so far."""
+
+    def __init__(
+        self,
+        memory: Mapping[str, np.ndarray],
+        points: Points,
+        operations: Mapping[str, ParallelOperation],
+    ) -> None:
+        self.memory = memory
+        self.points = points
+        self.operations = operations
+        self.values: dict[str, np.ndarray] = {}
+        self.indices: dict[str, tuple[str, ...]] = {}
+
+    def run(self, kernel: Kernel) -> None:
+        for phase in kernel.phases:
+            if phase.stream:
+                self.run_stream(phase)
+            else:
+                self.run_body(phase)
+
+    def run_stream(self, phase: Phase) -> None:
+        before = dict(self.values)
+        carries = {carry.name: self.initial(carry) for carry in phase.carries}
+        updates = {s.carry: s.name for s in phase.body if isinstance(s, Update)}
+        fixed = self.points
+        for chunk in _tiles(phase.stream):
+            self.points = {**fixed, **chunk}
+            self.values = {**before, **carries}
+            self.run_body(phase)
+            carries = {name: self.values[updates[name]] for name in carries}
+        self.points = fixed
+        self.values = {**before, **carries}
+
+    def initial(self, carry: Carry) -> np.ndarray:
+        self.indices[carry.name] = carry.indices
+        value = identity(carry.monoid, carry.dtype)
+        return np.full(self.shape(carry.indices), value, carry.dtype.compute.numpy)
+
+    def run_body(self, phase: Phase) -> None:
+        for statement in phase.body:
+            self.indices[statement.name] = statement.indices
+            value = np.asarray(self.evaluate(statement), statement.dtype.compute.numpy)
+            self.values[statement.name] = np.broadcast_to(value, self.shape(statement.indices))
+        for store in phase.stores:
+            self.store(store)
+
+    def shape(self, indices: Sequence[str]) -> tuple[int, ...]:
+        return tuple(len(self.points[name]) for name in indices)
+
+    def aligned(self, name: str, indices: Sequence[str]) -> np.ndarray:
+        """A value with its axes in the order of `indices`, of length 1 where it lacks one."""
+        own = self.indices[name]
+        value = self.values[name].transpose([own.index(i) for i in indices if i in own])
+        return value.reshape([len(self.points[i]) if i in own else 1 for i in indices])
+
+    def affine(self, expression: Affine, indices: Sequence[str]) -> np.ndarray:
+        """An index expression at every point of `indices`."""
+        points = {}
+        for axis, name in enumerate(indices):
+            shape = [1] * len(indices)
+            shape[axis] = -1
+            points[name] = self.points[name].reshape(shape)
+        return np.broadcast_to(evaluate(expression, points), self.shape(indices))
+
+    def locate(self, access: Access, indices: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """The address of every point, and whether the element exists."""
+        address = self.affine(access.address, indices).copy()
+        exists = np.ones(address.shape, bool)
+        for guard in access.guards:
+            value = self.affine(guard.expression, indices)
+            exists &= (guard.lower <= value) & (value < guard.upper)
+        for coordinate in access.coordinates:
+            value = self.aligned(coordinate.value, indices).astype(np.int64)
+            exists &= (value >= 0) & (value < coordinate.extent)
+            address += value * coordinate.stride
+        return address, exists
+
+    def evaluate(self, statement: Statement) -> np.ndarray:
+        match statement:
+            case Load():
+                return self.load(statement)
+            case Literal(value=value):
+                return np.asarray(value).astype(statement.dtype.numpy)
+            case Position(expression=expression, indices=indices):
+                return self.affine(expression, indices)
+            case Map():
+                return self.map(statement)
+            case Reduce(monoid=monoid, argument=argument, over=over, indices=indices):
+                value = self.aligned(argument, (*indices, *over))
+                value = value.astype(statement.dtype.compute.numpy)
+                shape = (*value.shape[: len(indices)], *self.shape(over))
+                axes = tuple(range(len(indices), len(shape)))
+                return MONOIDS[monoid].reduce(
+                    np.broadcast_to(value, shape),
+                    axis=axes,
+                    dtype=value.dtype,
+                    initial=identity(monoid, statement.dtype),
+                )
+            case Scan(monoid=monoid, argument=argument, over=over, indices=indices):
+                value = self.aligned(argument, indices).astype(statement.dtype.compute.numpy)
+                value = np.broadcast_to(value, self.shape(indices))
+                return MONOIDS[monoid].accumulate(value, indices.index(over), value.dtype)
+            case Contract():
+                return self.contract(statement)
+            case Update(carry=carry, scale=scale, monoid=monoid, chunk=chunk, indices=indices):
+                old = self.aligned(carry, indices)
+                if scale:
+                    old = old * self.aligned(scale, indices)
+                return MONOIDS[monoid](old, self.aligned(chunk, indices))
+
+    def load(self, load: Load) -> np.ndarray:
+        address, exists = self.locate(load.access, load.indices)
+        value = np.full(address.shape, load.fill, load.dtype.compute.numpy)
+        value[exists] = self.memory[load.access.buffer][address[exists]]
+        return value
+
+    def map(self, statement: Map) -> np.ndarray:
+        arguments = [self.aligned(name, statement.indices) for name in statement.arguments]
+        if statement.op == "exp_difference":
+            a, b = arguments
+            return np.where((a == -np.inf) & (b == -np.inf), 0, np.exp(a - b))
+        if statement.op == "cast":
+            return arguments[0].astype(statement.dtype.numpy)
+        shape, dtype = self.shape(statement.indices), statement.dtype.compute.numpy
+        return OPS[statement.op].meaning(arguments, {}, shape, dtype)
+
+    def contract(self, statement: Contract) -> np.ndarray:
+        indices, over = statement.indices, statement.over
+        dtype = statement.dtype.compute.numpy
+        factors, names = [], []
+        for name in (statement.left, statement.right):
+            own = tuple(i for i in (*indices, *over) if i in self.indices[name])
+            factors.append(self.aligned(name, own).astype(dtype))
+            names.append(own)
+        missing = [i for i in over if i not in names[0] and i not in names[1]]
+        factors[0] = factors[0] * dtype.type(prod(self.shape(missing)))
+        if self.operations and statement.operation in self.operations:
+            operation = self.operations[statement.operation]
+            result = _invoke(operation, factors, names, indices)
+        else:
+            result = _einsum(factors, names, indices)
+        kept = tuple(i for i in indices if i in names[0] or i in names[1])
+        own = [len(self.points[i]) if i in kept else 1 for i in indices]
+        return result.reshape(own)
+
+    def store(self, store: Store) -> None:
+        used = set(free_names(store.access.address))
+        for coordinate in store.access.coordinates:
+            used |= set(self.indices[coordinate.value])
+        value = self.indices[store.value]
+        indices = (*value, *sorted(used - set(value)))
+        address, exists = self.locate(store.access, indices)
+        target = self.memory[store.access.buffer]
+        values = np.broadcast_to(self.aligned(store.value, indices), address.shape)
+        target[address[exists]] = values[exists].astype(target.dtype)
+
+
+def _einsum(
+    factors: Sequence[np.ndarray], names: Sequence[Sequence[str]], indices: Sequence[str]
+) -> np.ndarray:
+    """Sum of products over the indices that are not among `indices`; integers wrap."""
+    number = {name: i for i, name in enumerate(dict.fromkeys((*names[0], *names[1])))}
+    left, right = ([number[i] for i in own] for own in names)
+    kept = [number[i] for i in indices if i in number]
+    return np.einsum(factors[0], left, factors[1], right, kept)
+
+
+def _invoke(
+    operation: ParallelOperation,
+    factors: Sequence[np.ndarray],
+    names: Sequence[Sequence[str]],
+    indices: Sequence[str],
+) -> np.ndarray:
+    """The contraction as invocations of `operation`, each over a tile padded with zeros.
+
+    The indices of the operation stand for groups: those of the left factor alone, of the right
+    alone, and those summed over. Indices that both factors keep are looped over.
+    """
+    semantics = operation.semantics
+    pair = semantics.contraction if semantics else None
+    if semantics is None or pair is None:
+        raise UnsupportedError(
+            f"operation {operation.name} is no contraction, its semantics are `{semantics}`. "
+            "Name an operation whose semantics is a sum of products of two operands."
+        )
+    left, right = (set(own) for own in names)
+    batch = [i for i in indices if i in left and i in right]
+    groups = (
+        [i for i in indices if i in left - right],
+        [i for i in indices if i in right - left],
+        [i for i in dict.fromkeys((*names[0], *names[1])) if i not in indices],
+    )
+    size = dict(zip(names[0], factors[0].shape, strict=True))
+    size.update(zip(names[1], factors[1].shape, strict=True))
+    m, n, k = (prod(size[i] for i in group) for group in groups)
+    a = _grouped(factors[0], names[0], (batch, groups[0], groups[2]), size).reshape(-1, m, k)
+    b = _grouped(factors[1], names[1], (batch, groups[1], groups[2]), size).reshape(-1, n, k)
+    result = np.stack([_tiled(operation, x, y) for x, y in zip(a, b, strict=True)])
+    order = [*batch, *groups[0], *groups[1]]
+    result = result.reshape([size[i] for i in order])
+    return result.transpose([order.index(i) for i in indices if i in order])
+
+
+def _grouped(
+    factor: np.ndarray,
+    own: Sequence[str],
+    groups: Sequence[Sequence[str]],
+    size: Mapping[str, int],
+) -> np.ndarray:
+    """The factor over the groups' indices in order, repeated along those that it lacks.
+
+    Along a summed index that only the other factor has, it is repeated as well.
+    """
+    order = [i for group in groups for i in group]
+    present = factor.transpose([own.index(i) for i in order if i in own])
+    shape = [size[i] if i in own else 1 for i in order]
+    return np.broadcast_to(present.reshape(shape), [size[i] for i in order])
+
+
+def _tiled(operation: ParallelOperation, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """d[m,n] = sum_k a[m,k] b[n,k], one invocation of the operation at a time."""
+    semantics = operation.semantics
+    assert semantics is not None and semantics.contraction is not None
+    reads = semantics.contraction
+    left, right = (set(read.index_names) for read in reads)
+    output = semantics.output.index_names
+    by_role = {
+        "m": next((i for i in output if i not in right), ""),
+        "n": next((i for i in output if i not in left), ""),
+        "k": semantics.reduced_index_names[0],
+    }
+    (m, k), n = a.shape, b.shape[0]
+    step = {
+        role: operation.extents.get(by_role[role], 0) or whole
+        for role, whole in (("m", m), ("n", n), ("k", k))
+    }
+    d = np.zeros((m, n), a.dtype)
+    steps = [range(0, whole, max(step[r], 1)) for r, whole in (("m", m), ("n", n), ("k", k))]
+    letters = {by_role[role]: role for role in ("m", "n", "k") if by_role[role]}
+    inputs = ["".join(letters[name] for name in read.index_names) for read in reads]
+    for i, j, p in product(*steps):
+        tile_a = _padded(a, (i, p), (step["m"], step["k"]))
+        tile_b = _padded(b, (j, p), (step["n"], step["k"]))
+        tiles = (
+            tile_a if inputs[0] == "mk" else tile_a.T,
+            tile_b if inputs[1] == "nk" else tile_b.T,
+        )
+        whole = np.einsum(f"{inputs[0]},{inputs[1]}->mn", *tiles)
+        part = d[i : i + step["m"], j : j + step["n"]]
+        part += whole[: part.shape[0], : part.shape[1]]
+    return d
+
+
+def _padded(factor: np.ndarray, start: tuple[int, int], shape: tuple[int, int]) -> np.ndarray:
+    part = factor[start[0] : start[0] + shape[0], start[1] : start[1] + shape[1]]
+    return np.pad(part, [(0, full - n) for full, n in zip(shape, part.shape, strict=True)])

@@ -1,0 +1,220 @@
+"""Level 1: tensor expressions over named indices, as interned terms.
+
+An expression is a value over a set of *free* indices; operations join on names, so nothing is ever
+transposed. Index sets are bit masks over the names of a `Universe`. Reductions bind the index name
+itself, and an inner binding shadows an outer one.
+"""
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from eqsat.graph.dtypes import DType, as_dtype
+from eqsat.graph.index import Affine, free_names
+from eqsat.kernel import Guard
+
+REDUCTIONS = {"reduce_sum": "sum", "reduce_prod": "prod", "reduce_max": "max", "reduce_min": "min"}
+COMPARISONS = frozenset(
+    "equal not_equal less less_equal greater greater_equal logical_and logical_or logical_xor "
+    "logical_not isnan isfinite isinf".split()
+)
+
+
+@dataclass(frozen=True)
+class Read:
+    """Elements of a buffer at a flat address affine in index names; `fill` where a guard fails.
+
+    With `extent` > 0 the read is a gather: the address grows by `stride` times the value of the
+    term's argument, and yields `fill` where that value lies outside 0 <= value < extent.
+    """
+
+    buffer: str
+    dtype: DType
+    address: Affine
+    guards: tuple[Guard, ...] = ()
+    fill: bool | int | float = 0
+    stride: int = 0
+    extent: int = 0
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Index names that the read depends on."""
+        names = free_names(self.address)
+        for guard in self.guards:
+            names |= free_names(guard.expression)
+        return frozenset(names)
+
+
+@dataclass(frozen=True)
+class Renaming:
+    """A re-indexing: `source[i]` is read at `target[i]`; yields `fill` where a guard fails."""
+
+    source: tuple[str, ...]
+    target: tuple[Affine, ...]
+    guards: tuple[Guard, ...] = ()
+    fill: bool | int | float = 0
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Index names that the targets and guards use."""
+        names: set[str] = set()
+        for expression in (*self.target, *(guard.expression for guard in self.guards)):
+            names |= free_names(expression)
+        return frozenset(names)
+
+
+Atom = int | float | str | Read | Renaming | Affine
+
+
+class Term:
+    """An operation applied to terms and atoms. Interned: equal terms are the same object."""
+
+    __slots__ = ("__weakref__", "_hash", "args", "op")
+    op: str
+    args: tuple["Term | Atom", ...]
+
+    def __new__(cls, op: str, *args: "Term | Atom") -> "Term":
+        key = (op, *((type(a), repr(a)) if isinstance(a, int | float) else a for a in args))
+        found = _interned.get(key)
+        if found is None:
+            found = object.__new__(cls)
+            found.op, found.args, found._hash = op, args, hash(key)
+            _interned[key] = found
+        return found
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    @property
+    def children(self) -> tuple["Term", ...]:
+        """The arguments that are terms."""
+        return tuple(a for a in self.args if isinstance(a, Term))
+
+    def __repr__(self) -> str:
+        return f"({' '.join([self.op, *map(repr, self.args)])})"
+
+
+_interned: weakref.WeakValueDictionary[tuple[object, ...], Term] = weakref.WeakValueDictionary()
+
+
+@dataclass
+class Universe:
+    """The index names of one program segment: bit position, extent; grows as names are needed."""
+
+    names: list[str] = field(default_factory=list)
+    extents: dict[str, int] = field(default_factory=dict)
+
+    def add(self, extent: int, stem: str = "i") -> str:
+        """A fresh name with that extent."""
+        name = f"{stem}{len(self.names)}"
+        self.names.append(name)
+        self.extents[name] = extent
+        return name
+
+    def mask(self, names: Iterable[str]) -> int:
+        """Bit mask of a set of names."""
+        return sum(1 << self.names.index(name) for name in set(names))
+
+    def members(self, mask: int) -> tuple[str, ...]:
+        """Names in a mask, in the universe's order."""
+        return tuple(name for bit, name in enumerate(self.names) if mask >> bit & 1)
+
+    def size(self, mask: int) -> int:
+        """Number of points spanned by a mask."""
+        size = 1
+        for name in self.members(mask):
+            size *= self.extents[name]
+        return size
+
+
+def post_order(roots: Iterable[Term]) -> Iterator[Term]:
+    """Each distinct term below the roots once, arguments first."""
+    seen: set[Term] = set()
+    stack: list[tuple[Term, bool]] = [(root, False) for root in reversed(list(roots))]
+    while stack:
+        term, ready = stack.pop()
+        if ready:
+            yield term
+        elif term not in seen:
+            seen.add(term)
+            stack.append((term, True))
+            stack.extend((child, False) for child in reversed(term.children))
+
+
+class Facts:
+    """Free indices and dtype of terms, memoised for one universe."""
+
+    def __init__(self, universe: Universe) -> None:
+        self.universe = universe
+        self._free: dict[Term, int] = {}
+        self._dtype: dict[Term, DType] = {}
+
+    def free(self, term: Term) -> int:
+        """Mask of the free indices."""
+        for sub in post_order([term]) if term not in self._free else ():
+            if sub not in self._free:
+                self._free[sub] = self._free_of(sub)
+        return self._free[term]
+
+    def _free_of(self, term: Term) -> int:
+        below = 0
+        for child in term.children:
+            below |= self._free[child]
+        match term.op, term.args:
+            case ("read" | "gather"), (Read() as read, *_):
+                return below | self.universe.mask(read.names)
+            case "position", (Affine() as expression,):
+                return self.universe.mask(free_names(expression))
+            case "reindex", (Renaming() as renaming, Term()):
+                return below & ~self.universe.mask(renaming.source) | self.universe.mask(
+                    renaming.names
+                )
+            case ("reduce_sum" | "reduce_prod" | "reduce_max" | "reduce_min"), (int(mask), _):
+                return below & ~mask
+            case "weighted_sum", (int(mask), *_):
+                return below & ~mask
+            case _:
+                return below
+
+    def dtype(self, term: Term) -> DType:
+        """Element type."""
+        for sub in post_order([term]) if term not in self._dtype else ():
+            if sub not in self._dtype:
+                self._dtype[sub] = self._dtype_of(sub)
+        return self._dtype[term]
+
+    def _dtype_of(self, term: Term) -> DType:
+        if term.op in COMPARISONS:
+            return as_dtype("bool")
+        match term.op, term.args:
+            case ("read" | "gather"), (Read() as read, *_):
+                return read.dtype
+            case "literal", (_, str(name)):
+                return as_dtype(name)
+            case "cast", (str(name), _):
+                return as_dtype(name)
+            case "position", _:
+                return as_dtype("int64")
+            case "where", (_, Term() as chosen, _):
+                return self._dtype[chosen]
+            case "weighted_sum", (*_, Term() as weighted):
+                return self._dtype[weighted]
+            case _:
+                return self._dtype[term.children[0]]
+
+
+def rebuild(term: Term, change: Callable[[Term, tuple[Term, ...]], Term]) -> Term:
+    """Bottom-up map over a term: `change` gets each term and its new children."""
+    done: dict[Term, Term] = {}
+    for sub in post_order([term]):
+        done[sub] = change(sub, tuple(done[child] for child in sub.children))
+    return done[term]
+
+
+def with_children(term: Term, children: tuple[Term, ...]) -> Term:
+    """The same operation over other children."""
+    rest = iter(children)
+    return Term(term.op, *(next(rest) if isinstance(a, Term) else a for a in term.args))

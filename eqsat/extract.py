@@ -1,0 +1,265 @@
+"""Cut a frozen e-graph into kernels: which values touch memory, and how each is computed.
+
+Bottom-up over an acyclic order, each class keeps its few best un-materialised candidates besides
+"load it"; a plan's cost counts every materialised class once.
+"""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from eqsat.algebra import Facts, Read, Renaming, Term, post_order
+from eqsat.form import REDUCING, Stored, form
+from eqsat.graph.dtypes import as_dtype
+from eqsat.graph.index import row_major
+from eqsat.menu import chunks, pick
+from eqsat.price import Pricer
+from eqsat.reindex import push
+from eqsat.saturate import Class, ENode, FrozenEGraph
+
+KEPT = 3
+LEAVES = frozenset({"read", "literal", "position"})
+COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "logical_and", "logical_or", "equal"})
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way to compute a class without storing it; `closure` are the classes it needs in memory."""
+
+    term: Term
+    closure: frozenset[int]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Kernels in order: what each stores, and its predicted seconds and tiles."""
+
+    kernels: tuple[tuple[Stored, ...], ...]
+    seconds: float
+
+
+class Extractor:
+    """Finds kernels for the roots of one e-graph."""
+
+    def __init__(
+        self, graph: FrozenEGraph, pricer: Pricer, order: Mapping[int, tuple[str, ...]]
+    ) -> None:
+        self.graph, self.pricer, self.order = graph, pricer, order
+        self.facts = Facts(graph.universe)
+        self.candidates: dict[int, list[Candidate]] = {}
+        self.kernel: dict[int, tuple[Candidate, float]] = {}
+        self.prices: dict[tuple[Term, tuple[str, ...]], tuple[float, dict[str, int]]] = {}
+        self._parents: dict[int, int] = {}
+
+    # -- acyclic order --------------------------------------------------------------------------
+
+    def prune(self) -> list[int]:
+        """Keep, per class, the nodes over cheaper classes; return classes, children first."""
+        nodes = {c: self._unique(ns) for c, ns in self.graph.nodes.items()}
+        cost = self._lower_bounds(nodes)
+        for number, members in nodes.items():
+            own = cost.get(number, np.inf)
+            kept = [
+                node
+                for node in members
+                if all(cost.get(child, np.inf) < own for child in node.children)
+                and self._node_cost(number, node, cost) <= 2.5 * own
+            ]
+            leaf = [node for node in kept if node.op in LEAVES]
+            nodes[number] = leaf[:1] or kept
+        self.nodes = nodes
+        reached: set[int] = set()
+        stack = list(self.graph.roots)
+        while stack:
+            number = stack.pop()
+            if number not in reached:
+                reached.add(number)
+                stack += [child for node in nodes[number] for child in node.children]
+        for number in reached:
+            for child in {c for node in nodes[number] for c in node.children}:
+                self._parents[child] = self._parents.get(child, 0) + 1
+        return sorted(reached, key=lambda number: (cost[number], number))
+
+    @staticmethod
+    def _unique(nodes: list[ENode]) -> list[ENode]:
+        seen: dict[tuple[object, ...], ENode] = {}
+        for node in nodes:
+            key: tuple[object, ...] = (node.op, node.args)
+            if node.op in COMMUTATIVE:
+                key = (node.op, tuple(sorted(node.children)))
+            seen.setdefault(key, node)
+        return list(seen.values())
+
+    def _node_cost(self, number: int, node: ENode, cost: Mapping[int, float]) -> float:
+        """A lower bound on the work below a node; strictly more than any of its children's."""
+        universe, free = self.graph.universe, self.graph.free
+        points = free[number]
+        for child in node.children:
+            points |= free[child]
+        own = 1e-3 if node.op in LEAVES else float(universe.size(points)) * 0.25 + 1.0
+        return own + max((cost[child] for child in node.children), default=0.0) + 0.05 * sum(
+            cost[child] for child in node.children
+        )
+
+    def _lower_bounds(self, nodes: Mapping[int, list[ENode]]) -> dict[int, float]:
+        cost: dict[int, float] = {}
+        changed = True
+        while changed:
+            changed = False
+            for number, members in nodes.items():
+                for node in members:
+                    if all(child in cost for child in node.children):
+                        found = self._node_cost(number, node, cost)
+                        if found < cost.get(number, np.inf) * (1 - 1e-12):
+                            cost[number] = found
+                            changed = True
+        return cost
+
+    # -- candidates -----------------------------------------------------------------------------
+
+    def names(self, number: int) -> tuple[str, ...]:
+        """The memory order of a class's names."""
+        universe = self.graph.universe
+        own = universe.members(self.graph.free[number])
+        preferred = self.order.get(number, ())
+        return tuple(n for n in preferred if n in own) + tuple(n for n in own if n not in preferred)
+
+    def load(self, number: int) -> Term:
+        """A class read from memory."""
+        names = self.names(number)
+        dtype = as_dtype(self.graph.dtype[number])
+        return Term("read", Read(f"t{number}", dtype, row_major(names, self.graph.universe.extents)))
+
+    def price(self, term: Term, names: tuple[str, ...], dtype: str) -> tuple[float, dict[str, int]]:
+        """The best predicted seconds of a kernel that stores the term, and its grid tiles."""
+        key = (term, names)
+        if key not in self.prices:
+            made = form([Stored("t", term, names, as_dtype(dtype))], self.facts)
+            tiles = chunks(made)
+            seconds = self.pricer.price(made, tiles).seconds
+            choice = int(np.argmin(seconds))
+            self.prices[key] = (float(seconds[choice]), pick(tiles, choice, made.grid))
+        return self.prices[key]
+
+    def _options(self, number: int) -> list[tuple[Term, frozenset[int]]]:
+        found = [(c.term, c.closure) for c in self.candidates[number]]
+        if number in self.kernel:
+            closure = self.kernel[number][0].closure | {number}
+            found.append((self.load(number), closure))
+        return found
+
+    def _compose(self, node: ENode, children: tuple[Term, ...]) -> Term:
+        rest = iter(children)
+        args = [next(rest) if isinstance(arg, Class) else arg for arg in node.args]
+        if node.op == "reindex":
+            renaming, body = args
+            assert isinstance(renaming, Renaming) and isinstance(body, Term)
+            return push(renaming, body, self.facts)
+        return Term(node.op, *args)
+
+    def closure_seconds(self, closure: frozenset[int]) -> float:
+        """Seconds of the kernels that a set of materialised classes needs."""
+        return sum(self.kernel[number][1] for number in closure)
+
+    def visit(self, number: int) -> None:
+        """Candidates of a class, and its best kernel."""
+        found: dict[Term, Candidate] = {}
+        names, dtype = self.names(number), self.graph.dtype[number]
+        for node in self.nodes[number]:
+            if node.op in LEAVES:
+                self.candidates[number] = [Candidate(self._compose(node, ()), frozenset(), 0.0)]
+                return
+            options = [self._options(child) for child in node.children]
+            for choice in itertools.product(*options):
+                term = self._compose(node, tuple(term for term, _ in choice))
+                closure = frozenset().union(*(closure for _, closure in choice))
+                if term not in found:
+                    own = self.price(term, names, dtype)[0]
+                    seconds = own + self.closure_seconds(closure)
+                    found[term] = Candidate(term, closure, seconds)
+        ranked = sorted(found.values(), key=lambda c: c.seconds)
+        self.candidates[number] = ranked[:KEPT]
+        best = ranked[0]
+        if self._worth_storing(number, best.term):
+            self.kernel[number] = (best, self.price(best.term, names, dtype)[0])
+
+    def _worth_storing(self, number: int, term: Term) -> bool:
+        """Storing saves work only behind a reduction, or where a value is used again."""
+        reduces = any(sub.op in REDUCING for sub in post_order([term]))
+        return reduces or self._parents.get(number, 0) > 1 or number in self.graph.roots
+
+    def run(self, outputs: list[tuple[int, str, tuple[str, ...]]]) -> Plan:
+        """Kernels for the outputs: (class, buffer, names in the buffer's order)."""
+        for number in self.prune():
+            self.visit(number)
+        kernels: dict[int, tuple[Stored, ...]] = {}
+        total = 0.0
+        stored_in: dict[int, str] = {}
+        for number, buffer, names in outputs:
+            best = self._best_output(number, names)
+            for needed in sorted(best.closure):
+                self._emit(needed, kernels)
+            one = Stored(buffer, best.term, names, as_dtype(self.graph.dtype[number]))
+            kernels[-len(kernels) - 1] = (one,)
+            stored_in[number] = buffer
+        ordered = self._in_order(list(kernels.values()))
+        total = sum(self.price(k[0].term, k[0].names, k[0].dtype.name)[0] for k in ordered)
+        return Plan(tuple(ordered), total)
+
+    def _best_output(self, number: int, names: tuple[str, ...]) -> Candidate:
+        dtype = self.graph.dtype[number]
+        options = self._options(number)
+        return min(
+            (
+                Candidate(
+                    term,
+                    closure,
+                    self.price(term, names, dtype)[0] + self.closure_seconds(closure),
+                )
+                for term, closure in options
+            ),
+            key=lambda candidate: candidate.seconds,
+        )
+
+    def _emit(self, number: int, kernels: dict[int, tuple[Stored, ...]]) -> None:
+        if number in kernels:
+            return
+        best, _ = self.kernel[number]
+        for needed in sorted(best.closure):
+            self._emit(needed, kernels)
+        dtype = as_dtype(self.graph.dtype[number])
+        kernels[number] = (Stored(f"t{number}", best.term, self.names(number), dtype),)
+
+    @staticmethod
+    def _in_order(kernels: list[tuple[Stored, ...]]) -> list[tuple[Stored, ...]]:
+        """Producers before consumers."""
+        made = {one.buffer: kernel for kernel in kernels for one in kernel}
+        done: dict[str, None] = {}
+        ordered: list[tuple[Stored, ...]] = []
+
+        def place(kernel: tuple[Stored, ...]) -> None:
+            if kernel[0].buffer in done:
+                return
+            done[kernel[0].buffer] = None
+            for buffer in read_buffers(kernel):
+                if buffer in made:
+                    place(made[buffer])
+            ordered.append(kernel)
+
+        for kernel in kernels:
+            place(kernel)
+        return ordered
+
+
+def read_buffers(kernel: tuple[Stored, ...]) -> list[str]:
+    """Names of the buffers that a kernel reads, in order of first use."""
+    names: dict[str, None] = {}
+    for term in post_order(one.term for one in kernel):
+        if term.op in {"read", "gather"}:
+            read = term.args[0]
+            assert isinstance(read, Read)
+            names[read.buffer] = None
+    return list(names)

@@ -1,0 +1,151 @@
+"""From terms to kernel normal form: which loop each reduction lives in, and in which phase.
+
+A reduction that does not depend on the indices of the loops around it is hoisted out of them; its
+phase is one more than the highest phase of the hoisted reductions inside it. What is not hoisted
+stays in the body of its loop and is done wholly inside each tile.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from eqsat.algebra import REDUCTIONS, Facts, Term, post_order, rebuild, with_children
+from eqsat.graph.dtypes import DType
+from eqsat.rule import FLOATS
+
+REDUCING = frozenset((*REDUCTIONS, "weighted_sum"))
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A value that a kernel writes: buffer, term, names outermost first (the buffer's order)."""
+
+    buffer: str
+    term: Term
+    names: tuple[str, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Form:
+    """A kernel before scheduling.
+
+    `grid` are the parallel names; `reduced` the names of hoisted reductions, each streamed or
+    resident by the schedule; `nested` those of reductions inside a stream's body, always resident.
+    `phase` numbers the hoisted reductions.
+    """
+
+    stored: tuple[Stored, ...]
+    grid: tuple[str, ...]
+    reduced: tuple[str, ...]
+    nested: tuple[str, ...]
+    phase: dict[Term, int]
+    uses: dict[Term, int]
+    terms: tuple[Term, ...]
+    facts: Facts
+
+    @property
+    def extents(self) -> dict[str, int]:
+        """Extent of every name."""
+        return self.facts.universe.extents
+
+    def contraction(self, term: Term) -> tuple[Term, Term] | None:
+        """The two factors of a sum of products, beneath casts to the sum's dtype."""
+        if term.op == "contract":
+            return term.args[1], term.args[2]  # type: ignore[return-value]
+        if term.op != "reduce_sum":
+            return None
+        product = term.args[1]
+        assert isinstance(product, Term)
+        if product.op != "mul" or self.uses[product] > 1:
+            return None
+        mask = term.args[0]
+        left, right = product.children
+        assert isinstance(mask, int)
+        both = self.facts.free(left) & self.facts.free(right)
+        if mask & ~both or left is right:
+            return None
+        return self.beneath_cast(left), self.beneath_cast(right)
+
+    def beneath_cast(self, term: Term) -> Term:
+        """The 16-bit float that a factor was widened from, or the factor itself."""
+        if term.op == "cast":
+            below = term.children[0]
+            dtype = self.facts.dtype(below)
+            if dtype.name in FLOATS and dtype.itemsize == 2 and term.args[0] == "float32":
+                return below
+        return term
+
+
+def expand_weighted_sums(term: Term) -> Term:
+    """weighted_sum_S(s, r) as  sum_S exp(s - max_S s) * r,  for kernels that hold S in the tile."""
+
+    def expand(sub: Term, children: tuple[Term, ...]) -> Term:
+        if sub.op != "weighted_sum":
+            return with_children(sub, children)
+        mask = sub.args[0]
+        s, r = children
+        weight = Term("exp_difference", s, Term("reduce_max", mask, s))
+        body = weight if r.op == "literal" and r.args[0] == 1.0 else Term("mul", weight, r)
+        return Term("reduce_sum", mask, body)
+
+    return rebuild(term, expand)
+
+
+def form(stored: Iterable[Stored], facts: Facts) -> Form:
+    """The normal form of a kernel that computes and stores those values."""
+    stored = tuple(stored)
+    universe = facts.universe
+    phase: dict[Term, int] = {}
+    nested = 0
+    below: dict[tuple[Term, int], int] = {}
+
+    def visit(term: Term, bound: int) -> int:
+        """The number of phases that must run before the term, in loops over `bound`."""
+        key = (term, bound)
+        if key in below:
+            return below[key]
+        nonlocal nested
+        if term.op not in REDUCING and term.op != "contract":
+            result = max((visit(child, bound) for child in term.children), default=0)
+        else:
+            mask = term.args[0]
+            assert isinstance(mask, int)
+            if facts.free(term) & bound:
+                nested |= mask
+                result = max((visit(c, bound | mask) for c in term.children), default=0)
+            else:
+                before = max((visit(c, mask) for c in term.children), default=0)
+                phase[term] = max(phase.get(term, 0), before)
+                result = phase[term] + 1
+        below[key] = result
+        return result
+
+    for one in stored:
+        visit(one.term, 0)
+    reduced = 0
+    for term in phase:
+        reduced |= term.args[0]  # type: ignore[operator]
+    free = 0
+    names: list[str] = []
+    for one in stored:
+        free |= facts.free(one.term) | universe.mask(one.names)
+        names += [name for name in one.names if name not in names]
+    names += [name for name in universe.members(free) if name not in names]
+    inside = set(universe.members(reduced | nested))
+    terms = tuple(post_order(one.term for one in stored))
+    uses: dict[Term, int] = {}
+    for term in terms:
+        for child in term.children:
+            uses[child] = uses.get(child, 0) + 1
+    for one in stored:
+        uses[one.term] = uses.get(one.term, 0) + 1
+    return Form(
+        stored=stored,
+        grid=tuple(name for name in names if name not in inside),
+        reduced=universe.members(reduced),
+        nested=universe.members(nested & ~reduced),
+        phase=phase,
+        uses=uses,
+        terms=terms,
+        facts=facts,
+    )

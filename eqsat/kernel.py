@@ -1,0 +1,422 @@
+"""Kernel IR: grid axes, phases that are straight-line or stream over serial axes, tile values.
+
+Every value of a kernel is a *tile* over named indices. An index is a grid axis (parallel, cut into
+tiles), a stream axis (serial, cut into chunks) or an inner axis (wholly inside each tile). A tile
+is defined on valid points only: at the edge of an extent it is smaller, and no value exists beyond.
+
+Semantics, for every grid tile: the phases in order; a phase without stream runs its body once, and
+its values stay visible in later phases; a phase with a stream sets its carries to their initial
+value, runs the body once per chunk in order, and then the carries are visible in later phases under
+their own names. Inside the body a carry's name is its value before the chunk, the name of its
+`Update` the value after it. Stores of a phase run after each run of its body.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+from eqsat.graph.dtypes import DType
+from eqsat.graph.index import Affine
+
+Number = bool | int | float
+
+IDENTITY: dict[str, str] = {"sum": "zero", "prod": "one", "max": "lowest", "min": "highest"}
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A row-major contiguous array in device memory; `role` is input, output or temporary."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    role: str
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        size = 1
+        for extent in self.shape:
+            size *= extent
+        return size
+
+    @property
+    def bytes(self) -> int:
+        """Size in bytes."""
+        return self.size * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A loop index: `extent` points, `tile` of them at a time."""
+
+    name: str
+    extent: int
+    tile: int
+
+    @property
+    def count(self) -> int:
+        """Number of tiles."""
+        return -(-self.extent // self.tile)
+
+
+@dataclass(frozen=True)
+class Guard:
+    """lower <= expression < upper"""
+
+    expression: Affine
+    lower: int
+    upper: int
+
+    def __str__(self) -> str:
+        return f"{self.lower} <= {self.expression} < {self.upper}"
+
+
+@dataclass(frozen=True)
+class Coordinate:
+    """A data-dependent part of an address: value * stride, valid while 0 <= value < extent."""
+
+    value: str
+    stride: int
+    extent: int
+
+
+@dataclass(frozen=True)
+class Access:
+    """Elements of a buffer: flat element address, and when the element exists.
+
+    `address` is affine in the indices (with floor-division and modulo atoms for reshapes); the
+    coefficient of an index is its stride in elements. Where a guard or a coordinate's range fails,
+    a load yields its fill and a store is skipped; such an address is never dereferenced.
+    """
+
+    buffer: str
+    address: Affine
+    guards: tuple[Guard, ...] = ()
+    coordinates: tuple[Coordinate, ...] = ()
+
+
+@dataclass(frozen=True)
+class Load:
+    """Read a tile. `memory` names the memory domain that holds it: registers, or shared."""
+
+    name: str
+    dtype: DType
+    indices: tuple[str, ...]
+    access: Access
+    fill: Number = 0
+    memory: str = "registers"
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A number."""
+
+    name: str
+    dtype: DType
+    value: Number
+    indices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Position:
+    """The value of an index expression at each point (iota)."""
+
+    name: str
+    dtype: DType
+    indices: tuple[str, ...]
+    expression: Affine
+
+
+@dataclass(frozen=True)
+class Map:
+    """An elementwise operation of the graph's op table; operands broadcast by index name.
+
+    16-bit floats are computed in float32 and rounded only by a `cast` or a store. `cast` converts
+    to `dtype`. Arguments are names of values. One operation exists in kernels only:
+    `exp_difference(a, b)` = exp(a - b), which is 0 where both are -inf.
+    """
+
+    name: str
+    dtype: DType
+    indices: tuple[str, ...]
+    op: str
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """Reduce one tile over the indices `over`, all of their points that lie in the tile."""
+
+    name: str
+    dtype: DType
+    indices: tuple[str, ...]
+    monoid: str
+    over: tuple[str, ...]
+    argument: str
+
+
+@dataclass(frozen=True)
+class Contract:
+    """sum over `over` of left * right, both converted to `dtype` first.
+
+    `operation` names the spec's operation that computes it; empty: scalar multiply and add.
+    """
+
+    name: str
+    dtype: DType
+    indices: tuple[str, ...]
+    over: tuple[str, ...]
+    left: str
+    right: str
+    operation: str = ""
+
+
+@dataclass(frozen=True)
+class Scan:
+    """Inclusive prefix reduction of one tile along the index `over` (which stays free)."""
+
+    name: str
+    dtype: DType
+    indices: tuple[str, ...]
+    monoid: str
+    over: str
+    argument: str
+
+
+@dataclass(frozen=True)
+class Update:
+    """The next value of a carry: monoid(carry * scale, chunk); `scale` may be empty (one)."""
+
+    name: str
+    dtype: DType
+    indices: tuple[str, ...]
+    carry: str
+    monoid: str
+    chunk: str
+    scale: str = ""
+
+
+Statement = Load | Literal | Position | Map | Reduce | Scan | Contract | Update
+
+
+@dataclass(frozen=True)
+class Carry:
+    """A value carried from chunk to chunk of a stream.
+
+    Starts at the identity of `monoid`. Two partial states of the stream combine as
+    monoid(a, b); with a `pivot` (another carry, a running maximum m) as
+    a * exp(m_a - m) + b * exp(m_b - m), where exp(-inf - (-inf)) counts as 0.
+    """
+
+    name: str
+    dtype: DType
+    indices: tuple[str, ...]
+    monoid: str
+    pivot: str = ""
+
+
+@dataclass(frozen=True)
+class Store:
+    """Write a value to memory, converted to the buffer's dtype."""
+
+    access: Access
+    value: str
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Straight-line when `stream` is empty, otherwise a loop over chunks of the stream's axes.
+
+    `stages` chunks of the loads kept in shared memory are in flight at a time.
+    """
+
+    stream: tuple[Axis, ...]
+    body: tuple[Statement, ...]
+    carries: tuple[Carry, ...] = ()
+    stores: tuple[Store, ...] = ()
+    stages: int = 1
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One launch. `inner` are the indices that lie wholly inside every tile (tile == extent).
+
+    `buffers` are the parameters in order. `threads` is the size of a block on a GPU, 1 elsewhere.
+    """
+
+    name: str
+    buffers: tuple[Buffer, ...]
+    grid: tuple[Axis, ...]
+    inner: tuple[Axis, ...]
+    phases: tuple[Phase, ...]
+    threads: int = 1
+    spec: str = ""
+    rules: tuple[str, ...] = ()
+
+    @property
+    def tiles(self) -> int:
+        """Number of grid tiles."""
+        count = 1
+        for axis in self.grid:
+            count *= axis.count
+        return count
+
+    def axes(self) -> dict[str, Axis]:
+        """Every index of the kernel by name."""
+        streams = [axis for phase in self.phases for axis in phase.stream]
+        return {axis.name: axis for axis in (*self.grid, *self.inner, *streams)}
+
+    def statements(self) -> Iterator[Statement]:
+        """Every statement, in order."""
+        for phase in self.phases:
+            yield from phase.body
+
+    def buffer(self, name: str) -> Buffer:
+        """The parameter of that name."""
+        return next(buffer for buffer in self.buffers if buffer.name == name)
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 over everything that the emitted code depends on."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()
+
+
+def operands(statement: Statement) -> tuple[str, ...]:
+    """Names of the values that a statement reads."""
+    match statement:
+        case Load(access=access):
+            return tuple(coordinate.value for coordinate in access.coordinates)
+        case Map(arguments=arguments):
+            return arguments
+        case Reduce(argument=argument) | Scan(argument=argument):
+            return (argument,)
+        case Contract(left=left, right=right):
+            return (left, right)
+        case Update(carry=carry, chunk=chunk, scale=scale):
+            return (carry, chunk, scale) if scale else (carry, chunk)
+        case _:
+            return ()
+
+
+def store_operands(store: Store) -> tuple[str, ...]:
+    """Names of the values that a store reads."""
+    return (store.value, *(coordinate.value for coordinate in store.access.coordinates))
+
+
+def check(kernel: Kernel) -> None:
+    """Raise AssertionError unless the kernel is well formed (a bug of ours otherwise)."""
+    axes = kernel.axes()
+    known = {buffer.name for buffer in kernel.buffers}
+    visible: dict[str, tuple[str, ...]] = {}
+    for phase in kernel.phases:
+        local = dict(visible)
+        local.update({carry.name: carry.indices for carry in phase.carries})
+        updated: set[str] = set()
+        for statement in phase.body:
+            assert statement.name not in local, f"{statement.name} is defined twice"
+            for name in operands(statement):
+                assert name in local, f"{statement.name} reads {name} before its definition"
+                over = statement.over if isinstance(statement, Reduce | Contract) else ()
+                free = set(local[name]) - set(over)
+                assert free <= set(statement.indices), f"{statement.name} loses indices of {name}"
+            assert set(statement.indices) <= set(axes), f"{statement.name} has unknown indices"
+            if isinstance(statement, Load):
+                assert statement.access.buffer in known
+            if isinstance(statement, Update):
+                updated.add(statement.carry)
+            local[statement.name] = statement.indices
+        assert updated == {carry.name for carry in phase.carries}, "each carry is updated once"
+        assert bool(phase.stream) or not phase.carries
+        for store in phase.stores:
+            assert store.access.buffer in known
+            assert all(name in local for name in store_operands(store))
+        if phase.stream:
+            visible.update({carry.name: carry.indices for carry in phase.carries})
+        else:
+            visible = local
+
+
+def _expression(statement: Statement) -> str:
+    match statement:
+        case Load(access=access, memory=memory):
+            where = "" if memory == "registers" else f" -> {memory}"
+            return f"load {show_access(access)}{where}"
+        case Literal(value=value):
+            return repr(value)
+        case Position(expression=expression):
+            return f"position {expression}"
+        case Map(op="cast", arguments=arguments):
+            return f"{statement.dtype.name}({arguments[0]})"
+        case Map(op=op, arguments=arguments):
+            return f"{op}({', '.join(arguments)})"
+        case Reduce(monoid=monoid, over=over, argument=argument):
+            return f"{monoid}[{','.join(over)}] {argument}"
+        case Scan(monoid=monoid, over=over, argument=argument):
+            return f"scan {monoid}[{over}] {argument}"
+        case Contract(over=over, left=left, right=right, operation=operation):
+            how = f" by {operation}" if operation else ""
+            return f"contract[{','.join(over)}]({left}, {right}){how}"
+        case Update(carry=carry, monoid=monoid, chunk=chunk, scale=scale):
+            old = f"{carry} * {scale}" if scale else carry
+            return f"{old} + {chunk}" if monoid == "sum" else f"{monoid}({old}, {chunk})"
+
+
+def show_access(access: Access) -> str:
+    """`x[64*i + k] if 0 <= k < 9`"""
+    parts = [str(access.address)]
+    parts += [f"{c.stride}*{c.value}" for c in access.coordinates]
+    when = " and ".join(str(guard) for guard in access.guards)
+    return f"{access.buffer}[{' + '.join(parts)}]" + (f" if {when}" if when else "")
+
+
+def _axis(axis: Axis) -> str:
+    return f"{axis.name}:{axis.tile}/{axis.extent}"
+
+
+def show(kernel: Kernel) -> str:
+    """The printed form of a kernel, as explain, tests and people read it."""
+    buffers = ", ".join(f"{b.name}: {b.dtype.name}{list(b.shape)}" for b in kernel.buffers)
+    head = f"kernel {kernel.name}({buffers})"
+    grid = " ".join(_axis(axis) for axis in kernel.grid) or "one tile"
+    lines = [head, f"  grid {grid}   spec {kernel.spec}   threads {kernel.threads}"]
+    if kernel.inner:
+        lines.append("  inner " + " ".join(_axis(axis) for axis in kernel.inner))
+    for phase in kernel.phases:
+        indent = "    "
+        for carry in phase.carries:
+            pivot = f" rescaled by {carry.pivot}" if carry.pivot else ""
+            lines.append(
+                f"    {carry.name}[{','.join(carry.indices)}]: {carry.dtype.name} = "
+                f"{IDENTITY[carry.monoid]} of {carry.monoid}{pivot}"
+            )
+        if phase.stream:
+            stages = f" stages {phase.stages}" if phase.stages > 1 else ""
+            lines.append(f"    stream {' '.join(_axis(a) for a in phase.stream)}{stages}")
+            indent = "        "
+        for s in phase.body:
+            what = f"{s.name}[{','.join(s.indices)}]: {s.dtype.name}"
+            lines.append(f"{indent}{what} = {_expression(s)}")
+        for store in phase.stores:
+            lines.append(f"{indent}store {show_access(store.access)} = {store.value}")
+    return "\n".join(lines)
+
+
+def rename_values(statement: Statement, names: dict[str, str]) -> Statement:
+    """The same statement over renamed values (the defined name included)."""
+    changes: dict[str, object] = {}
+    for field in fields(statement):
+        value = getattr(statement, field.name)
+        if field.name in {"name", "argument", "left", "right", "carry", "chunk", "scale"}:
+            changes[field.name] = names.get(value, value)
+        elif field.name == "arguments":
+            changes[field.name] = tuple(names.get(name, name) for name in value)
+        elif field.name == "access":
+            coordinates = tuple(
+                Coordinate(names.get(c.value, c.value), c.stride, c.extent)
+                for c in value.coordinates
+            )
+            changes[field.name] = Access(value.buffer, value.address, value.guards, coordinates)
+        else:
+            changes[field.name] = value
+    return type(statement)(**changes)  # type: ignore[arg-type]

@@ -1,0 +1,308 @@
+"""From a form and a schedule to a kernel: statements in phases, with loads, carries and stores."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from eqsat.algebra import REDUCTIONS, Read, Term, post_order
+from eqsat.form import REDUCING, Form, Stored, expand_weighted_sums, form
+from eqsat.graph.dtypes import DType
+from eqsat.graph.index import Affine, row_major
+from eqsat.kernel import (
+    Access,
+    Axis,
+    Buffer,
+    Carry,
+    Contract,
+    Coordinate,
+    Kernel,
+    Literal,
+    Load,
+    Map,
+    Phase,
+    Position,
+    Reduce,
+    Statement,
+    Store,
+    Update,
+)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Tile extents of grid names; chunk extents of streamed names (others lie in the tile)."""
+
+    tiles: Mapping[str, int]
+    chunks: Mapping[str, int] = field(default_factory=dict)
+    threads: int = 1
+    stages: int = 1
+    operations: Mapping[Term, str] = field(default_factory=dict)
+    memory: Mapping[Term, str] = field(default_factory=dict)
+
+
+def lower(
+    name: str,
+    made: Form,
+    schedule: Schedule,
+    buffers: Mapping[str, Buffer],
+    spec: str,
+    rules: tuple[str, ...] = (),
+) -> Kernel:
+    """The kernel that computes and stores the values under the schedule."""
+    if not schedule.chunks:
+        made = form(
+            [Stored(o.buffer, expand_weighted_sums(o.term), o.names, o.dtype) for o in made.stored],
+            made.facts,
+        )
+    return _Lowering(name, made, schedule, buffers, spec, rules).run()
+
+
+class _Lowering:
+    def __init__(
+        self,
+        name: str,
+        made: Form,
+        schedule: Schedule,
+        buffers: Mapping[str, Buffer],
+        spec: str,
+        rules: tuple[str, ...],
+    ) -> None:
+        self.name, self.form, self.schedule = name, made, schedule
+        self.buffers, self.spec, self.rules = buffers, spec, rules
+        self.facts = made.facts
+        self.values: dict[Term, str] = {}
+        self.count = 0
+
+    def axis(self, name: str) -> Axis:
+        extent = self.form.extents[name]
+        tile = self.schedule.tiles.get(name, self.schedule.chunks.get(name, extent))
+        return Axis(name, extent, min(tile, extent))
+
+    def run(self) -> Kernel:
+        streamed = tuple(n for n in self.form.reduced if n in self.schedule.chunks)
+        phases = self._streams(streamed) if streamed else [self._straight()]
+        inner = [n for n in (*self.form.reduced, *self.form.nested) if n not in streamed]
+        used: dict[str, None] = {}
+        for one in self.form.stored:
+            for term in post_order([one.term]):
+                if term.op in {"read", "gather"}:
+                    assert isinstance(term.args[0], Read)
+                    used[term.args[0].buffer] = None
+        for one in self.form.stored:
+            used[one.buffer] = None
+        return Kernel(
+            name=self.name,
+            buffers=tuple(self.buffers[buffer] for buffer in used),
+            grid=tuple(self.axis(n) for n in self.form.grid),
+            inner=tuple(self.axis(n) for n in inner),
+            phases=tuple(phases),
+            threads=self.schedule.threads,
+            spec=self.spec,
+            rules=self.rules,
+        )
+
+    def fresh(self, stem: str) -> str:
+        self.count += 1
+        return f"{stem}{self.count}"
+
+    def indices(self, term: Term) -> tuple[str, ...]:
+        return self.facts.universe.members(self.facts.free(term))
+
+    def absorbed(self, term: Term) -> tuple[Term, Term] | None:
+        """Factors of a contraction whose product need not exist as a value."""
+        return self.form.contraction(term)
+
+    # -- straight line -------------------------------------------------------------------------
+
+    def needed(self, roots: Iterable[Term]) -> list[Term]:
+        """Terms to be computed as values, arguments first."""
+        order: list[Term] = []
+        seen: set[Term] = set(self.values)
+
+        def visit(term: Term) -> None:
+            if term in seen:
+                return
+            seen.add(term)
+            factors = self.absorbed(term)
+            for child in factors or term.children:
+                visit(child)
+            order.append(term)
+
+        for root in roots:
+            visit(root)
+        return order
+
+    def _straight(self) -> Phase:
+        body = [self.statement(t) for t in self.needed(o.term for o in self.form.stored)]
+        return Phase((), tuple(body), (), self.stores())
+
+    def stores(self) -> tuple[Store, ...]:
+        return tuple(
+            Store(Access(o.buffer, row_major(o.names, self.form.extents)), self.values[o.term])
+            for o in self.form.stored
+        )
+
+    def statement(self, term: Term) -> Statement:
+        """The statement that computes a term whose operands are values."""
+        dtype, indices = self.facts.dtype(term), self.indices(term)
+        name = self.fresh({"read": "x", "gather": "x", "literal": "c"}.get(term.op, "v"))
+        statement = self._statement(term, name, dtype, indices)
+        self.values[term] = name
+        return statement
+
+    def _statement(
+        self, term: Term, name: str, dtype: DType, indices: tuple[str, ...]
+    ) -> Statement:
+        arguments = tuple(self.values[c] for c in term.children if c in self.values)
+        if term.op in {"read", "gather"}:
+            return self._load(term, name, dtype, indices, arguments)
+        if term.op == "literal":
+            return Literal(name, dtype, _number(term.args[0], dtype))
+        if term.op == "position":
+            expression = term.args[0]
+            assert isinstance(expression, Affine)
+            return Position(name, dtype, indices, expression)
+        if term.op in REDUCING or term.op == "contract":
+            return self._reduction(term, name, dtype, indices)
+        return Map(name, dtype, indices, term.op, arguments)
+
+    def _load(
+        self,
+        term: Term,
+        name: str,
+        dtype: DType,
+        indices: tuple[str, ...],
+        arguments: tuple[str, ...],
+    ) -> Load:
+        read = term.args[0]
+        assert isinstance(read, Read)
+        at = tuple(Coordinate(a, read.stride, read.extent) for a in arguments)
+        access = Access(read.buffer, read.address, read.guards, at)
+        memory = self.schedule.memory.get(term, "registers")
+        return Load(name, dtype, indices, access, _number(read.fill, dtype), memory)
+
+    def _reduction(
+        self, term: Term, name: str, dtype: DType, indices: tuple[str, ...]
+    ) -> Statement:
+        over = self.facts.universe.members(term.args[0])  # type: ignore[arg-type]
+        factors = self.absorbed(term)
+        if factors is not None:
+            left, right = (self.values[f] for f in factors)
+            operation = self.schedule.operations.get(term, "")
+            return Contract(name, dtype, indices, over, left, right, operation)
+        argument = term.args[1]
+        assert isinstance(argument, Term)
+        monoid = REDUCTIONS[term.op]
+        return Reduce(name, dtype, indices, monoid, over, self.values[argument])
+
+    # -- streams -------------------------------------------------------------------------------
+
+    def _streams(self, streamed: tuple[str, ...]) -> list[Phase]:
+        """One stream per phase and index set; then the stores, in a stream over shared names."""
+        mask = self.facts.universe.mask(streamed)
+        groups: dict[tuple[int, int], list[Term]] = {}
+        for term, number in self.form.phase.items():
+            over = term.args[0]
+            assert isinstance(over, int)
+            if over & mask:
+                groups.setdefault((number, over & mask), []).append(term)
+        phases: list[Phase] = []
+        for (_, over), reductions in sorted(groups.items(), key=lambda item: item[0]):
+            phases += self._stream(over, reductions, mask)
+        return [*phases, *self._final(mask)]
+
+    def _invariant(self, roots: Iterable[Term], mask: int) -> list[Phase]:
+        """A straight-line phase for what the next stream needs and no chunk changes."""
+        body = []
+        for term in self.needed(roots):
+            if not self.facts.free(term) & mask and not self._pending(term, mask):
+                body.append(self.statement(term))
+        return [Phase((), tuple(body))] if body else []
+
+    def _pending(self, term: Term, mask: int) -> bool:
+        """Whether a term lies above a streamed reduction that has no value yet."""
+        return any(
+            sub in self.form.phase and sub.args[0] & mask and sub not in self.values  # type: ignore[operator]
+            for sub in post_order([term])
+        )
+
+    def _stream(self, over: int, reductions: list[Term], mask: int) -> list[Phase]:
+        bodies = [c for r in reductions for c in (self.absorbed(r) or r.children)]
+        before = self._invariant(bodies, mask)
+        outer = dict(self.values)
+        body: list[Statement] = []
+        carries: list[Carry] = []
+        results: dict[Term, str] = {}
+        self._pivots: dict[Term, tuple[str, str, str]] = {}
+        for term in reductions:
+            for child in self.needed(self.absorbed(term) or term.children):
+                body.append(self.statement(child))
+            results[term] = self._carry(term, body, carries)
+        self.values = {**outer, **results}
+        axes = tuple(self.axis(n) for n in self.facts.universe.members(over))
+        return [*before, Phase(axes, tuple(body), tuple(carries), (), self.schedule.stages)]
+
+    def _carry(self, term: Term, body: list[Statement], carries: list[Carry]) -> str:
+        """Reduce the chunk and update a carry; the carry's name is the value after the stream."""
+        if term.op == "weighted_sum":
+            return self._weighted_carry(term, body, carries)
+        dtype, indices = self.facts.dtype(term), self.indices(term)
+        chunk = self.fresh("v")
+        body.append(self._reduction(term, chunk, dtype, indices))
+        monoid = REDUCTIONS.get(term.op, "sum")
+        carry = self.fresh("acc")
+        carries.append(Carry(carry, dtype, indices, monoid))
+        body.append(Update(self.fresh("v"), dtype, indices, carry, monoid, chunk))
+        return carry
+
+    def _pivot(
+        self, s: Term, over: tuple[str, ...], body: list[Statement], carries: list[Carry]
+    ) -> tuple[str, str, str]:
+        """The running maximum of s: carry, rescale factor and weights exp(s - maximum)."""
+        if s not in self._pivots:
+            dtype = self.facts.dtype(s)
+            own = self.indices(s)
+            indices = tuple(n for n in own if n not in over)
+            chunk, after, scale, weight = (self.fresh("v") for _ in range(4))
+            pivot = self.fresh("m")
+            carries.append(Carry(pivot, dtype, indices, "max"))
+            body.append(Reduce(chunk, dtype, indices, "max", over, self.values[s]))
+            body.append(Update(after, dtype, indices, pivot, "max", chunk))
+            body.append(Map(scale, dtype, indices, "exp_difference", (pivot, after)))
+            body.append(Map(weight, dtype, own, "exp_difference", (self.values[s], after)))
+            self._pivots[s] = (pivot, scale, weight)
+        return self._pivots[s]
+
+    def _weighted_carry(self, term: Term, body: list[Statement], carries: list[Carry]) -> str:
+        over = self.facts.universe.members(term.args[0])  # type: ignore[arg-type]
+        s, r = term.children
+        pivot, scale, weight = self._pivot(s, over, body, carries)
+        dtype, indices = self.facts.dtype(term), self.indices(term)
+        chunk, carry = self.fresh("v"), self.fresh("acc")
+        if r.op == "literal" and r.args[0] == 1.0:
+            body.append(Reduce(chunk, dtype, indices, "sum", over, weight))
+        else:
+            right = self.values[self.form.beneath_cast(r)]
+            operation = self.schedule.operations.get(term, "")
+            body.append(Contract(chunk, dtype, indices, over, weight, right, operation))
+        carries.append(Carry(carry, dtype, indices, "sum", pivot))
+        body.append(Update(self.fresh("v"), dtype, indices, carry, "sum", chunk, scale))
+        return carry
+
+    def _final(self, mask: int) -> list[Phase]:
+        """The stores; streamed over the names that are both reduced and stored."""
+        shared = 0
+        for one in self.form.stored:
+            shared |= self.facts.universe.mask(one.names) & mask
+        roots = [o.term for o in self.form.stored]
+        before = self._invariant(roots, shared) if shared else []
+        body = tuple(self.statement(t) for t in self.needed(roots))
+        axes = tuple(self.axis(n) for n in self.facts.universe.members(shared))
+        return [*before, Phase(axes, body, (), self.stores())]
+
+
+def _number(value: object, dtype: DType) -> bool | int | float:
+    assert isinstance(value, bool | int | float)
+    if dtype.kind == "bool":
+        return bool(value)
+    return float(value) if dtype.kind == "float" else int(value)
+

@@ -1,0 +1,125 @@
+"""Carry a re-indexing through a term down to its reads."""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from eqsat.algebra import Facts, Read, Renaming, Term, with_children
+from eqsat.form import REDUCING
+from eqsat.graph.index import Affine, free_names, substitute, var
+from eqsat.kernel import Guard
+
+
+def push(
+    renaming: Renaming, term: Term, facts: Facts, stops: Collection[Term] = frozenset()
+) -> Term:
+    """The term at re-indexed positions; a `reindex` node remains at the terms in `stops` alone.
+
+    Bound indices that would capture an index of the targets get fresh names. Where the re-indexing
+    is guarded, every read below is guarded too, so that none leaves its buffer.
+    """
+    replacements = dict(zip(renaming.source, renaming.target, strict=True))
+    if renaming.guards and _absorbs(term, renaming):
+        read = term.args[0]
+        assert isinstance(read, Read)
+        term = Term("read", replace(read, fill=renaming.fill))
+        return _Pusher(facts, renaming.guards, stops).push(term, replacements)
+    pushed = _Pusher(facts, renaming.guards, stops).push(term, replacements)
+    if not renaming.guards:
+        return pushed
+    inside = _inside(renaming.guards)
+    fill = Term("literal", float(renaming.fill), facts.dtype(term).name)
+    return Term("where", inside, pushed, fill)
+
+
+def _absorbs(term: Term, renaming: Renaming) -> bool:
+    """Whether the guards may simply be added to a read: it yields the fill by itself."""
+    if term.op != "read":
+        return False
+    read = term.args[0]
+    assert isinstance(read, Read)
+    return read.fill == renaming.fill or not read.guards
+
+
+def _inside(guards: tuple[Guard, ...]) -> Term:
+    """The condition that every guard holds, as a term."""
+    parts = []
+    for guard in guards:
+        at = Term("position", guard.expression)
+        if guard.lower > -(1 << 62):
+            parts.append(Term("greater_equal", at, Term("literal", float(guard.lower), "int64")))
+        parts.append(Term("less", at, Term("literal", float(guard.upper), "int64")))
+    condition = parts[0]
+    for part in parts[1:]:
+        condition = Term("logical_and", condition, part)
+    return condition
+
+
+class _Pusher:
+    def __init__(
+        self, facts: Facts, guards: tuple[Guard, ...], stops: Collection[Term]
+    ) -> None:
+        self.facts = facts
+        self.guards = guards
+        self.stops = stops
+        self._done: dict[tuple[Term, tuple[tuple[str, Affine], ...]], Term] = {}
+
+    def push(self, term: Term, at: dict[str, Affine]) -> Term:
+        names = set(self.facts.universe.members(self.facts.free(term)))
+        at = {name: target for name, target in at.items() if name in names and target != var(name)}
+        if not at and not self.guards:
+            return term
+        key = (term, tuple(sorted(at.items(), key=lambda item: item[0])))
+        if key not in self._done:
+            self._done[key] = self._push(term, at)
+        return self._done[key]
+
+    def _push(self, term: Term, at: dict[str, Affine]) -> Term:
+        extents = self.facts.universe.extents
+        if term in self.stops and term.op not in {"read", "literal", "position"}:
+            order = sorted(at)
+            renaming = Renaming(tuple(order), tuple(at[n] for n in order), self.guards)
+            return Term("reindex", renaming, term)
+        if term.op in {"read", "gather"}:
+            read = term.args[0]
+            assert isinstance(read, Read)
+            children = tuple(self.push(child, at) for child in term.children)
+            return Term(term.op, self._read(read, at), *children)
+        if term.op == "position":
+            expression = term.args[0]
+            assert isinstance(expression, Affine)
+            return Term("position", substitute(expression, at, extents))
+        if term.op == "reindex":
+            inner, body = term.args
+            assert isinstance(inner, Renaming) and isinstance(body, Term)
+            return self.push(push(inner, body, self.facts), at)
+        if term.op in REDUCING or term.op == "contract":
+            return self._push_reduction(term, at)
+        return with_children(term, tuple(self.push(child, at) for child in term.children))
+
+    def _push_reduction(self, term: Term, at: dict[str, Affine]) -> Term:
+        universe = self.facts.universe
+        mask = term.args[0]
+        assert isinstance(mask, int)
+        bound = universe.members(mask)
+        used = set().union(*(free_names(target) for target in at.values())) if at else set()
+        inner = dict(at)
+        names = []
+        for name in bound:
+            if name in used:
+                names.append(universe.add(universe.extents[name]))
+                inner[name] = var(names[-1])
+            else:
+                names.append(name)
+                inner.pop(name, None)
+        children = tuple(self.push(child, inner) for child in term.children)
+        fresh = with_children(term, children)
+        return Term(term.op, universe.mask(names), *fresh.args[1:])
+
+    def _read(self, read: Read, at: dict[str, Affine]) -> Read:
+        extents = self.facts.universe.extents
+        guards = tuple(
+            replace(guard, expression=substitute(guard.expression, at, extents))
+            for guard in read.guards
+        )
+        address = substitute(read.address, at, extents)
+        return replace(read, address=address, guards=guards + self.guards)

@@ -1,0 +1,241 @@
+"""Rules as data: named rewrites over term patterns, with guards.
+
+A rule is a generator function under `@rule(group)`: its parameters are pattern variables, its name
+is the rule's name everywhere, its docstring opens with the equation. The same data yields the
+egglog text, the matcher of the independent trace checker, and the documentation table.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from eqsat.errors import RuleError
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A pattern variable. `sort` is Expr, Indices (a mask), Number, Text or Count (an integer)."""
+
+    name: str
+    sort: str = "Expr"
+
+    def __add__(self, other: "Pattern") -> "Node":
+        return Node("add", (self, other))
+
+    def __mul__(self, other: "Pattern") -> "Node":
+        return Node("mul", (self, other))
+
+    def __sub__(self, other: "Pattern") -> "Node":
+        return Node("sub", (self, other))
+
+    def __truediv__(self, other: "Pattern") -> "Node":
+        return Node("div", (self, other))
+
+    def __or__(self, other: "Mask") -> "MaskOp":
+        return MaskOp("|", self, other)
+
+    def __and__(self, other: "Mask") -> "MaskOp":
+        return MaskOp("&", self, other)
+
+    def without(self, other: "Mask") -> "MaskOp":
+        """The index set less another."""
+        return MaskOp("-", self, other)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A pattern: an operation over patterns, masks and atoms."""
+
+    op: str
+    args: tuple["Pattern | Mask | float | str", ...]
+
+    __add__ = Variable.__add__
+    __mul__ = Variable.__mul__
+    __sub__ = Variable.__sub__
+    __truediv__ = Variable.__truediv__
+
+
+@dataclass(frozen=True)
+class Free:
+    """free(a): the index set of a pattern variable."""
+
+    of: Variable
+
+    __or__ = Variable.__or__
+    __and__ = Variable.__and__
+    without = Variable.without
+
+
+@dataclass(frozen=True)
+class MaskOp:
+    """Union, intersection or difference of index sets."""
+
+    op: str
+    left: "Mask"
+    right: "Mask"
+
+    __or__ = Variable.__or__
+    __and__ = Variable.__and__
+    without = Variable.without
+
+
+@dataclass(frozen=True)
+class PointsIn:
+    """The number of points that an index set spans, as a number."""
+
+    mask: "Mask"
+
+
+@dataclass(frozen=True)
+class DTypeOf:
+    """The dtype name of a pattern variable."""
+
+    of: Variable
+
+
+Mask = Variable | Free | MaskOp
+Pattern = Variable | Node
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A guard. `kind`: disjoint, overlap, differ, nonempty (index sets); dtype_in;
+    finite; fact."""
+
+    kind: str
+    args: tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """left -> right, when every condition holds."""
+
+    left: Node
+    right: Pattern
+    conditions: tuple[Condition, ...] = ()
+
+    def when(self, *conditions: Condition) -> "Rewrite":
+        """The same rewrite under further conditions."""
+        return replace(self, conditions=self.conditions + conditions)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A named law: its rewrites, its group (the ruleset it runs in) and its equation."""
+
+    name: str
+    group: str
+    equation: str
+    note: str
+    rewrites: tuple[Rewrite, ...]
+
+
+def disjoint(a: Mask, b: Mask) -> Condition:
+    """a and b share no index."""
+    return Condition("disjoint", (a, b))
+
+
+def overlap(a: Mask, b: Mask) -> Condition:
+    """a and b share an index."""
+    return Condition("overlap", (a, b))
+
+
+def differ(a: Mask, b: Mask) -> Condition:
+    """a and b are different index sets."""
+    return Condition("differ", (a, b))
+
+
+def nonempty(a: Mask) -> Condition:
+    """a holds an index."""
+    return Condition("nonempty", (a,))
+
+
+def dtype_in(a: Variable, *names: str) -> Condition:
+    """The dtype of a is one of those named."""
+    return Condition("dtype_in", (a, names))
+
+
+def finite(*patterns: Variable) -> tuple[Condition, ...]:
+    """Every one is known to hold no infinity and no NaN."""
+    return tuple(Condition("finite", (pattern,)) for pattern in patterns)
+
+
+def fact(name: str, *args: object) -> Condition:
+    """A relation given to the search holds for the arguments."""
+    return Condition("fact", (name, *args))
+
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+WIDE_FLOATS = ("float32", "float64")
+
+
+def rewrite(left: Pattern, right: Pattern) -> Rewrite:
+    """left -> right"""
+    if not isinstance(left, Node):
+        raise RuleError(f"the left side of a rewrite must be an operation; got {left!r}")
+    return Rewrite(left, right)
+
+
+def apply(op: str, *args: "Pattern | Mask | float | str") -> Node:
+    """The pattern of an operation by name."""
+    return Node(op, args)
+
+
+def rule(group: str) -> Callable[[Callable[..., Iterator[Rewrite]]], Rule]:
+    """Make a Rule from a generator function; parameters annotated with a sort's name."""
+
+    def decorate(function: Callable[..., Iterator[Rewrite]]) -> Rule:
+        variables = [
+            Variable(name, parameter.annotation)
+            for name, parameter in inspect.signature(function).parameters.items()
+        ]
+        equation, _, note = inspect.cleandoc(function.__doc__ or "").partition("\n")
+        if not equation:
+            raise RuleError(f"rule {function.__name__} needs a docstring that opens with its law")
+        rewrites = tuple(function(*variables))
+        for one in rewrites:
+            _check_bound(function.__name__, one)
+        return Rule(function.__name__, group, equation, note.strip(), rewrites)
+
+    return decorate
+
+
+def variables_of(pattern: object) -> Iterator[Variable]:
+    """Every variable in a pattern, mask or condition argument."""
+    match pattern:
+        case Variable():
+            yield pattern
+        case Node(args=args):
+            for arg in args:
+                yield from variables_of(arg)
+        case Free(of=of) | DTypeOf(of=of):
+            yield of
+        case MaskOp(left=left, right=right):
+            yield from variables_of(left)
+            yield from variables_of(right)
+        case PointsIn(mask=mask):
+            yield from variables_of(mask)
+        case _:
+            return
+
+
+def _check_bound(name: str, one: Rewrite) -> None:
+    bound = {v.name for v in variables_of(one.left)}
+    for condition in one.conditions:
+        if condition.kind == "fact":
+            bound |= {v.name for arg in condition.args for v in variables_of(arg)}
+    unbound = {v.name for v in variables_of(one.right)} - bound
+    if unbound:
+        raise RuleError(f"rule {name}: {', '.join(sorted(unbound))} occurs on the right side only")
+
+
+def collect(*namespaces: dict[str, object]) -> tuple[Rule, ...]:
+    """The rules of some modules, in order; a second rule of one name is refused."""
+    rules: dict[str, Rule] = {}
+    for namespace in namespaces:
+        for value in namespace.values():
+            if isinstance(value, Rule):
+                if value.name in rules and rules[value.name] is not value:
+                    raise RuleError(f"two rules are named {value.name}; rename one of them")
+                rules[value.name] = value
+    return tuple(rules.values())

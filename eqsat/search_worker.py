@@ -1,0 +1,77 @@
+"""The process that runs egglog: one JSON request a line in, one JSON answer a line out.
+
+A search can exhaust memory or time, and a panic leaves an e-graph unusable; so it runs here, under
+a memory limit, and its parent kills it when its time is over. Nothing but text crosses the pipe.
+"""
+
+import json
+import os
+import resource
+import sys
+from typing import Any
+
+
+def search(request: dict[str, Any]) -> dict[str, Any]:
+    """Run the commands and schedules of a request; return constructor rows and statistics.
+
+    Rows map an operation to lists of [argument..., class]: classes are integers, atoms JSON values.
+    """
+    from egglog.bindings import EGraph
+
+    egraph = EGraph()
+    for line in request["commands"]:
+        egraph.run_program(*egraph.parse_program(line))
+    fired: dict[str, int] = {}
+    changed = True
+    for schedule in request["schedules"]:
+        for output in egraph.run_program(*egraph.parse_program(schedule)):
+            report = output.report
+            for name, count in report.num_matches_per_rule.items():
+                fired[name] = fired.get(name, 0) + count
+            changed = any(one.rule_set_report.changed for one in report.iterations[-2:])
+    return {"rows": _rows(egraph, request["read"]), "fired": fired, "changed": changed}
+
+
+def _rows(egraph: Any, wanted: list[str]) -> dict[str, list[list[Any]]]:
+    decode = {
+        "i64": egraph.value_to_i64,
+        "f64": egraph.value_to_f64,
+        "String": egraph.value_to_string,
+    }
+    classes: dict[Any, int] = {}
+
+    def read(sort: str, value: Any) -> Any:
+        return decode[sort](value) if sort in decode else classes.setdefault(value, len(classes))
+
+    rows: dict[str, list[list[Any]]] = {}
+    functions = egraph.freeze().functions
+    for name in wanted:
+        function = functions.get(name)
+        if function is None:
+            continue
+        sorts = [*function.input_sorts, function.output_sort]
+        rows[name] = [
+            [read(s, v) for s, v in zip(sorts, (*row.inputs, row.output), strict=False)]
+            for row in function.rows
+            if not row.subsumed
+        ]
+    return rows
+
+
+def main() -> None:
+    """Serve requests until standard input ends."""
+    limit = int(os.environ["EQSAT_SEARCH_MEMORY_BYTES"])
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    for line in sys.stdin:
+        try:
+            answer = search(json.loads(line))
+        except BaseException as error:  # a panic of egglog is no Exception
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+        if "error" in answer:
+            return
+
+
+if __name__ == "__main__":
+    main()

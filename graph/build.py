@@ -1,0 +1,264 @@
+"""Builders of single primitives: every node of a graph is made by `build`."""
+
+import re
+from collections.abc import Mapping, Sequence
+from keyword import iskeyword
+from typing import Any
+
+import numpy as np
+
+from eqsat.errors import DTypeError, IdentifierError, ShapeError
+from eqsat.graph import movement
+from eqsat.graph.dtypes import (
+    DType,
+    DTypeLike,
+    Scalar,
+    as_dtype,
+    check_scalar,
+    result_type,
+)
+from eqsat.graph.index import Affine
+from eqsat.graph.ops import OPS, Given
+from eqsat.graph.tensor import Coordinate, Tensor, current_label
+
+TensorLike = Tensor | Coordinate | np.ndarray | np.generic | Scalar
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
+
+
+def build(
+    op: str,
+    operands: Sequence[Tensor],
+    attributes: Mapping[str, Any] | None = None,
+    shape: tuple[int, ...] | None = None,
+    dtype: DType | None = None,
+) -> Tensor:
+    """One node, its shape and dtype by the rules of the op table."""
+    row = OPS[op]
+    attributes = attributes or {}
+    assert len(operands) == row.arity, f"{op} takes {row.arity} operands"
+    given = Given(shape, dtype)
+    result_dtype = row.dtype(op, operands, attributes, given)
+    result_shape = row.shape(op, operands, attributes, given)
+    return Tensor(op, tuple(operands), attributes, result_shape, result_dtype, current_label())
+
+
+def input(name: str, shape: int | Sequence[int], dtype: DTypeLike = "float32") -> Tensor:
+    """A value that the caller gives when the program runs.
+
+    The name must be a plain ASCII identifier of at most 64 characters, no Python keyword, since it
+    reaches generated source; IdentifierError otherwise.
+    """
+    check_identifier(name)
+    shape = movement.normalise_shape(shape, f"input {name}")
+    return build("input", (), {"name": str(name)}, shape, as_dtype(dtype))
+
+
+def check_identifier(name: object) -> None:
+    """Raise IdentifierError unless the name may stand in generated source."""
+    if type(name) is not str or not _IDENTIFIER.fullmatch(name) or iskeyword(name):
+        shown = repr(name)
+        shown = shown if len(shown) <= 80 else shown[:77] + "..."
+        raise IdentifierError(
+            f"input name {shown} is no plain identifier. Use 1 to 64 ASCII letters, digits and "
+            f"underscores, not starting with a digit, and no Python keyword."
+        )
+
+
+def constant(value: Any, dtype: DTypeLike | None = None) -> Tensor:
+    """A value fixed in the graph: a copy of an array, a nested list or a scalar.
+
+    Arrays keep their dtype; Python scalars and lists take bool, int64 or float32 unless a dtype is
+    given.
+    """
+    if isinstance(value, Tensor):
+        raise DTypeError(f"constant: {value} is a tensor already. Use it as it is, or astype.")
+    typed = isinstance(value, np.ndarray | np.generic)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ShapeError(
+            f"constant: the nested list is ragged ({error}). Use equal lengths on each level."
+        ) from error
+    if dtype is None:
+        default = {"f": "float32", "i": "int64", "b": "bool"}
+        dtype = array.dtype if typed else default.get(array.dtype.kind, array.dtype)
+    wanted = as_dtype(dtype)
+    with np.errstate(all="ignore"):
+        copy = np.array(array, dtype=wanted.numpy)
+    copy.flags.writeable = False
+    return build("constant", (), {"value": copy})
+
+
+def iota(shape: Sequence[int], axis: int) -> Tensor:
+    """int64 positions along `axis`, over `shape`."""
+    shape = movement.normalise_shape(shape, "iota")
+    axis = movement.normalise_axis(axis, len(shape), "iota", f"shape {shape}")
+    return build("iota", (), {"axis": axis}, shape)
+
+
+def cast(x: Tensor, dtype: DType) -> Tensor:
+    """The values in another dtype; the operand itself where the dtype is the same."""
+    return x if x.dtype == dtype else build("cast", (x,), {"dtype": dtype})
+
+
+def as_tensor(value: Any, dtype: DType | None = None) -> Tensor:
+    """A tensor as it is; an index expression's value; anything else as a constant."""
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, Coordinate):
+        return value.value()
+    if isinstance(value, np.ndarray):
+        return constant(value)
+    return constant(value, dtype)
+
+
+def promote(op: str, *values: Any) -> tuple[Tensor, ...]:
+    """The values as tensors of one dtype; scalars (Python's and NumPy's) are weak."""
+    tensors = [value if is_scalar(value) else as_tensor(value) for value in values]
+    typed = [tensor for tensor in tensors if isinstance(tensor, Tensor)]
+    weak = [plain_scalar(value) for value in tensors if not isinstance(value, Tensor)]
+    try:
+        dtype = result_type(*(tensor.dtype for tensor in typed), *weak)
+    except DTypeError as error:
+        listed = ", ".join(str(t) if isinstance(t, Tensor) else repr(t) for t in tensors)
+        raise DTypeError(f"{op}({listed}): {error}") from None
+    return tuple(
+        cast(value, dtype) if isinstance(value, Tensor) else constant(plain_scalar(value), dtype)
+        for value in tensors
+    )
+
+
+def is_scalar(value: Any) -> bool:
+    """Whether the value is a Python or NumPy scalar, which promotes weakly."""
+    return isinstance(value, bool | int | float | np.generic)
+
+
+def plain_scalar(value: Any) -> Scalar:
+    """The Python scalar of the same value."""
+    if isinstance(value, np.generic):
+        plain = value.item()
+        value = plain if isinstance(plain, bool | int | float) else float(value)  # bfloat16
+    return value
+
+
+def broadcast(op: str, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors viewed at their common shape; ShapeError where there is none."""
+    shape = movement.broadcast_shapes([tensor.shape for tensor in tensors])
+    if shape is None:
+        listed = " and ".join(map(str, tensors))
+        raise ShapeError(
+            f"{op}: {listed} do not broadcast: counted from the right, axes must be equal or 1. "
+            f"Use reshape, expand_dims or permute_dims to line them up."
+        )
+    return tuple(expand(tensor, shape) for tensor in tensors)
+
+
+def expand(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The tensor viewed at a shape that it broadcasts to; the operand itself where equal."""
+    if x.shape == shape:
+        return x
+    coordinates = movement.broadcast(x.shape, shape)
+    if coordinates is None:
+        raise ShapeError(
+            f"broadcast_to: {x} does not broadcast to {shape}: counted from the right, its axes "
+            f"must be equal or 1. Use reshape or expand_dims first."
+        )
+    return view(x, shape, coordinates)
+
+
+def elementwise(op: str, *values: Any) -> Tensor:
+    """A primitive of the values, promoted to one dtype and broadcast to one shape."""
+    return build(op, broadcast(op, *promote(op, *values)))
+
+
+def select(condition: Any, a: Any, b: Any) -> Tensor:
+    """where(condition, a, b) with a and b promoted, and all three broadcast."""
+    return build("where", broadcast("where", as_tensor(condition), *promote("where", a, b)))
+
+
+def view(
+    x: Tensor, shape: Sequence[int], coordinates: Sequence[Affine], fill: Scalar | None = None
+) -> Tensor:
+    """Read `x` at `coordinates`, quasi-affine in the output position i0, i1, ...
+
+    Where a coordinate can leave `x`, `fill` is read; without one that is a ShapeError. A view of a
+    view is one view where that is exact, and the identity is `x` itself.
+    """
+    shape = tuple(shape)
+    assert len(coordinates) == x.ndim, f"view of {x} with {len(coordinates)} coordinates"
+    coordinates = movement.canonical(coordinates, shape)
+    inside = movement.in_bounds(coordinates, shape, x.shape)
+    if not inside and fill is None:
+        raise ShapeError(
+            f"view: coordinates [{', '.join(map(str, coordinates))}] over {shape} are not proved "
+            f"to stay inside {x}. Narrow the shape, or give a fill."
+        )
+    fill = None if inside or fill is None else _fill_value(fill, x)
+    if x.op == "view":
+        composed = _compose(x, shape, coordinates, fill)
+        if composed is not None:
+            return composed
+    if fill is None and x.shape == shape and coordinates == movement.positions(shape):
+        return x
+    return build("view", (x,), {"coordinates": coordinates, "fill": fill}, shape)
+
+
+def _compose(
+    x: Tensor, shape: tuple[int, ...], coordinates: Sequence[Affine], fill: Scalar | None
+) -> Tensor | None:
+    """The view of the view `x` as one view of x's operand, or None where it is not exact.
+
+    Exact if the outer map stays inside x (then x's own fill is kept), or if x only permutes.
+    """
+    operand, inner = x.operands[0], x.attributes
+    if fill is not None:
+        if not movement.is_permutation(inner["coordinates"], x.shape, operand.shape):
+            return None
+    else:
+        fill = inner["fill"]
+    composed = movement.compose(coordinates, inner["coordinates"], shape)
+    if fill is None and not movement.in_bounds(composed, shape, operand.shape):
+        return None
+    return view(operand, shape, composed, fill)
+
+
+def _fill_value(fill: Scalar, x: Tensor) -> Scalar:
+    fill = plain_scalar(fill)
+    try:
+        check_scalar(fill, x.dtype)
+    except DTypeError as error:
+        raise DTypeError(f"view of {x} with fill {fill!r}: {error}") from None
+    return float(fill) if x.dtype.kind == "float" else fill
+
+
+def gather(
+    table: Tensor,
+    index: Tensor,
+    axis: int,
+    coordinates: Sequence[Affine | None],
+) -> Tensor:
+    """Read `table` at `coordinates`, and along `axis` at the value of `index` (already of the
+    output shape, non-negative; values past the end read the last position)."""
+    assert coordinates[axis] is None and len(coordinates) == table.ndim
+    shape = index.shape
+    others = [c for c in coordinates if c is not None]
+    simple = iter(movement.canonical(others, shape))
+    attributes = {
+        "axis": axis,
+        "coordinates": tuple(None if c is None else next(simple) for c in coordinates),
+    }
+    sizes = tuple(n for d, n in enumerate(table.shape) if d != axis)
+    if not movement.in_bounds(others, shape, sizes):
+        raise ShapeError(
+            f"gather: coordinates [{', '.join(map(str, others))}] over {shape} are not proved to "
+            f"stay inside {table}. Narrow the shape."
+        )
+    return build("gather", (table, index), attributes)
+
+
+__all__ = [
+    "TensorLike", "as_tensor", "broadcast", "build", "cast", "check_identifier", "constant",
+    "elementwise", "expand", "gather", "input", "iota", "is_scalar", "plain_scalar", "promote",
+    "select", "view",
+]  # fmt: skip

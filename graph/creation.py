@@ -1,0 +1,118 @@
+"""The array API's creation functions: constants, viewed at a shape, and positions."""
+
+from collections.abc import Sequence
+from math import ceil
+
+from eqsat.errors import DTypeError, ShapeError
+from eqsat.graph.build import cast, constant, expand, iota, plain_scalar
+from eqsat.graph.dtypes import DTypeLike, Scalar, as_dtype, result_type
+from eqsat.graph.elementwise import add, equal, greater_equal, multiply, where
+from eqsat.graph.movement import normalise_shape
+from eqsat.graph.tensor import Tensor, weak_composition
+
+
+def full(shape: int | Sequence[int], value: Scalar, dtype: DTypeLike | None = None) -> Tensor:
+    """One value everywhere."""
+    return expand(constant(plain_scalar(value), dtype), normalise_shape(shape, "full"))
+
+
+def zeros(shape: int | Sequence[int], dtype: DTypeLike = "float32") -> Tensor:
+    """0 everywhere."""
+    return full(shape, 0, dtype)
+
+
+def ones(shape: int | Sequence[int], dtype: DTypeLike = "float32") -> Tensor:
+    """1 everywhere."""
+    return full(shape, 1, dtype)
+
+
+def full_like(x: Tensor, value: Scalar, dtype: DTypeLike | None = None) -> Tensor:
+    """One value everywhere, with the shape of x, and its dtype unless one is given."""
+    return full(x.shape, value, x.dtype if dtype is None else dtype)
+
+
+def zeros_like(x: Tensor, dtype: DTypeLike | None = None) -> Tensor:
+    """0 everywhere, with the shape of x, and its dtype unless one is given."""
+    return full_like(x, 0, dtype)
+
+
+def ones_like(x: Tensor, dtype: DTypeLike | None = None) -> Tensor:
+    """1 everywhere, with the shape of x, and its dtype unless one is given."""
+    return full_like(x, 1, dtype)
+
+
+def arange(
+    start: int | float,
+    stop: int | float | None = None,
+    step: int | float = 1,
+    dtype: DTypeLike | None = None,
+) -> Tensor:
+    """start, start + step, ... below stop (above it for a negative step)."""
+    if stop is None:
+        start, stop = 0, start
+    if step == 0:
+        raise ShapeError("arange: step 0 never reaches the stop. Use a positive or negative step.")
+    with weak_composition("arange"):
+        count = max(ceil((stop - start) / step), 0)
+        wanted = result_type(start, stop, step) if dtype is None else as_dtype(dtype)
+        if wanted.kind == "bool":
+            raise DTypeError("arange: bool holds no positions. Use an integer or float dtype.")
+        exact = all(isinstance(value, int) for value in (start, step))
+        position = iota((count,), 0)
+        if exact:
+            return cast(_affine(position, step, start), wanted)
+        if wanted.kind != "float":
+            raise DTypeError(f"arange: {start} and {step} are floats, {wanted} is not. Use ints.")
+        return cast(_affine(cast(position, as_dtype("float64")), step, start), wanted)
+
+
+def _affine(position: Tensor, step: Scalar, start: Scalar) -> Tensor:
+    scaled = position if step == 1 else multiply(position, step)
+    return scaled if start == 0 else add(scaled, start)
+
+
+def linspace(
+    start: float,
+    stop: float,
+    num: int,
+    dtype: DTypeLike = "float32",
+    endpoint: bool = True,
+) -> Tensor:
+    """`num` evenly spaced values from start to stop, which is the last one if `endpoint`."""
+    (count,) = normalise_shape(num, "linspace")
+    with weak_composition("linspace"):
+        gaps = count - 1 if endpoint else count
+        step = (stop - start) / gaps if gaps > 0 else 0.0
+        position = iota((count,), 0)
+        values = _affine(cast(position, as_dtype("float64")), float(step), float(start))
+        if endpoint and count > 1:
+            values = where(equal(position, count - 1), float(stop), values)
+        return cast(values, as_dtype(dtype))
+
+
+def eye(n_rows: int, n_cols: int | None = None, k: int = 0, dtype: DTypeLike = "float32") -> Tensor:
+    """1 where column - row = k, else 0."""
+    shape = normalise_shape((n_rows, n_rows if n_cols is None else n_cols), "eye")
+    with weak_composition("eye"):
+        return cast(equal(iota(shape, 1), _affine(iota(shape, 0), 1, k)), as_dtype(dtype))
+
+
+def tril(x: Tensor, k: int = 0) -> Tensor:
+    """x where column - row <= k, else 0, of the last two axes."""
+    _check_matrix("tril", x)
+    with weak_composition("tril"):
+        row, column = iota(x.shape, x.ndim - 2), iota(x.shape, x.ndim - 1)
+        return where(greater_equal(_affine(row, 1, k), column), x, zeros_like(x))
+
+
+def triu(x: Tensor, k: int = 0) -> Tensor:
+    """x where column - row >= k, else 0, of the last two axes."""
+    _check_matrix("triu", x)
+    with weak_composition("triu"):
+        row, column = iota(x.shape, x.ndim - 2), iota(x.shape, x.ndim - 1)
+        return where(greater_equal(column, _affine(row, 1, k)), x, zeros_like(x))
+
+
+def _check_matrix(op: str, x: Tensor) -> None:
+    if x.ndim < 2:
+        raise ShapeError(f"{op}: {x} has {x.ndim} dimensions; 2 are needed. Use expand_dims first.")

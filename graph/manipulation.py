@@ -1,0 +1,263 @@
+"""The array API's movement functions: each one is a view, or views joined by where."""
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from eqsat.errors import DTypeError, ShapeError
+from eqsat.graph import build as primitives
+from eqsat.graph import movement
+from eqsat.graph.build import cast, constant, expand, iota, promote, view
+from eqsat.graph.dtypes import Scalar, as_dtype
+from eqsat.graph.elementwise import add, less, where
+from eqsat.graph.index import floordiv, mod, var
+from eqsat.graph.movement import normalise_axes, normalise_axis, output_extents, output_names
+from eqsat.graph.tensor import Tensor, weak_composition
+
+
+def broadcast_to(x: Tensor, shape: int | Sequence[int]) -> Tensor:
+    """x repeated along axes of extent 1, and along new axes in front."""
+    return expand(x, movement.normalise_shape(shape, "broadcast_to"))
+
+
+def broadcast_arrays(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors at their common shape."""
+    return primitives.broadcast("broadcast_arrays", *tensors)
+
+
+def reshape(x: Tensor, shape: int | Sequence[int]) -> Tensor:
+    """The same elements in row-major order at another shape; one extent may be -1 (deduced)."""
+    given = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
+    known = prod(n for n in given if n != -1)
+    wanted = given
+    if given.count(-1) == 1 and known > 0 and x.size % known == 0:
+        wanted = tuple(x.size // known if n == -1 else n for n in given)
+    if any(n < 0 for n in wanted) or prod(wanted) != x.size:
+        raise ShapeError(
+            f"reshape: {x} has {x.size} elements and the shape {given} "
+            f"{'cannot hold them' if -1 in given else f'has {prod(given)}'}. "
+            f"Use extents whose product is {x.size}, one of which may be -1."
+        )
+    return view(x, wanted, movement.reshape(x.shape, wanted))
+
+
+def permute_dims(x: Tensor, axes: Sequence[int]) -> Tensor:
+    """The dimensions reordered: result dimension d is dimension axes[d] of x."""
+    order = normalise_axes(tuple(axes), x.ndim, "permute_dims", str(x))
+    if len(order) != x.ndim:
+        raise ShapeError(
+            f"permute_dims: {x} has {x.ndim} dimensions, axes {tuple(axes)} name {len(order)}. "
+            f"Name each axis once."
+        )
+    return view(x, *movement.permute(x.shape, order))
+
+
+def matrix_transpose(x: Tensor) -> Tensor:
+    """The last two dimensions swapped."""
+    if x.ndim < 2:
+        raise ShapeError(
+            f"matrix_transpose: {x} has {x.ndim} dimensions; 2 are needed. Use expand_dims first."
+        )
+    return permute_dims(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
+
+
+def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
+    """The axes `source` at the positions `destination`, the others in their order."""
+    origin = normalise_axes(source, x.ndim, "moveaxis", str(x))
+    target = normalise_axes(destination, x.ndim, "moveaxis", str(x))
+    if len(origin) != len(target):
+        raise ShapeError(
+            f"moveaxis: {len(origin)} axes of {x} for {len(target)} destinations. Give as many."
+        )
+    order = [axis for axis in range(x.ndim) if axis not in origin]
+    for at, axis in sorted(zip(target, origin, strict=True)):
+        order.insert(at, axis)
+    return permute_dims(x, order)
+
+
+def expand_dims(x: Tensor, axis: int | Sequence[int] = 0) -> Tensor:
+    """New axes of extent 1 at the positions `axis` of the result."""
+    count = 1 if isinstance(axis, int) else len(tuple(axis))
+    added = normalise_axes(axis, x.ndim + count, "expand_dims", str(x))
+    sizes = iter(x.shape)
+    return reshape(x, tuple(1 if d in added else next(sizes) for d in range(x.ndim + count)))
+
+
+def squeeze(x: Tensor, axis: int | Sequence[int]) -> Tensor:
+    """Axes of extent 1 removed; ShapeError where the extent is another."""
+    axes = normalise_axes(axis, x.ndim, "squeeze", str(x))
+    for one in axes:
+        if x.shape[one] != 1:
+            raise ShapeError(
+                f"squeeze: axis {one} of {x} has {x.shape[one]} positions, not 1. "
+                f"Index or reduce that axis instead."
+            )
+    return reshape(x, tuple(n for d, n in enumerate(x.shape) if d not in axes))
+
+
+def flip(x: Tensor, axis: int | Sequence[int] | None = None) -> Tensor:
+    """The order along the axes (all by default) reversed."""
+    axes = normalise_axes(axis, x.ndim, "flip", str(x))
+    return view(x, x.shape, movement.flip(x.shape, axes))
+
+
+def roll(x: Tensor, shift: int | Sequence[int], axis: int | Sequence[int] | None = None) -> Tensor:
+    """The elements shifted cyclically along the axes; over the flattened tensor without axes."""
+    if axis is None:
+        total = shift if isinstance(shift, int) else sum(shift)
+        return reshape(roll(reshape(x, -1 if x.size else (0,)), total, 0), x.shape)
+    axes = normalise_axes(axis, x.ndim, "roll", str(x))
+    shifts = (shift,) * len(axes) if isinstance(shift, int) else tuple(shift)
+    if len(shifts) != len(axes):
+        raise ShapeError(f"roll: {len(shifts)} shifts for {len(axes)} axes of {x}. Give as many.")
+    return view(x, x.shape, movement.roll(x.shape, dict(zip(axes, shifts, strict=True))))
+
+
+def pad(x: Tensor, widths: Sequence[tuple[int, int]], value: Scalar = 0) -> Tensor:
+    """x surrounded by (before, after) positions per axis that hold `value`."""
+    pairs = [(int(before), int(after)) for before, after in widths]
+    if len(pairs) != x.ndim or any(width < 0 for pair in pairs for width in pair):
+        raise ShapeError(
+            f"pad: widths {pairs} for {x}. Give one (before, after) pair of at least 0 for each of "
+            f"the {x.ndim} axes."
+        )
+    return view(x, *movement.pad(x.shape, pairs), fill=value)
+
+
+def repeat(x: Tensor, repeats: int, axis: int) -> Tensor:
+    """Each position along the axis `repeats` times in a row."""
+    axis = normalise_axis(axis, x.ndim, "repeat", str(x))
+    (count,) = movement.normalise_shape(repeats, "repeat")
+    shape = tuple(n * count if d == axis else n for d, n in enumerate(x.shape))
+    coordinates = list(movement.positions(shape))
+    coordinates[axis] = floordiv(coordinates[axis], max(count, 1), output_extents(shape))
+    return view(x, shape, coordinates)
+
+
+def tile(x: Tensor, repetitions: Sequence[int]) -> Tensor:
+    """x laid out `repetitions` times along each axis, counted from the right."""
+    counts = movement.normalise_shape(repetitions, "tile")
+    ndim = max(x.ndim, len(counts))
+    x = reshape(x, (1,) * (ndim - x.ndim) + x.shape)
+    counts = (1,) * (ndim - len(counts)) + counts
+    shape = tuple(n * count for n, count in zip(x.shape, counts, strict=True))
+    coordinates = [
+        mod(var(name), max(n, 1), output_extents(shape))
+        for name, n in zip(output_names(ndim), x.shape, strict=True)
+    ]
+    return view(x, shape, coordinates)
+
+
+def concat(tensors: Sequence[Tensor], axis: int | None = 0) -> Tensor:
+    """The tensors joined along an axis (None: flattened first), after promotion."""
+    if not tensors:
+        raise ShapeError("concat: no tensors given. Give at least one.")
+    if axis is None:
+        return concat([reshape(x, (x.size,)) for x in tensors], 0)
+    parts = promote("concat", *tensors)
+    axis = normalise_axis(axis, parts[0].ndim, "concat", str(parts[0]))
+    rests = {x.shape[:axis] + x.shape[axis + 1 :] for x in parts}
+    if len(rests) > 1 or len({x.ndim for x in parts}) > 1:
+        raise ShapeError(
+            f"concat: {', '.join(map(str, parts))} differ in more than axis {axis}. "
+            f"Make the other extents equal first."
+        )
+    with weak_composition("concat"):
+        return _join(parts, axis)
+
+
+def _join(parts: Sequence[Tensor], axis: int) -> Tensor:
+    """where(position < end of part 0, part 0, where(... )), each part shifted to its place."""
+    total = sum(x.shape[axis] for x in parts)
+    shape = tuple(total if d == axis else n for d, n in enumerate(parts[0].shape))
+    kept = [x for x in parts if x.shape[axis]] or list(parts[:1])
+    if len(kept) == 1:
+        return kept[0]
+    position = iota(shape, axis)
+    end, result = total, None
+    for x in reversed(kept):
+        start = end - x.shape[axis]
+        widths = [(start, total - end) if d == axis else (0, 0) for d in range(x.ndim)]
+        fill = False if x.dtype.kind == "bool" else 0
+        shifted = view(x, *movement.pad(x.shape, widths), fill=fill)
+        result = shifted if result is None else where(less(position, end), shifted, result)
+        end = start
+    assert result is not None
+    return result
+
+
+def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
+    """The tensors of one shape joined along a new axis, after promotion."""
+    if not tensors:
+        raise ShapeError("stack: no tensors given. Give at least one.")
+    parts = promote("stack", *tensors)
+    if len({x.shape for x in parts}) > 1:
+        raise ShapeError(
+            f"stack: {', '.join(map(str, parts))} differ in shape. Make them equal first."
+        )
+    axis = normalise_axis(axis, parts[0].ndim + 1, "stack", str(parts[0]))
+    shape = (*parts[0].shape[:axis], len(parts), *parts[0].shape[axis:])
+    with weak_composition("stack"):
+        layers = [broadcast_to(expand_dims(x, axis), shape) for x in parts]
+        result, position = layers[-1], iota(shape, axis)
+        for at in reversed(range(len(layers) - 1)):
+            result = where(less(position, at + 1), layers[at], result)
+        return result
+
+
+def unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
+    """The slices along an axis."""
+    axis = normalise_axis(axis, x.ndim, "unstack", str(x))
+    shape = x.shape[:axis] + x.shape[axis + 1 :]
+    return tuple(reshape(slice_axis(x, axis, at, at + 1), shape) for at in range(x.shape[axis]))
+
+
+def slice_axis(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
+    """Positions start to stop - 1 along one axis."""
+    key = [slice(start, stop) if d == axis else slice(None) for d in range(x.ndim)]
+    return view(x, *movement.basic_index(x.shape, key, str(x)))
+
+
+def take(x: Tensor, indices: Tensor, axis: int | None = None) -> Tensor:
+    """The positions `indices` along an axis; negative ones count from the end.
+
+    The result has the shape of `indices` in place of the axis. An index past the ends is
+    unspecified by the standard: here it reads the nearest position. `axis` may be left out if x
+    has one dimension.
+    """
+    if axis is None and x.ndim != 1:
+        raise ShapeError(f"take: {x} has {x.ndim} dimensions. Say which axis.")
+    axis = normalise_axis(0 if axis is None else axis, x.ndim, "take", str(x))
+    indices = as_index(indices)
+    before, after = x.shape[:axis], x.shape[axis + 1 :]
+    shape = before + indices.shape + after
+    names = output_names(len(shape))
+    with weak_composition("take"):
+        inner = range(len(before), len(before) + indices.ndim)
+        position = count_from_end(indices, x.shape[axis])
+        position = view(position, shape, [var(names[d]) for d in inner])
+        coordinates = [var(names[d]) for d in range(len(before))]
+        trailing = [var(names[d + len(before) + indices.ndim]) for d in range(len(after))]
+        return primitives.gather(x, position, axis, [*coordinates, None, *trailing])
+
+
+def as_index(indices: Tensor | np.ndarray | Sequence[int]) -> Tensor:
+    """The indices as an integer tensor; DTypeError for other dtypes."""
+    index = indices if isinstance(indices, Tensor) else constant(indices)
+    if index.dtype.kind not in ("int", "uint"):
+        hint = (
+            "A mask gives a shape that depends on values: use where instead."
+            if index.dtype.kind == "bool"
+            else "Use astype(., int64) first."
+        )
+        raise DTypeError(f"take: the index {index} is not integer. {hint}")
+    return index
+
+
+def count_from_end(index: Tensor, n: int) -> Tensor:
+    """where(index < 0, index + n, index): negative indices count from the end."""
+    if index.dtype.kind == "uint":
+        return index
+    wide = cast(index, as_dtype("int64"))  # n may not fit the index's own dtype
+    return where(less(wide, 0), add(wide, n), wide)

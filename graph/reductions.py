@@ -1,0 +1,198 @@
+"""The array API's reductions, statistics, searches and prefix sums, composed from four monoids.
+
+Sums and products of 16-bit floats accumulate in float32; those of small integers and of bool in
+int64, as the standard says.
+"""
+
+from collections.abc import Sequence
+from math import prod as product
+
+from eqsat.errors import DTypeError, ShapeError
+from eqsat.graph.build import build, cast, constant, expand, iota
+from eqsat.graph.creation import full
+from eqsat.graph.dtypes import DType, DTypeLike, as_dtype, int64
+from eqsat.graph.elementwise import (
+    astype,
+    divide,
+    equal,
+    logical_or,
+    not_equal,
+    sqrt,
+    square,
+    subtract,
+    where,
+)
+from eqsat.graph.manipulation import concat, reshape
+from eqsat.graph.movement import normalise_axes, normalise_axis
+from eqsat.graph.tensor import Tensor, weak_composition
+
+Axis = int | Sequence[int] | None
+
+
+def reduce(op: str, x: Tensor, axis: Axis, keepdims: bool = False) -> Tensor:
+    """One of the primitives reduce_sum, reduce_prod, reduce_max, reduce_min over the axes."""
+    axes = tuple(sorted(normalise_axes(axis, x.ndim, op, str(x))))
+    result = build(op, (x,), {"axes": axes}) if axes else x
+    if keepdims:
+        kept = tuple(1 if d in axes else n for d, n in enumerate(x.shape))
+        return reshape(result, kept)
+    return result
+
+
+def sum(
+    x: Tensor, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False
+) -> Tensor:
+    """The sum; in int64 for integers and bool, in x's own dtype for floats, unless one is given."""
+    return _accumulate("reduce_sum", x, axis, dtype, keepdims)
+
+
+def prod(
+    x: Tensor, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False
+) -> Tensor:
+    """The product; dtypes as for `sum`."""
+    return _accumulate("reduce_prod", x, axis, dtype, keepdims)
+
+
+def _accumulate(op: str, x: Tensor, axis: Axis, dtype: DTypeLike | None, keepdims: bool) -> Tensor:
+    result = accumulation_dtype(x.dtype, dtype)
+    wide = cast(cast(x, result), result.compute)
+    return cast(reduce(op, wide, axis, keepdims), result)
+
+
+def accumulation_dtype(dtype: DType, wanted: DTypeLike | None) -> DType:
+    """The dtype of a sum: the one wanted, else int64 for integers and bool, else the same."""
+    if wanted is not None:
+        result = as_dtype(wanted)
+        if result.kind == "bool":
+            raise DTypeError("sum: bool holds no sum. Use any, or an integer or float dtype.")
+        return result
+    return dtype if dtype.kind == "float" else int64
+
+
+def max(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """The largest element; NaN if any is NaN. ShapeError over an empty axis."""
+    return reduce("reduce_max", x, axis, keepdims)
+
+
+def min(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """The smallest element; NaN if any is NaN. ShapeError over an empty axis."""
+    return reduce("reduce_min", x, axis, keepdims)
+
+
+def any(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Whether some element is not 0; False over an empty axis."""
+    with weak_composition("any"):
+        return _logical("reduce_max", x, axis, keepdims, False)
+
+
+def all(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Whether every element is not 0; True over an empty axis."""
+    with weak_composition("all"):
+        return _logical("reduce_min", x, axis, keepdims, True)
+
+
+def _logical(op: str, x: Tensor, axis: Axis, keepdims: bool, empty: bool) -> Tensor:
+    axes = normalise_axes(axis, x.ndim, op, str(x))
+    if product(x.shape[d] for d in axes) == 0:
+        ones = [1 if d in axes else n for d, n in enumerate(x.shape)]
+        shape = ones if keepdims else [n for d, n in enumerate(x.shape) if d not in axes]
+        return full(shape, empty)
+    return reduce(op, astype(x, "bool"), axis, keepdims)
+
+
+def mean(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """The arithmetic mean of floats; of 16-bit floats in float32, rounded once."""
+    with weak_composition("mean"):
+        return cast(_mean(_wide_float("mean", x), axis, keepdims), x.dtype)
+
+
+def var(x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+    """The mean squared distance from the mean, divided by count - correction."""
+    with weak_composition("var"):
+        return cast(_var(_wide_float("var", x), axis, correction, keepdims), x.dtype)
+
+
+def std(x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+    """The square root of `var`."""
+    with weak_composition("std"):
+        return cast(sqrt(_var(_wide_float("std", x), axis, correction, keepdims)), x.dtype)
+
+
+def _wide_float(op: str, x: Tensor) -> Tensor:
+    if x.dtype.kind != "float":
+        raise DTypeError(f"{op}: takes floating dtypes, got {x}. Convert with astype first.")
+    return cast(x, x.dtype.compute)
+
+
+def _count(x: Tensor, axis: Axis) -> int:
+    return product(x.shape[d] for d in normalise_axes(axis, x.ndim, "mean", str(x)))
+
+
+def _mean(x: Tensor, axis: Axis, keepdims: bool) -> Tensor:
+    return divide(reduce("reduce_sum", x, axis, keepdims), float(_count(x, axis)))
+
+
+def _var(x: Tensor, axis: Axis, correction: float, keepdims: bool) -> Tensor:
+    distance = subtract(x, _mean(x, axis, keepdims=True))
+    degrees = float(_count(x, axis) - correction)
+    total = reduce("reduce_sum", square(distance), axis, keepdims)
+    return divide(total, degrees if degrees > 0 else 0.0)
+
+
+def argmax(x: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """The int64 position of the first largest element (or first NaN)."""
+    with weak_composition("argmax"):
+        return _first_hit("argmax", "reduce_max", x, axis, keepdims)
+
+
+def argmin(x: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """The int64 position of the first smallest element (or first NaN)."""
+    with weak_composition("argmin"):
+        return _first_hit("argmin", "reduce_min", x, axis, keepdims)
+
+
+def _first_hit(op: str, extreme: str, x: Tensor, axis: int | None, keepdims: bool) -> Tensor:
+    """min over the axis of where((x == extreme) | (x != x), position, n)."""
+    ndim = x.ndim
+    if axis is None:
+        x, axis = reshape(x, (x.size,)), 0
+        kept: tuple[int, ...] = (1,) * ndim
+    else:
+        axis = normalise_axis(axis, ndim, op, str(x))
+        kept = tuple(1 if d == axis else n for d, n in enumerate(x.shape))
+    hit = equal(x, reduce(extreme, x, axis, keepdims=True))
+    if x.dtype.kind == "float":
+        hit = logical_or(hit, not_equal(x, x))
+    first = reduce("reduce_min", where(hit, iota(x.shape, axis), x.shape[axis]), axis)
+    return reshape(first, kept) if keepdims else first
+
+
+def count_nonzero(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """How many elements are not 0, as int64."""
+    with weak_composition("count_nonzero"):
+        return sum(astype(x, "bool"), axis, keepdims=keepdims)
+
+
+def cumulative_sum(
+    x: Tensor,
+    axis: int | None = None,
+    dtype: DTypeLike | None = None,
+    include_initial: bool = False,
+) -> Tensor:
+    """The sums of the first 1, 2, ... elements along the axis; of 0 too if `include_initial`.
+
+    Dtypes as for `sum`. `axis` may be left out if x has one dimension.
+    """
+    if x.ndim == 0 or (axis is None and x.ndim != 1):
+        raise ShapeError(
+            f"cumulative_sum: {x} has {x.ndim} dimensions. Say which axis of 1 or more."
+        )
+    axis = normalise_axis(0 if axis is None else axis, x.ndim, "cumulative_sum", str(x))
+    result = accumulation_dtype(x.dtype, dtype)
+    with weak_composition("cumulative_sum"):
+        wide = cast(cast(x, result), result.compute)
+        sums = build("scan_sum", (wide,), {"axis": axis}) if x.shape[axis] else wide
+        if include_initial:
+            shape = tuple(1 if d == axis else n for d, n in enumerate(x.shape))
+            sums = concat([expand(constant(0, wide.dtype), shape), sums], axis)
+        return cast(sums, result)

@@ -1,0 +1,325 @@
+"""The classes of a hardware spec. Every quantity has its unit in its name.
+
+A *processor* is what runs one tile of a kernel's grid: an SM of a GPU, a core of a CPU.
+`processing_unit.tile_group` names the group that runs there, its `count` is how many there are.
+"""
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+from eqsat.errors import SpecError
+
+from .fields import MANAGED, TARGETS, did_you_mean, settle_fields, spec_field, table_field
+from .frozen_table import FrozenTable
+from .references import reference_problems
+from .semantics import OperationSemantics
+from .toml_text import write_unit
+
+_EMPTY: FrozenTable[Any] = FrozenTable()
+
+
+@dataclass(frozen=True)
+class ParallelGroup:
+    """A level of parallelism: thread < warp < block < grid, lane < core < socket."""
+
+    name: str = spec_field("name")
+    contains: str = spec_field("name", "", optional=True)
+    """The group next inside, "" for the innermost."""
+    size: int = spec_field("count", 1, positive=True)
+    """At most so many of the inner group in one."""
+    count: int = spec_field("count", 0)
+    """So many execute at once on the whole device; 0 where hardware sets no number."""
+    max_resident: int = spec_field("count", 0)
+    """At most so many are resident on one processor; 0 for no limit."""
+    barrier_latency_cycles: float = spec_field("number", 0.0)
+    """A barrier among the members of one group."""
+    source: str = spec_field("text", "")
+
+    def __post_init__(self) -> None:
+        settle_fields(self)
+
+
+@dataclass(frozen=True)
+class ParallelMemory:
+    """A memory domain. Sizes are of one instance, bandwidths of the whole device."""
+
+    name: str = spec_field("name")
+    size_bytes: int = spec_field("count", positive=True)
+    latency_cycles: float = spec_field("number")
+    bandwidth_gb_per_s: float = spec_field("number", positive=True)
+    """Peak, in 1e9 bytes per second."""
+    shared_across: str = spec_field("name")
+    """The group whose members all see the same bytes."""
+    located_in: str = spec_field("name", "", optional=True)
+    """The group whose hardware holds one instance; "" for `shared_across`."""
+    managed: str = spec_field("choice", "hardware", of=MANAGED)
+    """"software": a program places data there; "hardware": a cache, or the memory behind it."""
+    access_granularity_bytes: int = spec_field("count", 1, positive=True)
+    """What one access moves at least: a sector or a cache line."""
+    vector_access_bytes: int = spec_field("count", 1, positive=True)
+    """The widest access of one thread or lane group."""
+    max_per_group_bytes: int = spec_field("count", 0)
+    """At most this much for one `shared_across` group; 0 for size_bytes."""
+    reserved_per_group_bytes: int = spec_field("count", 0)
+    """Taken from size_bytes by the system for each resident group."""
+    allocation_granularity_bytes: int = spec_field("count", 1, positive=True)
+    banks: int = spec_field("count", 0)
+    bank_width_bytes: int = spec_field("count", 0)
+    bandwidth_per_processor_gb_per_s: float = spec_field("number", 0.0)
+    """The most that one processor alone draws; 0 for bandwidth / processors."""
+    sustained_fraction: float = spec_field("number", 1.0, positive=True, most=1)
+    """The part of the peak that a tuned kernel reaches."""
+    source: str = spec_field("text", "")
+
+    def __post_init__(self) -> None:
+        settle_fields(self)
+
+    @property
+    def limit_per_group_bytes(self) -> int:
+        """What one `shared_across` group may take."""
+        return self.max_per_group_bytes or self.size_bytes
+
+    @property
+    def sustained_gb_per_s(self) -> float:
+        """Reachable bandwidth of the whole device, in 1e9 bytes per second."""
+        return self.bandwidth_gb_per_s * self.sustained_fraction
+
+
+@dataclass(frozen=True)
+class ParallelOperation:
+    """An operation of the hardware; one *invocation* is one execution by one `supported_by` group.
+
+    A copy row counts bytes: its operands are uint8.
+    """
+
+    name: str = spec_field("name")
+    supported_by: str = spec_field("name")
+    """The group that executes one invocation together."""
+    supported_data_types: tuple[FrozenTable[str], ...] = spec_field("data_types")
+    """Allowed combinations, operand name -> dtype. Elementwise rows name operand a alone."""
+    latency_cycles: float = spec_field("number")
+    """From issue to a usable result; for a library call its overhead."""
+    throughput_per_cycle: float = spec_field("number", positive=True)
+    """Invocations per cycle of one `throughput_group` (peak)."""
+    throughput_group: str = spec_field("name")
+    sustained_fraction: float = spec_field("number", 1.0, positive=True, most=1)
+    """The part of the peak that a tuned kernel reaches (power, clocks, issue slots)."""
+    invocation_name: str = spec_field("text", "", one_line=True)
+    """The row of the emitter's table that writes it; trusted source."""
+    semantics: OperationSemantics | None = None
+    """What it computes; None for elementwise rows, which `implements` describes."""
+    extents: FrozenTable[int] = field(default=_EMPTY, metadata=table_field("extents", "{m = 16}"))
+    """Index name -> extent of one invocation; 0 for any extent."""
+    operand_memory: FrozenTable[str] = field(
+        default=_EMPTY, metadata=table_field("names", '{a = "shared"}')
+    )
+    """Operand -> the memory domain it lies in."""
+    alignment_bytes: int = spec_field("count", 1, positive=True)
+    """What memory operands must be aligned to."""
+    asynchronous: bool = spec_field("flag", False)
+    """Completes in the background: other work goes on between issue and wait."""
+    implements: FrozenTable[float] = field(
+        default=_EMPTY, metadata=table_field("slots", "{exp = 2, add = 1}")
+    )
+    """Elementwise function -> invocations of this operation for one element."""
+    native_implementation: FrozenTable[str] = field(
+        default=_EMPTY, metadata=table_field("sources", '{oracle = "..."}', keys=TARGETS)
+    )
+    """Target -> source for an operation without an emitter row; trusted source."""
+    description: str = spec_field("text", "")
+    source: str = spec_field("text", "")
+
+    def __post_init__(self) -> None:
+        settle_fields(self)
+
+    @property
+    def updates_per_invocation(self) -> int:
+        """The product of the extents (an extent of 0 counts as 1): multiply-adds of an mma."""
+        return math.prod(extent for extent in self.extents.values() if extent)
+
+    def supports(self, data_types: Mapping[str, str]) -> bool:
+        """Whether one allowed combination has these dtypes at these operands."""
+        return any(data_types.items() <= row.items() for row in self.supported_data_types)
+
+
+Part = TypeVar("Part", ParallelGroup, ParallelMemory, ParallelOperation)
+
+
+@dataclass(frozen=True)
+class ParallelProcessingUnit:
+    """A device: its groups (innermost first), memory domains and operations."""
+
+    name: str = spec_field("name")
+    target: str = spec_field("choice", of=TARGETS)
+    """Which emitter and runner serve it."""
+    architecture: str = spec_field("word")
+    """As the target's compiler calls it: sm_90a, x86_64."""
+    clock_mhz: float = spec_field("number", positive=True)
+    launch_latency_us: float = spec_field("number")
+    """One kernel launched alone."""
+    tile_group: str = spec_field("name")
+    """The group that runs one tile of a grid."""
+    parallel_groups: tuple[ParallelGroup, ...] = spec_field("parts")
+    memory_domains: tuple[ParallelMemory, ...] = spec_field("parts")
+    operations: tuple[ParallelOperation, ...] = spec_field("parts")
+    graph_launch_latency_us: float = spec_field("number", 0.0)
+    """One more kernel within a recorded program (a CUDA graph); 0 for launch_latency_us."""
+    description: str = spec_field("text", "")
+    sources: tuple[str, ...] = spec_field("texts", ())
+
+    def __post_init__(self) -> None:
+        settle_fields(self)
+        for problem in reference_problems(
+            self.tile_group, self.parallel_groups, self.memory_domains, self.operations
+        ):
+            raise SpecError(f"spec {self.name}: {problem.where} {problem.text}")
+
+    def group(self, name: str) -> ParallelGroup:
+        """The group of that name; SpecError lists the known ones."""
+        return self._find("parallel group", name, self.parallel_groups)
+
+    def memory(self, name: str) -> ParallelMemory:
+        """The memory domain of that name; SpecError lists the known ones."""
+        return self._find("memory domain", name, self.memory_domains)
+
+    def operation(self, name: str) -> ParallelOperation:
+        """The operation of that name; SpecError lists the known ones."""
+        return self._find("operation", name, self.operations)
+
+    def has_operation(self, name: str) -> bool:
+        """Whether an operation has that name."""
+        return any(operation.name == name for operation in self.operations)
+
+    def _find(self, kind: str, name: str, parts: tuple[Part, ...]) -> Part:
+        for part in parts:
+            if part.name == name:
+                return part
+        known = did_you_mean(name, [part.name for part in parts])
+        raise SpecError(f"spec {self.name} has no {kind} `{name}`.\n{known}")
+
+    @cached_property
+    def processors(self) -> int:
+        """How many processors (SMs, cores) run tiles."""
+        return self.group(self.tile_group).count or 1
+
+    def members(self, outer: str, inner: str) -> int:
+        """At most so many `inner` groups in one `outer`: members("block", "thread") is 1024."""
+        total, group = 1, self.group(outer)
+        while group.name != inner:
+            if not group.contains:
+                self.group(inner)  # an unknown name gets its own message
+                raise SpecError(f"spec {self.name}: {outer} does not contain {inner}.")
+            total, group = total * group.size, self.group(group.contains)
+        return total
+
+    @cached_property
+    def cycles_per_s(self) -> float:
+        return self.clock_mhz * 1e6
+
+    def invocations_per_s(self, operation: ParallelOperation) -> float:
+        """Sustained invocations per second of the whole device."""
+        instances = self.group(operation.throughput_group).count or 1
+        per_cycle = operation.throughput_per_cycle * operation.sustained_fraction
+        return per_cycle * instances * self.cycles_per_s
+
+    def updates_per_s(self, operation: ParallelOperation) -> float:
+        """Sustained updates per second: multiply-adds of a matrix operation, bytes of a copy."""
+        return self.invocations_per_s(operation) * operation.updates_per_invocation
+
+    def contractions(
+        self, data_type: str, output_data_type: str | None = None
+    ) -> tuple[ParallelOperation, ...]:
+        """The sum-of-products operations whose two factors have `data_type`, fastest first."""
+        found: list[ParallelOperation] = []
+        for operation in self.operations:
+            pair = operation.semantics.contraction if operation.semantics else None
+            if pair is None or operation.semantics is None:
+                continue
+            wanted = {read.operand: data_type for read in pair}
+            if output_data_type:
+                wanted[operation.semantics.output.operand] = output_data_type
+            if operation.supports(wanted):
+                found.append(operation)
+        return tuple(sorted(found, key=self.updates_per_s, reverse=True))
+
+    def elementwise(
+        self, function: str, data_type: str
+    ) -> tuple[tuple[ParallelOperation, float], ...]:
+        """The rows that serve an elementwise function of a dtype, with invocations per element.
+
+        Several rows add up to one function (exp: one MUFU and two FMA) on pipes that overlap.
+        Raises SpecError where the spec has no row.
+        """
+        rows = self._elementwise_rows.get((function, data_type))
+        if rows:
+            return rows
+        known = dict.fromkeys(name for name, _ in self._elementwise_rows)
+        types = [dtype for name, dtype in self._elementwise_rows if name == function]
+        if types:
+            raise SpecError(
+                f"spec {self.name} implements `{function}` for {', '.join(types)}, "
+                f"not for {data_type}.\nAdd a row for {data_type}, or cast first."
+            )
+        raise SpecError(
+            f"spec {self.name} has no operation that implements `{function}`.\n"
+            f"Add it to an operation's `implements`. {did_you_mean(function, known)}"
+        )
+
+    def elementwise_elements_per_s(self, function: str, data_type: str) -> float:
+        """Elements per second of the whole device, bound by the slowest pipe of the function."""
+        rows = self.elementwise(function, data_type)
+        return min(self.invocations_per_s(operation) / slots for operation, slots in rows)
+
+    @cached_property
+    def _elementwise_rows(
+        self,
+    ) -> dict[tuple[str, str], tuple[tuple[ParallelOperation, float], ...]]:
+        table: dict[tuple[str, str], tuple[tuple[ParallelOperation, float], ...]] = {}
+        for operation in self.operations:
+            for data_type in dict.fromkeys(row.get("a") for row in operation.supported_data_types):
+                for function, slots in operation.implements.items():
+                    key = (function, str(data_type))
+                    table[key] = (*table.get(key, ()), (operation, slots))
+        return table
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the spec's TOML text; equal specs have equal fingerprints."""
+        return hashlib.sha256(write_unit(self).encode()).hexdigest()
+
+    def without_operation(self, name: str) -> "ParallelProcessingUnit":
+        """This device without one operation; SpecError if it has none of that name."""
+        gone = self.operation(name)
+        return replace(self, operations=tuple(op for op in self.operations if op is not gone))
+
+    def with_operation(self, operation: ParallelOperation) -> "ParallelProcessingUnit":
+        """This device with an operation added, or replaced where the name exists."""
+        kept = tuple(op for op in self.operations if op.name != operation.name)
+        return replace(self, operations=(*kept, operation))
+
+    def replace_operation(self, name: str, **changes: Any) -> "ParallelProcessingUnit":
+        """This device with fields of one operation changed."""
+        return replace(self, operations=_changed(self.operations, self.operation(name), changes))
+
+    def replace_memory(self, name: str, **changes: Any) -> "ParallelProcessingUnit":
+        """This device with fields of one memory domain changed: size_bytes=65536."""
+        changed = _changed(self.memory_domains, self.memory(name), changes)
+        return replace(self, memory_domains=changed)
+
+    def replace_group(self, name: str, **changes: Any) -> "ParallelProcessingUnit":
+        """This device with fields of one group changed: count=64."""
+        changed = _changed(self.parallel_groups, self.group(name), changes)
+        return replace(self, parallel_groups=changed)
+
+
+def _changed(parts: tuple[Part, ...], part: Part, changes: Mapping[str, Any]) -> tuple[Part, ...]:
+    known = type(part).__dataclass_fields__
+    for key in changes:
+        if key not in known:
+            kind = type(part).__name__
+            raise SpecError(f"{kind} has no field `{key}`.\n{did_you_mean(key, known)}")
+    return tuple(replace(old, **changes) if old is part else old for old in parts)

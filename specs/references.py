@@ -1,0 +1,137 @@
+"""Checks across the parts of a spec: every name that one part uses is defined by another."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .fields import did_you_mean
+
+if TYPE_CHECKING:
+    from .model import ParallelGroup, ParallelMemory, ParallelOperation
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong at one key of one part; `section` is "" for the unit's own keys."""
+
+    section: str
+    position: int
+    key: str
+    text: str
+    label: str = ""
+
+    @property
+    def where(self) -> str:
+        """As "operations `mma`, extents"."""
+        return f"{self.section} `{self.label}`, {self.key}" if self.section else self.key
+
+
+def reference_problems(
+    tile_group: str,
+    groups: "Sequence[ParallelGroup]",
+    memories: "Sequence[ParallelMemory]",
+    operations: "Sequence[ParallelOperation]",
+) -> Iterator[Problem]:
+    """Every unresolved, repeated or inconsistent name."""
+    group_names = [group.name for group in groups]
+    memory_names = [memory.name for memory in memories]
+    for section, parts in (
+        ("parallel_groups", groups),
+        ("memory_domains", memories),
+        ("operations", operations),
+    ):
+        if not parts and section != "operations":
+            yield Problem("", 0, section, f"is empty. Add at least one [[{section}]] table.")
+        yield from _repeated(section, parts)
+    if groups and tile_group not in group_names:
+        yield Problem("", 0, "tile_group", _unknown("group", tile_group, group_names))
+    yield from _group_problems(groups, group_names)
+    for position, memory in enumerate(memories):
+        for key in ("shared_across", "located_in"):
+            used = getattr(memory, key)
+            if used and used not in group_names:
+                text = _unknown("group", used, group_names)
+                yield Problem("memory_domains", position, key, text, memory.name)
+        if memory.max_per_group_bytes > memory.size_bytes:
+            yield Problem(
+                "memory_domains",
+                position,
+                "max_per_group_bytes",
+                f"is {memory.max_per_group_bytes}, above size_bytes = {memory.size_bytes}.\n"
+                "Lower it, or leave it out.",
+                memory.name,
+            )
+    for position, operation in enumerate(operations):
+        for key, text in _operation_problems(operation, group_names, memory_names):
+            yield Problem("operations", position, key, text, operation.name)
+
+
+def _unknown(kind: str, name: str, known: Sequence[str]) -> str:
+    return f"names the unknown {kind} `{name}`.\n{did_you_mean(name, known)}"
+
+
+def _repeated(section: str, parts: Sequence[Any]) -> Iterator[Problem]:
+    first: dict[str, int] = {}
+    for position, part in enumerate(parts):
+        if first.setdefault(part.name, position) != position:
+            text = f"is used twice in {section}. Rename or delete one."
+            yield Problem(section, position, "name", text, part.name)
+
+
+def _group_problems(groups: "Sequence[ParallelGroup]", known: Sequence[str]) -> Iterator[Problem]:
+    seen: list[str] = []
+    for position, group in enumerate(groups):
+        inner = group.contains
+        if inner and inner not in known:
+            text = _unknown("group", inner, known)
+            yield Problem("parallel_groups", position, "contains", text, group.name)
+        elif inner and inner not in seen:
+            text = f"is `{inner}`, which comes later. List the groups innermost first."
+            yield Problem("parallel_groups", position, "contains", text, group.name)
+        seen.append(group.name)
+
+
+def _operation_problems(
+    operation: "ParallelOperation", groups: Sequence[str], memories: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    for key in ("supported_by", "throughput_group"):
+        used = getattr(operation, key)
+        if used not in groups:
+            yield key, _unknown("group", used, groups)
+    for operand, memory in operation.operand_memory.items():
+        if memory not in memories:
+            yield "operand_memory", f"{operand} {_unknown('memory domain', memory, memories)}"
+    semantics = operation.semantics
+    if semantics is None:
+        if not operation.implements:
+            text = "is missing, and so is `implements`.\nSay what it computes by one of the two."
+            yield "semantics", text
+        elif any("a" not in row for row in operation.supported_data_types):
+            text = 'lacks operand `a`. Elementwise rows are found by its dtype: {a = "float32"}.'
+            yield "supported_data_types", text
+        return
+    for index in semantics.index_names:
+        if index not in operation.extents:
+            text = f"lacks index `{index}` of `{semantics}`. \nAdd its extent, or 0 for any."
+            yield "extents", text
+    for index in operation.extents:
+        if index not in semantics.index_names:
+            yield "extents", _unknown("index", index, semantics.index_names)
+    yield from _operand_problems(operation)
+
+
+def _operand_problems(operation: "ParallelOperation") -> Iterator[tuple[str, str]]:
+    semantics = operation.semantics
+    assert semantics is not None
+    operands = (semantics.output.operand, *semantics.operands)
+    for operand in operation.operand_memory:
+        if operand not in operands:
+            yield "operand_memory", _unknown("operand", operand, operands)
+    for row in operation.supported_data_types:
+        for operand in row:
+            if operand not in operands:
+                yield "supported_data_types", _unknown("operand", operand, operands)
+        missing = [operand for operand in operands if operand not in row]
+        if missing:
+            text = f"lacks operand `{missing[0]}` in one row. Give every operand a dtype."
+            yield "supported_data_types", text

@@ -1,0 +1,166 @@
+"""Promotion and limits of dtypes."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from eqsat import graph
+from eqsat.errors import DTypeError
+from eqsat.graph.dtypes import DTYPES, as_dtype, finfo, iinfo, result_type
+
+# The standard's tables, upper triangle; bfloat16 beside float16 as the brief of this package says.
+PROMOTED = [
+    "int8",
+    "int8",
+    "int8",
+    "int8",
+    "int16",
+    "int16",
+    "int8",
+    "int32",
+    "int32",
+    "int8",
+    "int64",
+    "int64",
+    "int16",
+    "int16",
+    "int16",
+    "int16",
+    "int32",
+    "int32",
+    "int16",
+    "int64",
+    "int64",
+    "int32",
+    "int32",
+    "int32",
+    "int32",
+    "int64",
+    "int64",
+    "int64",
+    "int64",
+    "int64",
+    "uint8",
+    "uint8",
+    "uint8",
+    "uint8",
+    "int8",
+    "int16",
+    "uint8",
+    "int16",
+    "int16",
+    "uint8",
+    "int32",
+    "int32",
+    "uint8",
+    "int64",
+    "int64",
+    "bool",
+    "bool",
+    "bool",
+    "float16",
+    "float16",
+    "float16",
+    "float16",
+    "bfloat16",
+    "float32",
+    "float16",
+    "float32",
+    "float32",
+    "float16",
+    "float64",
+    "float64",
+    "bfloat16",
+    "bfloat16",
+    "bfloat16",
+    "bfloat16",
+    "float32",
+    "float32",
+    "bfloat16",
+    "float64",
+    "float64",
+    "float32",
+    "float32",
+    "float32",
+    "float32",
+    "float64",
+    "float64",
+    "float64",
+    "float64",
+    "float64",
+]
+TABLE = {tuple(PROMOTED[at : at + 2]): PROMOTED[at + 2] for at in range(0, len(PROMOTED), 3)}
+
+
+@pytest.mark.parametrize("a", DTYPES, ids=str)
+@pytest.mark.parametrize("b", DTYPES, ids=str)
+def test_every_pair_promotes_as_the_table_says(a, b):
+    expected = TABLE.get((a.name, b.name)) or TABLE.get((b.name, a.name))
+    if expected is None:
+        with pytest.raises(DTypeError, match="no common dtype for .* mixed kinds undefined"):
+            result_type(a, b)
+    else:
+        assert result_type(a, b).name == expected
+        x, y = graph.input("x", (2,), a), graph.input("y", (2,), b)
+        if a.kind != "bool":
+            assert (x + y).dtype.name == expected
+
+
+@pytest.mark.parametrize(
+    "dtype, scalar, fits",
+    [
+        ("float16", 1.5, True), ("float32", 1, True), ("bfloat16", 2, True), ("int8", 100, True),
+        ("uint8", 255, True), ("bool", True, True), ("int32", 1.5, False), ("bool", 1, False),
+        ("float32", True, False), ("int8", True, False), ("int8", 128, False), ("uint8", -1, False),
+    ],
+)  # fmt: skip
+def test_scalars_are_weak(dtype, scalar, fits):
+    if fits:
+        assert result_type(dtype, scalar).name == dtype
+        assert graph.maximum(graph.input("x", (), dtype), scalar).dtype.name == dtype
+    else:
+        with pytest.raises(DTypeError, match="astype"):
+            result_type(dtype, scalar)
+
+
+def test_scalars_alone_take_the_defaults():
+    assert result_type(True).name == "bool"
+    assert result_type(1, True).name == "int64"
+    assert result_type(1, 2.0).name == "float32"
+    with pytest.raises(DTypeError, match="no operands"):
+        result_type()
+
+
+def test_numpy_scalars_are_weak_too():
+    x = graph.input("x", (2,), "bfloat16")
+    for scalar in (np.float64(0.5), np.float32(0.5), ml_dtypes.bfloat16(0.5), np.int64(3)):
+        assert (x * scalar).dtype.name == "bfloat16"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_numpy_dtype_round_trips(dtype):
+    assert as_dtype(dtype.numpy) is as_dtype(dtype.name) is dtype
+    assert as_dtype(dtype.numpy.type) is dtype
+    assert dtype.numpy.itemsize == dtype.itemsize
+    assert dtype.compute.name == ("float32" if "16" in dtype.name and dtype.kind == "float"
+                                  else dtype.name)  # fmt: skip
+
+
+def test_unknown_dtypes_are_refused():
+    for bad in ("float", "complex64", "uint16", np.dtype("uint32"), object, 3):
+        with pytest.raises(DTypeError, match=r"is not supported. Use one of float16, bfloat16"):
+            as_dtype(bad)
+    assert as_dtype(float).name == "float32"
+    assert as_dtype(int).name == "int64"
+    assert as_dtype(bool).name == "bool"
+
+
+def test_limits():
+    assert finfo("bfloat16").eps == 2**-7
+    assert finfo("float16").max == 65504
+    assert finfo("float64").smallest_normal == np.finfo(np.float64).smallest_normal
+    assert (iinfo("uint8").min, iinfo("uint8").max, iinfo("int64").bits) == (0, 255, 64)
+    with pytest.raises(DTypeError, match="finfo: int8 is no floating dtype"):
+        finfo("int8")
+    with pytest.raises(DTypeError, match="iinfo: bool is no integer dtype"):
+        iinfo("bool")
