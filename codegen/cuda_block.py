@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from eqsat.codegen.cuda_distribution import Distribution, Factor
-from eqsat.codegen.cuda_math import cast, literal, storage_type, widen
+from eqsat.codegen.cuda_math import cast, widen
 from eqsat.codegen.cuda_placement import Placement
 from eqsat.graph.dtypes import DType, int64
 from eqsat.graph.index import Affine, FloorDiv, bounds
@@ -91,11 +91,16 @@ class Block:
         self.out = Writer()
         self.names = Names()
         self.readers: dict[str, Reader] = {}
-        self.frame = Frame(distribution, {i: f"tile_{self.names.of(i)}" for i in self.axes})
+        self.aliases: dict[str, str] = {}  # an update that overwrites its carry's registers
+        origin = {i: f"tile_{self.names.of(i)}" for i in self.axes}
+        origin.update({i: "0" for i, axis in self.axes.items() if axis.count <= 1})
+        self.frame = Frame(distribution, origin)
         self.matrix_steps = {
             i: m.operation.k for m in placement.matrices.values() for i in m.contract.over
         }
+        self.tiles: set[str] = set()  # values that are read from shared memory
         self.shared_bytes = 0
+        self.shared_peak = 0
         self.scratch_bytes = 0
         self.tiles_written = False  # shared tiles written since the last barrier
         self.tiles_read = False
@@ -121,7 +126,9 @@ class Block:
         """The points by which this thread's coordinates move an index."""
         parts = []
         for factor, weight in factors:
-            text = "int(threadIdx.x)" if factor.stride == 1 else f"int(threadIdx.x) / {factor.stride}"
+            text = (
+                "int(threadIdx.x)" if factor.stride == 1 else f"int(threadIdx.x) / {factor.stride}"
+            )
             if factor.stride * factor.count < self.kernel.threads:
                 text += f" % {factor.count}"
             parts.append(text if weight == 1 else f"{text} * {weight}")
@@ -245,7 +252,7 @@ class Block:
         text = self.affine(access.address, point, wide)
         kind = "long long" if wide else "int"
         for c in access.coordinates:
-            text += f" + {kind}({self.readers[c.value](point)}) * {c.stride}"
+            text += f" + ({kind})({self.readers[c.value](point)}) * {c.stride}"
         return text
 
     def exists(self, access: Access, point: Point) -> list[str]:
@@ -285,10 +292,14 @@ class Block:
     def element(self, name: str, point: Point) -> str:
         """A register value at one of this thread's points, to read or write."""
         number = self.register_number(self.placement.indices[name], point)
-        return f"{self.value(name)}[{number}]"
+        return f"{self.value(self.aliases.get(name, name))}[{number}]"
 
     def read(self, name: str, point: Point) -> str:
         return self.readers[name](point)
+
+    def converted(self, name: str, dtype: DType, point: Point) -> str:
+        """A value at a point, in the dtype in which `dtype` is computed."""
+        return cast(self.placement.dtypes[name], dtype.compute, self.read(name, point))
 
     def memory_element(self, access: Access, point: Point, dtype: DType) -> str:
         """The register value of a global element that exists."""
@@ -296,16 +307,20 @@ class Block:
         text = widen(buffer.dtype, f"{self.buffer(buffer.name)}[{self.address(access, point)}]")
         return cast(buffer.dtype, dtype, text)
 
-    def fill(self, dtype: DType, value: bool | int | float) -> str:
-        return literal(dtype, value)
-
     # shared memory
 
     def allocate(self, size: int) -> int:
         """Bytes of shared memory, aligned to 128; returns their offset."""
         offset = self.shared_bytes
         self.shared_bytes += -(-size // 128) * 128
+        self.shared_peak = max(self.shared_peak, self.shared_bytes)
         return offset
+
+    def scratch(self, size: int) -> str:
+        """Memory for one collective of the whole block, which begins and ends with a barrier."""
+        self.scratch_bytes = max(self.scratch_bytes, size)
+        self.tiles_written = self.tiles_read = False
+        return "shared + scratch"
 
     def barrier(self) -> None:
         self.out.line("__syncthreads();")
@@ -317,11 +332,3 @@ class Block:
             if self.tiles_written:
                 self.barrier()
             self.tiles_read = True
-
-    @property
-    def tiles(self) -> set[str]:
-        """Values that are read from shared memory."""
-        return {name for name, where in self.placement.where.items() if where == "shared"}
-
-    def storage(self, dtype: DType) -> str:
-        return storage_type(dtype)

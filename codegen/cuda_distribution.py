@@ -246,9 +246,7 @@ class _Choice:
     def used_strides(self, index: str) -> set[int]:
         if index not in self.factors:
             return {stride for stride, _ in self.taken.get(index, [])}
-        ranges = [
-            (f.stride, f.stride * f.count) for f in self.factors[index] if f.kind == "thread"
-        ]
+        ranges = [(f.stride, f.stride * f.count) for f in self.factors[index] if f.kind == "thread"]
         return {s for s, _ in self.digits if any(low <= s < high for low, high in ranges)}
 
     def assign_fragments(self, matrices: Sequence[Matrix]) -> None:

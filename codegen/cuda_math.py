@@ -107,8 +107,8 @@ def cast(source: DType, target: DType, text: str) -> str:
     if source.compute == target:
         return text
     if source.kind == "float" and target.kind != "float" and target.itemsize < 4:
-        return f"{register_type(target)}(int({text}))"
-    return f"{register_type(target)}({text})"
+        return f"({register_type(target)})(int)({text})"
+    return f"({register_type(target)})({text})"
 
 
 def combine(monoid: str, a: str, b: str) -> str:
@@ -133,7 +133,7 @@ def _infix(operator: str) -> Row:
 
 
 def _bits(operator: str) -> Row:
-    return lambda dtype, a: f"{register_type(dtype)}({a[0]} {operator} {a[1]})"
+    return lambda dtype, a: f"({register_type(dtype)})({a[0]} {operator} {a[1]})"
 
 
 def _one(dtype: DType) -> str:
@@ -145,7 +145,7 @@ def _rsqrt(dtype: DType, a: Sequence[str]) -> str:
 
 
 def _invert(dtype: DType, a: Sequence[str]) -> str:
-    return f"(!{a[0]})" if dtype == bool_ else f"{register_type(dtype)}(~{a[0]})"
+    return f"(!{a[0]})" if dtype == bool_ else f"({register_type(dtype)})(~{a[0]})"
 
 
 def _magnitude(dtype: DType, a: Sequence[str]) -> str:

@@ -37,6 +37,7 @@ class Matrix:
     column: str
     left: str
     right: str
+    function: str
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,9 @@ def _matrices(
     dtypes: Mapping[str, DType],
     operations: Mapping[str, ParallelOperation],
 ) -> dict[str, Matrix]:
-    pairs = {c.name: (_free(kernel, c, indices, 0), _free(kernel, c, indices, 1)) for c in contracts}
+    pairs = {
+        c.name: (_free(kernel, c, indices, 0), _free(kernel, c, indices, 1)) for c in contracts
+    }
     roles = _colour(list(pairs.values()), kernel.name)
     result = {}
     for c in contracts:
@@ -163,7 +166,9 @@ def _matrices(
         spec = operations.get(c.operation)
         invocation = (spec.invocation_name or c.operation) if spec else c.operation
         operation = find(invocation, dtypes[left], c.dtype)
-        result[c.name] = Matrix(c, operation, row, column, left, right)
+        native = spec is not None and "cuda" in spec.native_implementation
+        function = c.operation if native else operation.function
+        result[c.name] = Matrix(c, operation, row, column, left, right, function)
     return result
 
 

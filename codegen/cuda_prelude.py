@@ -55,6 +55,18 @@ struct Wrapping<double> {
 {_EACH} wrapping_abs(T a) {{
     return a < 0 ? wrapping_negate(a) : a;
 }}""",
+    "multiply_add": f"""
+{_EACH} multiply_add(T a, T b, T c) {{
+    return wrapping_add(wrapping_multiply(a, b), c);
+}}
+template <>
+{_DEVICE} float multiply_add<float>(float a, float b, float c) {{
+    return fmaf(a, b, c);
+}}
+template <>
+{_DEVICE} double multiply_add<double>(double a, double b, double c) {{
+    return fma(a, b, c);
+}}""",
     "sign_of": f"""
 {_EACH} sign_of(T a) {{
     return a > T(0) ? T(1) : a < T(0) ? T(-1) : a == T(0) ? T(0) : a;
@@ -224,6 +236,12 @@ template <>
     unsigned bits;
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
     return bits;
+}}""",
+    "round_fragment": f"""
+template <int Count>
+{_DEVICE} void round_fragment(unsigned* fragment) {{
+#pragma unroll
+    for (int i = 0; i < Count; ++i) fragment[i] = round_tf32(__uint_as_float(fragment[i]));
 }}""",
     "Sum": f"""
 struct Sum {{

@@ -42,15 +42,12 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Call:
-    """c[m,n] (+)= sum_k a[m,k] b[k,n] at each point of `loops`; groups as merged into one index."""
+    """c[m,n] (+)= sum_k a[m,k] b[k,n] at each point of `loops`; each group is one dimension."""
 
     loops: tuple[str, ...]
     m: tuple[str, ...]
     n: tuple[str, ...]
     k: tuple[str, ...]
-    left: Matrix
-    right: Matrix
-    output: Matrix
 
 
 def groups(
@@ -68,6 +65,8 @@ def groups(
     if any(i not in left or i not in right for i in summed):
         return None
     kept = [i for i in varying if i not in summed]
+    if not summed or all(i in left and i in right for i in kept):
+        return None
 
     def ordered(names: list[str], strides: Strides | None) -> tuple[str, ...]:
         if strides is None:
@@ -80,6 +79,19 @@ def groups(
         ordered([i for i in kept if i not in left], order[1]),
         ordered(summed, order[0] or order[1]),
     )
+
+
+def readable(
+    group: Groups,
+    side: str,
+    strides: Strides,
+    sizes: Mapping[str, int],
+    whole: Mapping[str, bool],
+) -> bool:
+    """Whether BLAS may read a factor where it lies."""
+    k, apart = _merged(group.k, (strides,), sizes, whole)
+    rows = group.m if side == "left" else group.n
+    return not apart and matrix(strides, rows[-1:], k, sizes) is not None
 
 
 def call(
@@ -98,12 +110,12 @@ def call(
     k, loops_k = _merged(group.k, (left, right), sizes, whole)
     if loops_k:
         return None
-    a = _matrix(left, m, k, sizes)
-    b = _matrix(right, k, n, sizes)
-    c = _matrix(output, m, n, sizes)
-    if a is None or b is None or c is None or c.transposed:
+    c = matrix(output, m, n, sizes)
+    if matrix(left, m, k, sizes) is None or matrix(right, k, n, sizes) is None:
         return None
-    return Call((*group.batch, *loops_m, *loops_n), m, n, k, a, b, c)
+    if c is None or c.transposed:
+        return None
+    return Call((*group.batch, *loops_m, *loops_n), m, n, k)
 
 
 def _merged(
@@ -121,7 +133,7 @@ def _merged(
     return tuple(names[cut:]), tuple(names[:cut])
 
 
-def _matrix(
+def matrix(
     strides: Strides, rows: Sequence[str], columns: Sequence[str], sizes: Mapping[str, int]
 ) -> Matrix | None:
     """How BLAS may read the operand: one of the two dimensions must have stride 1.

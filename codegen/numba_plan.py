@@ -16,6 +16,7 @@ from eqsat.kernel import (
     Access,
     Carry,
     Contract,
+    Guard,
     Kernel,
     Load,
     Map,
@@ -66,7 +67,12 @@ class Hold:
     value: str
 
 
+_COMBINED = (Reduce, Scan, Contract, Update, Carry)
 Action = Reduce | Scan | Contract | Update | Store | Commit | Rescale | Hold
+
+
+User = tuple[int, str | int]
+"""Phase number, and the statement's name or the store's place."""
 
 
 @dataclass(eq=False)
@@ -167,7 +173,10 @@ class Plan:
         axis = self.axes[name]
         return axis.tile >= axis.extent or axis.extent % axis.tile == 0
 
-    def guards(self, access: Access) -> list:
+    def _sizes(self) -> tuple[dict[str, int], dict[str, bool]]:
+        return {i: self.size(i) for i in self.axes}, {i: self.whole(i) for i in self.axes}
+
+    def guards(self, access: Access) -> list[Guard]:
         """The guards of an access that may fail."""
         kept = []
         for guard in access.guards:
@@ -185,8 +194,7 @@ class Plan:
 
     def pointwise(self, name: str) -> bool:
         """Whether a value is evaluated wherever it is used."""
-        kinds = (Reduce, Scan, Contract, Update, Carry)
-        return name not in self.held and not isinstance(self.defined[name], kinds)
+        return name not in self.held and not isinstance(self.defined[name], _COMBINED)
 
     def _values_to_hold(self) -> set[str]:
         self.held: set[str] = set()
@@ -195,11 +203,11 @@ class Plan:
                 self._group(value)
             if isinstance(value, Load) and value.access.buffer in self.written:
                 self.held.add(value.name)
-        users: dict[str, set[tuple[int, str]]] = {name: set() for name in self.defined}
+        users: dict[str, set[User]] = {name: set() for name in self.defined}
         for number, phase in enumerate(self.phases_in):
             for place, store in enumerate(phase.stores):
                 for name in store_operands(store):
-                    users[name].add((number, f"store {place}"))
+                    users[name].add((number, place))
         for number, phase in reversed(list(enumerate(self.phases_in))):
             for statement in reversed(phase.body):
                 if self.pointwise(statement.name) and self._worth_keeping(
@@ -223,14 +231,13 @@ class Plan:
         if grouped is None:
             return
         self.groups[contract.name] = grouped
-        sizes = {i: self.size(i) for i in self.axes}
-        whole = {i: self.whole(i) for i in self.axes}
+        sizes, whole = self._sizes()
         for side, name, place in zip(("left", "right"), sides, strides, strict=True):
             if place is not None and not numba_gemm.readable(grouped, side, place, sizes, whole):
                 place = None
-            if place is None and isinstance(self.defined[name], Load | Map) :
+            if place is None and not isinstance(self.defined[name], _COMBINED):
+                inner = self._order(self.varying(self._indices(name)), (), self._accesses([name]))
                 self.held.add(name)
-                inner = self._order(own[0] if side == "left" else own[1], (), self._accesses([name]))
                 self.layouts.setdefault(name, grouped.layout(side, inner[-1] if inner else ""))
 
     def _indices(self, name: str) -> tuple[str, ...]:
@@ -260,22 +267,20 @@ class Plan:
                     result[name] = None
         return result
 
-    def _worth_keeping(
-        self, statement: Statement, number: int, users: set[tuple[int, str]]
-    ) -> bool:
+    def _worth_keeping(self, statement: Statement, number: int, users: set[User]) -> bool:
         if self._cost(statement.name) < KEEP:
             return False
         in_stream = any(user != number and self.phases_in[user].stream for user, _ in users)
         return len(users) > 1 or in_stream or self._repeated(statement, users)
 
-    def _repeated(self, statement: Statement, users: set[tuple[int, str]]) -> bool:
+    def _repeated(self, statement: Statement, users: set[User]) -> bool:
         """Whether a user's innermost loop would evaluate the value again for another index."""
         own = set(self.varying(statement.indices))
         for number, user in users:
-            if user.startswith("store "):
-                store = self.phases_in[number].stores[int(user[6:])]
+            if isinstance(user, int):
+                store = self.phases_in[number].stores[user]
                 loops = set(self._store_loops(store))
-                accesses = self._accesses([store.value], store.access)
+                accesses = self._accesses(store_operands(store), store.access)
             else:
                 value = self.defined[user]
                 over = getattr(value, "over", ())
@@ -288,11 +293,16 @@ class Plan:
         return False
 
     def _cost(self, name: str) -> int:
-        """Additions that one evaluation of a pointwise value costs, operands included."""
+        """Additions that one point of a value costs in the innermost loop, operands included."""
         if not self.pointwise(name):
             return 1
         statement = self.defined[name]
-        total = sum(self._cost(operand) for operand in operands(statement))
+        own = set(self.varying(statement.indices))
+        # An operand over fewer indices is computed in an outer loop.
+        total = sum(
+            self._cost(operand) if set(self.varying(self._indices(operand))) == own else 1
+            for operand in operands(statement)
+        )
         if isinstance(statement, Map):
             op = statement.op
             return total + (_FUNCTION_COST if op in _FUNCTIONS else _COST.get(op, 1))
@@ -300,8 +310,11 @@ class Plan:
 
     # --- loops ---
 
-    def _leaves(self, names: Iterable[str]) -> Iterator[str]:
-        """The loads and stored values that evaluating some values reads, each once."""
+    def _leaves(self, names: Iterable[str], opened: str = "") -> Iterator[str]:
+        """The loads and stored values that evaluating some values reads, each once.
+
+        `opened` is evaluated itself rather than read, even if it is kept.
+        """
         seen: set[str] = set()
         stack = list(names)
         while stack:
@@ -310,19 +323,21 @@ class Plan:
                 continue
             seen.add(name)
             value = self.defined[name]
-            if not self.pointwise(name):
+            if not self.pointwise(name) and name != opened:
                 yield name
                 continue
             if isinstance(value, Load):
                 yield name
             stack += operands(value)
 
-    def _accesses(self, names: Iterable[str], store: Access | None = None) -> list[dict]:
+    def _accesses(
+        self, names: Iterable[str], store: Access | None = None, opened: str = ""
+    ) -> list[dict]:
         """Stride tables of everything that a loop nest touches; a store counts twice."""
         tables = []
-        for name in self._leaves(names):
+        for name in self._leaves(names, opened):
             value = self.defined[name]
-            if self.pointwise(name) and isinstance(value, Load):
+            if isinstance(value, Load) and (self.pointwise(name) or name == opened):
                 tables.append(self.strides(value.access.address, value.indices))
             elif name in self.stored or name in self.layouts:
                 kept = self.stored.get(name)
@@ -380,7 +395,7 @@ class Plan:
                     absorbed[chunk.name] = update
                     if self.by_library(chunk):
                         layout = self.groups[chunk.name].output
-            self.stored[carry.name] = Stored(carry.name, carry.dtype, layout, carried=True)
+            self.stored[carry.name] = Stored(carry.name, carry.dtype.compute, layout, carried=True)
             if alone:
                 self.stored[update.name] = self.stored[carry.name]
         body: list[Loop | Sink] = []
@@ -388,7 +403,10 @@ class Plan:
             for sink in self._sinks_of(statement, absorbed):
                 _join(body, sink)
         for store in phase.stores:
-            _join(body, self._sink(store, self._store_loops(store), (), [*store_operands(store)]))
+            values = store_operands(store)
+            accesses = self._accesses(values, store.access)
+            loops = self._order(self._store_loops(store), (), accesses)
+            _join(body, self._sink(store, loops, (), values))
         for carry in phase.carries:
             update = updates[carry.name]
             if self.stored[update.name] is not self.stored[carry.name]:
@@ -418,12 +436,13 @@ class Plan:
             case Contract():
                 yield from self._contraction(statement, absorbed.get(name))
             case _ if name in self.held:
-                self.held.discard(name)
-                loops = self._order(own, (), self._accesses([name]))
-                reads, loads = self._reads([name])
-                self.held.add(name)
+                accesses = self._accesses([name], opened=name)
+                if name in self.layouts:
+                    accesses.append(_dense(self.layouts[name]))
+                loops = self._order(own, (), accesses)
                 layout = self.layouts.get(name, loops)
-                self.stored[name] = Stored(name, statement.dtype, layout)
+                self.stored[name] = Stored(name, statement.dtype.compute, layout)
+                reads, loads = self._reads([name], opened=name)
                 yield Sink(Hold(name), loops, len(loops), reads, loads, name)
 
     def _contraction(self, contract: Contract, update: Update | None) -> Iterator[Sink]:
@@ -460,13 +479,13 @@ class Plan:
         places = []
         for name in sides:
             place = self._in_place(name, contract.dtype) if self.pointwise(name) else None
-            if place is None and (name not in self.stored or self.stored[name].dtype != contract.dtype):
+            kept = self.stored.get(name)
+            if place is None and (kept is None or kept.dtype != contract.dtype):
                 return None
-            places.append(place or self._dense_strides(self.stored[name].layout))
+            places.append(place if kept is None else self.dense_strides(kept.layout))
         output = self.stored[into].layout if into else group.output
-        sizes = {i: self.size(i) for i in self.axes}
-        whole = {i: self.whole(i) for i in self.axes}
-        strides = (places[0], places[1], self._dense_strides(output))
+        sizes, whole = self._sizes()
+        strides = (places[0], places[1], self.dense_strides(output))
         call = numba_gemm.call(group, strides, sizes, whole)
         if call is None:
             return None
@@ -477,7 +496,7 @@ class Plan:
         sink.call = call
         return sink
 
-    def _dense_strides(self, layout: Sequence[str]) -> dict[str, int]:
+    def dense_strides(self, layout: Sequence[str]) -> dict[str, int]:
         strides, step = {}, 1
         for name in reversed(layout):
             strides[name] = step
@@ -502,17 +521,20 @@ class Plan:
         elif produces and produces not in self.stored:
             value = self.defined[produces]
             layout = tuple(i for i in (*loops, *leaf) if i in value.indices)
-            self.stored[produces] = Stored(produces, value.dtype, layout)
-        return Sink(action, loops, partial, reads, loads, produces, into, leaf)
+            self.stored[produces] = Stored(produces, value.dtype.compute, layout)
+        written = self.stored[produces].name if produces else ""
+        return Sink(action, loops, partial, reads, loads, written, into, leaf)
 
-    def _reads(self, values: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
+    def _reads(
+        self, values: Iterable[str], opened: str = ""
+    ) -> tuple[frozenset[str], frozenset[str]]:
         """The stored values that some values need, and the written buffers that they load."""
         reads, loads = set(), set()
-        for name in self._leaves(values):
+        for name in self._leaves(values, opened):
             value = self.defined[name]
-            if not self.pointwise(name):
+            if not self.pointwise(name) and name != opened:
                 reads.add(self.stored[name].name)
-            if isinstance(value, Load) and value.access.buffer in self.written:
+            elif isinstance(value, Load) and value.access.buffer in self.written:
                 loads.add(value.access.buffer)
         return frozenset(reads), frozenset(loads)
 

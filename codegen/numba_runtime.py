@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic, register_jitable
 from numba.np.arrayobj import load_item, make_array, store_item
 
 
-def _address(context: Any, builder: ir.IRBuilder, kind: Any, array: Any, position: Any) -> Any:
+def address(context: Any, builder: ir.IRBuilder, kind: Any, array: Any, position: Any) -> Any:
     data = make_array(kind)(context, builder, array).data
     return builder.gep(data, [position], inbounds=True)
 
@@ -26,7 +25,7 @@ def peek(typingctx, array, position):
 
     def emit(context, builder, signature, arguments):
         kind = signature.args[0]
-        return load_item(context, builder, kind, _address(context, builder, kind, *arguments))
+        return load_item(context, builder, kind, address(context, builder, kind, *arguments))
 
     return array.dtype(array, types.intp), emit
 
@@ -37,7 +36,7 @@ def poke(typingctx, array, position, value):
 
     def emit(context, builder, signature, arguments):
         kind = signature.args[0]
-        target = _address(context, builder, kind, *arguments[:2])
+        target = address(context, builder, kind, *arguments[:2])
         store_item(context, builder, kind, arguments[2], target)
 
     return types.void(array, types.intp, array.dtype), emit
@@ -157,54 +156,3 @@ def floor_divide_float(a, b):
         return math.copysign(whole, a / b)
     below = np.floor(whole)
     return below + 1 if whole - below > 0.5 else below
-
-
-def _scalar_pointer(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
-    return cgutils.alloca_once_value(builder, value)
-
-
-@intrinsic
-def gemm(typingctx, trans_a, trans_b, m, n, k, a, at_a, ld_a, b, at_b, ld_b, beta, c, at_c, ld_c):
-    """c[m,n] = sum_k a[m,k] b[k,n] + beta * c, row-major, by the BLAS that SciPy links.
-
-    `trans_a`: a lies as [k,m]; `at_*` are offsets, `ld_*` row strides in elements. BLAS is
-    column-major: it gets the transposed problem, c' = b' a'.
-    """
-
-    def emit(context, builder, signature, arguments):
-        (ta, tb, m, n, k, a, at_a, ld_a, b, at_b, ld_b, beta, c, at_c, ld_c) = arguments
-        kinds = signature.args
-        real = context.get_value_type(a_kind.dtype)
-        int32 = ir.IntType(32)
-
-        def integer(value):
-            return _scalar_pointer(builder, builder.trunc(value, int32))
-
-        def letter(flag):
-            byte = ir.IntType(8)
-            chosen = builder.select(flag, ir.Constant(byte, ord("T")), ir.Constant(byte, ord("N")))
-            return _scalar_pointer(builder, chosen)
-
-        def matrix(position, array, offset):
-            return _address(context, builder, kinds[position], array, offset)
-
-        operands = (
-            letter(tb), letter(ta), integer(n), integer(m), integer(k),
-            _scalar_pointer(builder, ir.Constant(real, 1.0)),
-            matrix(8, b, at_b), integer(ld_b),
-            matrix(5, a, at_a), integer(ld_a),
-            _scalar_pointer(builder, beta),
-            matrix(12, c, at_c), integer(ld_c),
-        )  # fmt: skip
-        kind = ir.FunctionType(ir.VoidType(), [operand.type for operand in operands])
-        name = BLAS_SYMBOLS[str(a_kind.dtype)]
-        function = cgutils.get_or_insert_function(builder.module, kind, name)
-        builder.call(function, operands)
-        return context.get_dummy_value()
-
-    a_kind, i, flag = a, types.intp, types.boolean
-    signature = types.void(flag, flag, i, i, i, a, i, i, b, i, i, a.dtype, c, i, i)
-    return signature, emit
-
-
-BLAS_SYMBOLS = {"float32": "eqsat_scipy_sgemm", "float64": "eqsat_scipy_dgemm"}

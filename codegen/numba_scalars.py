@@ -31,16 +31,22 @@ _INTEGER_FUNCTIONS = {
 _SHIFTS = frozenset({"shift_left", "shift_right"})
 
 # Functions of cpu_math, by op, that take one or two floats.
-_FLOAT_FUNCTIONS = frozenset({
+FLOAT_FUNCTIONS = frozenset({
     "exp", "expm1", "log", "log1p", "log2", "sqrt", "rsqrt", "sin", "cos", "tan", "sinh", "cosh",
     "tanh", "asin", "acos", "atan", "erf", "floor", "ceil", "trunc", "round", "reciprocal", "sign",
     "abs", "pow", "atan2", "maximum", "minimum",
 })  # fmt: skip
 
+# Functions of numba_runtime that generated source may call.
+RUNTIME = (
+    "peek", "poke", "select", "quotient", "modulo", "accumulate_sum", "accumulate_prod",
+    "remainder_float", "floor_divide_float", *_INTEGER_FUNCTIONS.values(), *_SHIFTS,
+)  # fmt: skip
+
 _TO_FLOAT32 = {"float16": "f16_to_f32", "bfloat16": "bf16_to_f32"}
 _FROM_FLOAT32 = {"float16": "f32_to_f16", "bfloat16": "f32_to_bf16"}
 
-OPS: frozenset[str] = _FLOAT_FUNCTIONS | {
+OPS: frozenset[str] = FLOAT_FUNCTIONS | {
     *_BINARY_OPERATORS, *_COMPARISONS, *_INTEGER_FUNCTIONS, *_SHIFTS, "neg", "square",
     "logical_not", "bitwise_invert", "isnan", "isfinite", "isinf", "where", "cast",
     "exp_difference",
@@ -137,7 +143,7 @@ def _float(op: str, dtype: DType, a: str, b: str) -> str | None:
     }
     if op in tests:
         return tests[op]
-    if op in _FLOAT_FUNCTIONS:
+    if op in FLOAT_FUNCTIONS:
         return f"{op}_{suffix}({a}{f', {b}' if op in _TWO_FLOATS else ''})"
     return f"({a} {_BINARY_OPERATORS[op]} {b})" if op in ("add", "sub", "mul", "div") else None
 

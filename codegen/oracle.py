@@ -267,13 +267,7 @@ def _invoke(
     The indices of the operation stand for groups: those of the left factor alone, of the right
     alone, and those summed over. Indices that both factors keep are looped over.
     """
-    semantics = operation.semantics
-    pair = semantics.contraction if semantics else None
-    if semantics is None or pair is None:
-        raise UnsupportedError(
-            f"operation {operation.name} is no contraction, its semantics are `{semantics}`. "
-            "Name an operation whose semantics is a sum of products of two operands."
-        )
+    _roles(operation)
     left, right = (set(own) for own in names)
     batch = [i for i in indices if i in left and i in right]
     groups = (
@@ -308,27 +302,32 @@ def _grouped(
     return np.broadcast_to(present.reshape(shape), [size[i] for i in order])
 
 
+def _roles(operation: ParallelOperation) -> tuple[dict[str, str], list[str]]:
+    """The operation's index for each of m, n, k, and the factors' axes as `mk`, `kn` and so on."""
+    semantics = operation.semantics
+    pair = semantics.contraction if semantics else None
+    if semantics is None or pair is None or len(semantics.index_names) != 3:
+        raise UnsupportedError(
+            f"operation {operation.name} (`{semantics}`) is no product of two matrices. Name one "
+            "whose semantics is like `d[m,n] += a[m,k] * b[k,n]`."
+        )
+    left, right = (set(read.index_names) for read in pair)
+    (m,), (n,), (k,) = left - right, right - left, left & right
+    letters = {m: "m", n: "n", k: "k"}
+    inputs = ["".join(letters[name] for name in read.index_names) for read in pair]
+    return {"m": m, "n": n, "k": k}, inputs
+
+
 def _tiled(operation: ParallelOperation, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """d[m,n] = sum_k a[m,k] b[n,k], one invocation of the operation at a time."""
-    semantics = operation.semantics
-    assert semantics is not None and semantics.contraction is not None
-    reads = semantics.contraction
-    left, right = (set(read.index_names) for read in reads)
-    output = semantics.output.index_names
-    by_role = {
-        "m": next((i for i in output if i not in right), ""),
-        "n": next((i for i in output if i not in left), ""),
-        "k": semantics.reduced_index_names[0],
-    }
+    roles, inputs = _roles(operation)
     (m, k), n = a.shape, b.shape[0]
     step = {
-        role: operation.extents.get(by_role[role], 0) or whole
+        role: operation.extents.get(roles[role], 0) or whole
         for role, whole in (("m", m), ("n", n), ("k", k))
     }
     d = np.zeros((m, n), a.dtype)
     steps = [range(0, whole, max(step[r], 1)) for r, whole in (("m", m), ("n", n), ("k", k))]
-    letters = {by_role[role]: role for role in ("m", "n", "k") if by_role[role]}
-    inputs = ["".join(letters[name] for name in read.index_names) for read in reads]
     for i, j, p in product(*steps):
         tile_a = _padded(a, (i, p), (step["m"], step["k"]))
         tile_b = _padded(b, (j, p), (step["n"], step["k"]))

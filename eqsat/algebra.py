@@ -14,6 +14,7 @@ from eqsat.graph.index import Affine, free_names
 from eqsat.kernel import Guard
 
 REDUCTIONS = {"reduce_sum": "sum", "reduce_prod": "prod", "reduce_max": "max", "reduce_min": "min"}
+LEAVES = frozenset({"read", "literal", "position"})
 COMPARISONS = frozenset(
     "equal not_equal less less_equal greater greater_equal logical_and logical_or logical_xor "
     "logical_not isnan isfinite isinf".split()
@@ -174,8 +175,10 @@ class Facts:
                 )
             case ("reduce_sum" | "reduce_prod" | "reduce_max" | "reduce_min"), (int(mask), _):
                 return below & ~mask
-            case "weighted_sum", (int(mask), *_):
+            case ("weighted_sum" | "contract"), (int(mask), *_):
                 return below & ~mask
+            case "scan_sum", (int(mask), _):
+                return below | mask
             case _:
                 return below
 

@@ -23,7 +23,8 @@ from eqsat.rule import (
     Variable,
 )
 
-BINDERS = (*REDUCTIONS, "weighted_sum")
+BINDERS = (*REDUCTIONS, "weighted_sum", "contract")
+SCHEDULE = frozenset({"kernel", "untiled", "tile", "stream", "keep", "launch", "stage"})
 SORTS = {"Expr": "E", "Indices": "i64", "Count": "i64", "Number": "f64", "Text": "String"}
 _PREFIX = "v_"
 
@@ -99,7 +100,8 @@ def declarations(ops: Mapping[str, tuple[str, ...]], groups: Iterable[str]) -> l
         "(relation dtype_is (String String))",
     ]
     for op, sorts in ops.items():
-        lines += analysis(op, sorts)
+        if op not in SCHEDULE and op != "value":
+            lines += analysis(op, sorts)
     return lines
 
 
@@ -114,6 +116,8 @@ def analysis(op: str, sorts: tuple[str, ...]) -> list[str]:
         union = f"(| {union} f_{a})" if union != "0" else f"f_{a}"
     if op in BINDERS:
         union = f"(^ {union} (& {union} x0))"
+    elif op == "scan_sum":
+        union = f"(| {union} x0)"
     elif op == "reindex":
         conditions += " (= source (atom_source x0)) (= target (atom_free x0))"
         union = f"(| target (^ {union} (& {union} source)))"

@@ -242,6 +242,9 @@ class Encoder:
             self.edges[tensor, place] = used
             dims = [d if d is not None else u for d, u in zip(dims, used, strict=True)]
             scope = [a for d in dims if d for a in d] + (node.scope if shared else []) + scope
+        if tensor.op == "scan_sum" and dims[tensor.attributes["axis"]] is None:
+            axis = tensor.attributes["axis"]
+            dims[axis] = [self.atoms.fresh(tensor.shape[axis])] if tensor.shape[axis] != 1 else []
         self._set(tensor, dims)
 
     def _lay_over(
@@ -554,6 +557,9 @@ class TermBuilder:
             names = [n for axis in tensor.attributes["axes"] for n in self.names(inner[axis])]
             return Term(tensor.op, self.universe.mask(names), body) if names else body
         operands = [self.operand(tensor, i, dims) for i in range(len(tensor.operands))]
+        if tensor.op == "scan_sum":
+            along = self.universe.mask(self.names(dims[tensor.attributes["axis"]]))
+            return Term("scan_sum", along, *operands) if along else operands[0]
         if tensor.op == "cast":
             return Term("cast", tensor.dtype.name, *operands)
         return Term(tensor.op, *operands)

@@ -36,6 +36,10 @@ class RuleError(EqsatError):
     """A rule that is malformed or was caught being unsound."""
 
 
+class SearchError(EqsatError, RuntimeError):
+    """A search that failed where there is nothing to fall back to."""
+
+
 class TraceError(EqsatError):
     """A trace that does not replay from the source to the extracted program."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eqsat.algebra import Facts, Read, Renaming, Term, post_order
+from eqsat.algebra import LEAVES, Facts, Read, Renaming, Term, post_order
 from eqsat.form import REDUCING, Stored, form
 from eqsat.graph.dtypes import as_dtype
 from eqsat.graph.index import row_major
@@ -20,7 +20,6 @@ from eqsat.reindex import push
 from eqsat.saturate import Class, ENode, FrozenEGraph
 
 KEPT = 3
-LEAVES = frozenset({"read", "literal", "position"})
 COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "logical_and", "logical_or", "equal"})
 
 

@@ -8,11 +8,11 @@ stays in the body of its loop and is done wholly inside each tile.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from eqsat.algebra import REDUCTIONS, Facts, Term, post_order, rebuild, with_children
+from eqsat.algebra import REDUCTIONS, Facts, Term, post_order
 from eqsat.graph.dtypes import DType
 from eqsat.rule import FLOATS
 
-REDUCING = frozenset((*REDUCTIONS, "weighted_sum"))
+REDUCING = frozenset((*REDUCTIONS, "weighted_sum", "contract"))
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,8 @@ class Form:
     def contraction(self, term: Term) -> tuple[Term, Term] | None:
         """The two factors of a sum of products, beneath casts to the sum's dtype."""
         if term.op == "contract":
-            return term.args[1], term.args[2]  # type: ignore[return-value]
+            left, right = term.children
+            return self.beneath_cast(left), self.beneath_cast(right)
         if term.op != "reduce_sum":
             return None
         product = term.args[1]
@@ -76,21 +77,6 @@ class Form:
         return term
 
 
-def expand_weighted_sums(term: Term) -> Term:
-    """weighted_sum_S(s, r) as  sum_S exp(s - max_S s) * r,  for kernels that hold S in the tile."""
-
-    def expand(sub: Term, children: tuple[Term, ...]) -> Term:
-        if sub.op != "weighted_sum":
-            return with_children(sub, children)
-        mask = sub.args[0]
-        s, r = children
-        weight = Term("exp_difference", s, Term("reduce_max", mask, s))
-        body = weight if r.op == "literal" and r.args[0] == 1.0 else Term("mul", weight, r)
-        return Term("reduce_sum", mask, body)
-
-    return rebuild(term, expand)
-
-
 def form(stored: Iterable[Stored], facts: Facts) -> Form:
     """The normal form of a kernel that computes and stores those values."""
     stored = tuple(stored)
@@ -105,7 +91,9 @@ def form(stored: Iterable[Stored], facts: Facts) -> Form:
         if key in below:
             return below[key]
         nonlocal nested
-        if term.op not in REDUCING and term.op != "contract":
+        if term.op == "scan_sum":
+            nested |= term.args[0]  # type: ignore[operator]
+        if term.op not in REDUCING:
             result = max((visit(child, bound) for child in term.children), default=0)
         else:
             mask = term.args[0]

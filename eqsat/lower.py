@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from eqsat.algebra import REDUCTIONS, Read, Term, post_order
-from eqsat.form import REDUCING, Form, Stored, expand_weighted_sums, form
+from eqsat.form import REDUCING, Form
 from eqsat.graph.dtypes import DType
 from eqsat.graph.index import Affine, row_major
 from eqsat.kernel import (
@@ -21,6 +21,7 @@ from eqsat.kernel import (
     Phase,
     Position,
     Reduce,
+    Scan,
     Statement,
     Store,
     Update,
@@ -48,11 +49,6 @@ def lower(
     rules: tuple[str, ...] = (),
 ) -> Kernel:
     """The kernel that computes and stores the values under the schedule."""
-    if not schedule.chunks:
-        made = form(
-            [Stored(o.buffer, expand_weighted_sums(o.term), o.names, o.dtype) for o in made.stored],
-            made.facts,
-        )
     return _Lowering(name, made, schedule, buffers, spec, rules).run()
 
 
@@ -78,7 +74,12 @@ class _Lowering:
         return Axis(name, extent, min(tile, extent))
 
     def run(self) -> Kernel:
-        streamed = tuple(n for n in self.form.reduced if n in self.schedule.chunks)
+        carried = 0
+        for term in self.form.phase:
+            if term.op == "weighted_sum":  # held in the tile it is a stream of one chunk
+                carried |= term.args[0]  # type: ignore[operator]
+        must = self.facts.universe.members(carried)
+        streamed = tuple(n for n in self.form.reduced if n in self.schedule.chunks or n in must)
         phases = self._streams(streamed) if streamed else [self._straight()]
         inner = [n for n in (*self.form.reduced, *self.form.nested) if n not in streamed]
         used: dict[str, None] = {}
@@ -161,8 +162,11 @@ class _Lowering:
             expression = term.args[0]
             assert isinstance(expression, Affine)
             return Position(name, dtype, indices, expression)
-        if term.op in REDUCING or term.op == "contract":
+        if term.op in REDUCING:
             return self._reduction(term, name, dtype, indices)
+        if term.op == "scan_sum":
+            (along,) = self.facts.universe.members(term.args[0])  # type: ignore[arg-type]
+            return Scan(name, dtype, indices, "sum", along, *arguments)
         return Map(name, dtype, indices, term.op, arguments)
 
     def _load(

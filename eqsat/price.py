@@ -35,6 +35,20 @@ class Price:
 
 
 @dataclass(frozen=True)
+class Blocking:
+    """What a schedule settles besides grid tiles, an array entry for each choice.
+
+    chunks: streamed extents of reduced names; threads of a tile; stages in flight; staged: whether
+    operands of contractions lie in memory that the whole tile shares.
+    """
+
+    chunks: Mapping[str, Array]
+    threads: Array
+    stages: Array
+    staged: bool
+
+
+@dataclass(frozen=True)
 class Contraction:
     """A sum of products by names: batch, rows, columns, summed; and the operand dtypes."""
 
@@ -90,9 +104,15 @@ class Pricer:
             or self.spec.target in operation.native_implementation
         ]
 
-    def price(self, form: Form, tiles: Mapping[str, Array], threads: Array | None = None) -> Price:
-        """Predicted seconds of one launch for each choice of tile extents of the grid names."""
-        return _Pricing(self, form, tiles, threads).run()
+    def price(
+        self, form: Form, tiles: Mapping[str, Array], blocking: Blocking | None = None
+    ) -> Price:
+        """Predicted seconds of one launch for each choice of tile extents of the grid names.
+
+        Without blocking, contractions are taken to use the best operation of the spec, and limits
+        on fast memory are left to the schedule's own search.
+        """
+        return _Pricing(self, form, tiles, blocking).run()
 
     def rates(self, op: str, dtype: str) -> list[tuple[str, float]]:
         """(unit, seconds an element) of an elementwise operation on the whole device."""
@@ -107,12 +127,21 @@ class Pricer:
 
 class _Pricing:
     def __init__(
-        self, pricer: Pricer, form: Form, tiles: Mapping[str, Array], threads: Array | None
+        self,
+        pricer: Pricer,
+        form: Form,
+        tiles: Mapping[str, Array],
+        blocking: Blocking | None,
     ) -> None:
         self.pricer, self.form, self.spec = pricer, form, pricer.spec
         self.tiles = tiles
-        self.threads = threads
-        self.shape = np.ones(1) if not tiles else np.ones_like(next(iter(tiles.values())))
+        self.blocking = blocking
+        if blocking is not None:
+            self.shape = np.ones_like(blocking.threads)
+        else:
+            self.shape = np.ones(1) if not tiles else np.ones_like(next(iter(tiles.values())))
+        self.chunks = blocking.chunks if blocking is not None else {}
+        self.shared = np.zeros_like(self.shape)
         universe = form.facts.universe
         self.bit = {name: universe.mask([name]) for name in form.grid}
         self.count = {n: np.ceil(universe.extents[n] / tiles[n]) for n in form.grid}
@@ -140,7 +169,10 @@ class _Pricing:
         """Points of an index set that lie in one tile."""
         total = self.shape
         for name in self.form.facts.universe.members(mask):
-            total = total * (self.tiles[name] if name in self.bit else self.form.extents[name])
+            if name in self.bit:
+                total = total * self.tiles[name]
+            else:
+                total = total * self.chunks.get(name, self.form.extents[name])
         return total
 
     def charge(self, unit: str, seconds: Array) -> None:
@@ -161,7 +193,7 @@ class _Pricing:
         mask = facts.free(term)
         if term.op in {"read", "gather"}:
             self._read(term, mask)
-        elif term.op in REDUCING or term.op == "contract":
+        elif term.op in REDUCING:
             self._reduction(term, mask)
         elif term.op not in FREE_OPS and not self._inside_contraction(term):
             self._elementwise(term.op, term, mask)
@@ -176,10 +208,11 @@ class _Pricing:
             found: set[Term] = set()
             for term in self.form.terms:
                 factors = self.form.contraction(term)
-                if factors and term.op == "reduce_sum":
-                    product = term.args[1]
-                    assert isinstance(product, Term)
-                    found.add(product)
+                if factors:
+                    product = term
+                    if term.op == "reduce_sum":
+                        product = term.children[0]
+                        found.add(product)
                     found |= {
                         child
                         for child, factor in zip(product.children, factors, strict=True)
@@ -190,6 +223,7 @@ class _Pricing:
 
     def _elementwise(self, op: str, term: Term, mask: int) -> None:
         dtype = self.form.facts.dtype(term.children[0] if term.children else term).name
+        op = {"scan_sum": "add"}.get(op, op)
         if op == "position":
             op, dtype = "add", "int64"
         work = self.points(mask) * self.times(mask)
@@ -248,7 +282,7 @@ class _Pricing:
         unit, latency = "fma", np.zeros_like(self.shape)
         operation = self._named_operation(found)
         candidates = self.pricer.matrix_operations(self.form, found)
-        if found.term.op == "contract":
+        if found.term.op == "contract" or self.blocking is not None:
             candidates = [operation] if operation else []
         for candidate in candidates:
             seconds, overhead = self._matrix_seconds(candidate, found, work)
@@ -259,9 +293,24 @@ class _Pricing:
                 latency = overhead if operation else np.where(better, overhead, latency)
         self.charge(unit, best)
         self.extra_latency = self.extra_latency + latency
+        self._stage_operands(found)
         for side in (found.left, found.right):
             if unit != "fma" and side.op not in {"read", "literal"}:
                 self._keep(self.form.facts.free(side), self.form.facts.dtype(side).itemsize)
+
+    def _stage_operands(self, found: Contraction) -> None:
+        """Shared memory that operands take, or the repeated reads where nothing is staged."""
+        if self.blocking is None or not self.pricer.overlap:
+            return
+        for side in (found.left, found.right):
+            facts = self.form.facts
+            mask, itemsize = facts.free(side), facts.dtype(side).itemsize
+            if self.blocking.staged:
+                held = self.tile_points(mask) * itemsize * self.blocking.stages
+                self.shared = self.shared + held
+            else:
+                again = self.points(mask) * self.times(mask) * itemsize
+                self.traffic = self.traffic + again * np.sqrt(self.blocking.threads)
 
     def _named_operation(self, found: Contraction) -> ParallelOperation | None:
         name = found.term.args[3] if found.term.op == "contract" else ""
@@ -295,13 +344,17 @@ class _Pricing:
             tiles = tiles * self.count[name]
         waves = np.ceil(tiles / spec.processors)
         imbalance = waves * spec.processors / tiles
-        parts: dict[str, Array] = {name: value * imbalance for name, value in self.units.items()}
+        busy = self._busy(tiles)
+        parts = {name: value * imbalance / busy for name, value in self.units.items()}
         compute = np.zeros_like(self.shape)
         for value in parts.values():
             compute = np.maximum(compute, value) if self.pricer.overlap else compute + value
         cache_bw = pricer.cache.sustained_gb_per_s * 1e9
-        parts["dram"] = self.shape * self.dram_bytes / (pricer.dram.sustained_gb_per_s * 1e9)
-        per_core = cache_bw / spec.processors * np.minimum(tiles, spec.processors)
+        dram_bw = pricer.dram.sustained_gb_per_s * 1e9
+        alone = pricer.dram.bandwidth_per_processor_gb_per_s * 1e9 or dram_bw
+        drawn = np.minimum(dram_bw, alone * np.minimum(tiles, spec.processors)) * np.sqrt(busy)
+        parts["dram"] = self.dram_bytes / drawn
+        per_core = cache_bw / spec.processors * np.minimum(tiles, spec.processors) * np.sqrt(busy)
         parts[pricer.cache.name] = self.traffic / per_core
         spill = self.scratch > pricer.private.size_bytes
         level = np.where(spill, cache_bw, pricer.private.sustained_gb_per_s * 1e9)
@@ -311,7 +364,7 @@ class _Pricing:
             parts["scratch"] = self.scratch_traffic / level * imbalance
         memory = np.maximum(parts["dram"], parts[pricer.cache.name])
         step = self._tile_latency()
-        parts["latency"] = step * np.ceil(tiles / self._resident(tiles)) + self.extra_latency
+        parts["latency"] = step * np.ceil(tiles / self._resident()) + self.extra_latency
         launch = (spec.graph_launch_latency_us or spec.launch_latency_us) * 1e-6
         parts["launch"] = self.shape * launch
         if self.pricer.overlap:
@@ -330,12 +383,44 @@ class _Pricing:
         cycles = self.pricer.dram.latency_cycles + phases * self.pricer.cache.latency_cycles
         return self.shape * cycles / self.spec.cycles_per_s
 
-    def _resident(self, tiles: Array) -> Array:
-        """Tiles in flight at once on the device."""
+    def _resident(self) -> Array:
+        """Tiles in flight at once on the device: as many as threads and memory of each allow."""
+        processors = self.shape * self.spec.processors
+        if not self.pricer.overlap:
+            return processors
         group = self.spec.group(self.spec.tile_group)
-        return self.shape * self.spec.processors * (min(group.max_resident, 4) if self.pricer.overlap else 1)
+        limit = self.shape * group.max_resident
+        if self.blocking is not None:
+            threads = self.spec.group("thread").max_resident
+            limit = np.minimum(limit, np.floor(threads / self.blocking.threads))
+            registers = self.spec.memory("registers").size_bytes
+            held = 2 * self.scratch + 128 * self.blocking.threads
+            limit = np.minimum(limit, np.floor(registers / held))
+            if self.blocking.staged:
+                room = self.spec.memory("shared").size_bytes
+                limit = np.minimum(limit, np.floor(room / np.maximum(self.shared, 1024)))
+        return processors * np.maximum(limit, 1)
 
     def _refuse_oversized(self) -> None:
-        """Tile values live in registers: they must fit those of one processor."""
-        registers = self.spec.memory("registers").size_bytes
-        self.refused["registers"] = self.scratch > registers / 2
+        """Tile values live in registers, staged operands in shared memory; both have limits."""
+        registers = self.spec.memory("registers")
+        if self.blocking is None:
+            self.refused["registers"] = self.scratch > registers.size_bytes / 2
+            return
+        largest = self.shape * 0
+        for term in self.form.terms:
+            if term.op not in {"literal", "position"} and term not in self._absorbed:
+                size = self.tile_points(self.form.facts.free(term))
+                largest = np.maximum(largest, size * self.form.facts.dtype(term).compute.itemsize)
+        if self.blocking.staged:
+            self.refused["shared"] = self.shared > self.spec.memory("shared").limit_per_group_bytes
+        each = registers.limit_per_group_bytes * 0.6
+        held = self.scratch + 2 * largest
+        self.refused["registers"] = held > each * self.blocking.threads
+
+    def _busy(self, tiles: Array) -> Array:
+        """The part of the device's arithmetic that the threads in flight keep busy."""
+        if self.blocking is None or not self.pricer.overlap:
+            return self.shape
+        inside = np.minimum(tiles, self._resident()) / self.spec.processors * self.blocking.threads
+        return np.minimum(1.0, inside / 512)

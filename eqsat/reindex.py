@@ -92,7 +92,7 @@ class _Pusher:
             inner, body = term.args
             assert isinstance(inner, Renaming) and isinstance(body, Term)
             return self.push(push(inner, body, self.facts), at)
-        if term.op in REDUCING or term.op == "contract":
+        if term.op in REDUCING:
             return self._push_reduction(term, at)
         return with_children(term, tuple(self.push(child, at) for child in term.children))
 

@@ -225,7 +225,7 @@ def saturate(
         frozen = as_written(roots, universe)
         frozen.note = answer["error"]
     else:
-        frozen = _thaw(answer, ops, table, universe, terms, numbers, roots)
+        frozen = thaw(answer, ops, table, universe, terms, numbers, roots)
         frozen.saturated = not answer["changed"]
         frozen.fired = _by_rule(answer["fired"], rules)
     frozen.seconds = time.monotonic() - started
@@ -252,7 +252,7 @@ def _by_rule(fired: dict[str, int], rules: tuple[Rule, ...]) -> dict[str, int]:
     return counts
 
 
-def _thaw(
+def thaw(
     answer: dict[str, Any],
     ops: dict[str, tuple[str, ...]],
     table: AtomTable,
@@ -261,6 +261,7 @@ def _thaw(
     numbers: dict[Term, int],
     roots: tuple[Term, ...],
 ) -> FrozenEGraph:
+    """The e-graph that a worker's answer describes."""
     rows = answer["rows"]
     opaque = {"read", "gather", "position", "reindex"}
     nodes: dict[int, list[ENode]] = {}

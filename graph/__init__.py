@@ -158,7 +158,7 @@ from eqsat.graph.nn import (
     silu,
     softmax,
 )
-from eqsat.graph.tensor import Tensor
+from eqsat.graph.tensor import Tensor, composition
 
 __all__ = [
     "DType",
@@ -193,6 +193,7 @@ __all__ = [
     "broadcast_to",
     "ceil",
     "clip",
+    "composition",
     "compute",
     "concat",
     "constant",

@@ -1,13 +1,12 @@
 """Builders of single primitives: every node of a graph is made by `build`."""
 
-import re
 from collections.abc import Mapping, Sequence
-from keyword import iskeyword
 from typing import Any
+from typing import cast as cast_type
 
 import numpy as np
 
-from eqsat.errors import DTypeError, IdentifierError, ShapeError
+from eqsat.errors import DTypeError, ShapeError
 from eqsat.graph import movement
 from eqsat.graph.dtypes import (
     DType,
@@ -18,12 +17,11 @@ from eqsat.graph.dtypes import (
     result_type,
 )
 from eqsat.graph.index import Affine
+from eqsat.graph.names import check_identifier
 from eqsat.graph.ops import OPS, Given
 from eqsat.graph.tensor import Coordinate, Tensor, current_label
 
 TensorLike = Tensor | Coordinate | np.ndarray | np.generic | Scalar
-
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
 
 
 def build(
@@ -36,6 +34,9 @@ def build(
     """One node, its shape and dtype by the rules of the op table."""
     row = OPS[op]
     attributes = attributes or {}
+    for x in operands:
+        if not isinstance(x, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DTypeError(f"{op}: got a {type(x).__name__}, not a tensor. Use constant() first.")
     assert len(operands) == row.arity, f"{op} takes {row.arity} operands"
     given = Given(shape, dtype)
     result_dtype = row.dtype(op, operands, attributes, given)
@@ -52,17 +53,6 @@ def input(name: str, shape: int | Sequence[int], dtype: DTypeLike = "float32") -
     check_identifier(name)
     shape = movement.normalise_shape(shape, f"input {name}")
     return build("input", (), {"name": str(name)}, shape, as_dtype(dtype))
-
-
-def check_identifier(name: object) -> None:
-    """Raise IdentifierError unless the name may stand in generated source."""
-    if type(name) is not str or not _IDENTIFIER.fullmatch(name) or iskeyword(name):
-        shown = repr(name)
-        shown = shown if len(shown) <= 80 else shown[:77] + "..."
-        raise IdentifierError(
-            f"input name {shown} is no plain identifier. Use 1 to 64 ASCII letters, digits and "
-            f"underscores, not starting with a digit, and no Python keyword."
-        )
 
 
 def constant(value: Any, dtype: DTypeLike | None = None) -> Tensor:
@@ -137,8 +127,9 @@ def is_scalar(value: Any) -> bool:
 def plain_scalar(value: Any) -> Scalar:
     """The Python scalar of the same value."""
     if isinstance(value, np.generic):
-        plain = value.item()
-        value = plain if isinstance(plain, bool | int | float) else float(value)  # bfloat16
+        scalar = cast_type(Any, value)
+        plain: Any = scalar.item()
+        return plain if isinstance(plain, bool | int | float) else float(scalar)  # bfloat16
     return value
 
 
@@ -258,7 +249,7 @@ def gather(
 
 
 __all__ = [
-    "TensorLike", "as_tensor", "broadcast", "build", "cast", "check_identifier", "constant",
+    "TensorLike", "as_tensor", "broadcast", "build", "cast", "constant",
     "elementwise", "expand", "gather", "input", "iota", "is_scalar", "plain_scalar", "promote",
     "select", "view",
 ]  # fmt: skip

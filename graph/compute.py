@@ -124,13 +124,13 @@ class Index(Coordinate):
     __rmul__ = __mul__
 
     def __floordiv__(self, other: Any) -> Any:
-        if _is_integer(other) and int(other) > 0:
+        if _is_integer(other):
             quotient = affine.floordiv(self.expression, int(other), self.scope.extents)
             return Index(quotient, self.scope)
         return elementwise.floor_divide(self, other)
 
     def __mod__(self, other: Any) -> Any:
-        if _is_integer(other) and int(other) > 0:
+        if _is_integer(other):
             return Index(affine.mod(self.expression, int(other), self.scope.extents), self.scope)
         return elementwise.remainder(self, other)
 

@@ -99,7 +99,7 @@ def vecdot(x1: TensorLike, x2: TensorLike, /, *, axis: int = -1) -> Tensor:
         )
     for x in (a, b):
         normalise_axis(axis, x.ndim, "vecdot", str(x))
-    labels = []
+    labels: list[Labels] = []
     for x in (a, b):
         names = list(_batch(x.ndim))
         names[axis] = "k"

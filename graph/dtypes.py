@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
@@ -101,7 +102,7 @@ def finfo(dtype: DTypeLike) -> FInfo:
     dtype = as_dtype(dtype)
     if dtype.kind != "float":
         raise DTypeError(f"finfo: {dtype} is no floating dtype. Use iinfo for integers.")
-    limits = ml_dtypes.finfo(dtype.numpy)
+    limits = cast(Any, ml_dtypes.finfo(dtype.numpy))
     return FInfo(
         dtype,
         8 * dtype.itemsize,

@@ -127,9 +127,8 @@ def _last_uses(
     """For each place in the order, the values that no later node reads."""
     place: dict[Tensor, int] = {}
     for at, node in enumerate(order):
-        for x in node.operands:
-            for read in (x, *_factors(x, streamed)):
-                place[read] = at
+        if node not in streamed:
+            place.update(dict.fromkeys(_reads(node, streamed), at))
     kept = set(outputs)
     last: dict[int, list[Tensor]] = {}
     for node, at in place.items():
@@ -165,12 +164,16 @@ def _streamed_products(
     return streamed
 
 
-def _factors(node: Tensor, streamed: Mapping[Tensor, Sequence[Tensor]]) -> list[Tensor]:
-    """The values that a streamed node reads, through other streamed nodes."""
-    read: list[Tensor] = []
-    for x in streamed.get(node, ()):
-        read += [x, *_factors(x, streamed)]
-    return read
+def _reads(node: Tensor, streamed: Mapping[Tensor, Sequence[Tensor]]) -> set[Tensor]:
+    """The operands of a node, and those of the streamed nodes among them."""
+    reads: set[Tensor] = set()
+    pending = list(node.operands)
+    while pending:
+        x = pending.pop()
+        if x not in reads:
+            reads.add(x)
+            pending += streamed.get(x, ())
+    return reads
 
 
 def _sum_of_products(
@@ -204,9 +207,16 @@ def _sum_of_products(
 
 
 def _leaves(node: Tensor, streamed: Mapping[Tensor, Sequence[Tensor]]) -> list[Tensor]:
-    if node.op == "mul" and node in streamed:
-        return [leaf for x in node.operands for leaf in _leaves(x, streamed)]
-    return [node]
+    """The factors of a product of streamed products, in order."""
+    leaves: list[Tensor] = []
+    pending = [node]
+    while pending:
+        x = pending.pop()
+        if x.op == "mul" and x in streamed:
+            pending += reversed(x.operands)
+        else:
+            leaves.append(x)
+    return leaves
 
 
 def _factor(

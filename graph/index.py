@@ -188,7 +188,7 @@ def within(
 
 def open_grid(names: list[str], extents: Mapping[str, int]) -> dict[str, np.ndarray]:
     """For each name its values, shaped so that they broadcast to the grid in order of `names`."""
-    grid = {}
+    grid: dict[str, np.ndarray] = {}
     for axis, name in enumerate(names):
         shape = [1] * len(names)
         shape[axis] = extents[name]

@@ -15,7 +15,7 @@ from eqsat.graph.tensor import Coordinate, Tensor
 def read(x: Tensor, key: Any, fill: Scalar | None = None) -> Tensor:
     """x at a key of integers, slices, None and Ellipsis; or at one integer tensor; or, inside
     `compute`, at index expressions (with `fill` where they leave x)."""
-    parts = key if isinstance(key, tuple) else (key,)
+    parts = movement.key_parts(key)
     for part in parts:
         if isinstance(part, Coordinate):
             return part.read(x, parts, fill)

@@ -6,7 +6,7 @@ A map says, for each dimension of the operand, which coordinate is read for the 
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import SupportsIndex
+from typing import Any, SupportsIndex, cast
 
 from eqsat.errors import ShapeError
 from eqsat.graph.index import (
@@ -172,9 +172,14 @@ def slice_axis(n: int, key: slice) -> tuple[int, int, int]:
 BasicKey = SupportsIndex | slice | None
 
 
-def expand_ellipsis(key: object, ndim: int, what: str) -> list[object]:
+def key_parts(key: Any) -> tuple[Any, ...]:
+    """The entries of an index key."""
+    return cast(tuple[Any, ...], key) if isinstance(key, tuple) else (key,)
+
+
+def expand_ellipsis(key: Any, ndim: int, what: str) -> list[object]:
     """The key as a list with one entry per axis (None entries, which add an axis, apart)."""
-    parts: list[object] = list(key) if isinstance(key, tuple) else [key]
+    parts = key_parts(key)
     dots = [at for at, part in enumerate(parts) if part is Ellipsis]
     given = sum(part is not None and part is not Ellipsis for part in parts)
     if len(dots) > 1 or given > ndim:
@@ -218,11 +223,11 @@ def wrap_index(at: int, n: int, axis: int, what: str) -> int:
     return at % n
 
 
-def normalise_axis(axis: int, ndim: int, op: str, what: str) -> int:
+def normalise_axis(axis: Any, ndim: int, op: str, what: str) -> int:
     """The axis counted from the front; ShapeError outside the dimensions."""
     if not isinstance(axis, SupportsIndex) or isinstance(axis, bool):
         raise ShapeError(f"{op}: axis {axis!r} of {what} is no integer. Give an axis number.")
-    if not -ndim <= axis < ndim:
+    if not -ndim <= int(axis) < ndim:
         limit = f"Use {-ndim} to {ndim - 1}." if ndim else "A 0-d tensor has no axes."
         raise ShapeError(f"{op}: axis {axis} is outside {what} of {ndim} dimensions. {limit}")
     return int(axis) % ndim
@@ -243,7 +248,7 @@ def normalise_axes(
 
 def normalise_shape(shape: int | Sequence[int], op: str) -> Shape:
     """The shape as a tuple of non-negative ints."""
-    given = (shape,) if isinstance(shape, SupportsIndex) else tuple(shape)
+    given: tuple[Any, ...] = (shape,) if isinstance(shape, SupportsIndex) else tuple(shape)
     for n in given:
         if not isinstance(n, SupportsIndex) or isinstance(n, bool) or int(n) < 0:
             raise ShapeError(

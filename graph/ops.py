@@ -60,7 +60,7 @@ BITS = ("bool", "int", "uint")
 BOOL = ("bool",)
 ANY = ("bool", "int", "uint", "float")
 
-_KIND_WORDS = {
+_KIND_WORDS: dict[tuple[str, ...], str] = {
     FLOAT: "floating dtypes",
     INTEGER: "integer dtypes",
     NUMERIC: "numeric dtypes",
@@ -95,8 +95,8 @@ def _reduced_shape(op: str, operands: Sequence[Typed], attributes: Attributes, _
     empty = [axis for axis in axes if operand.shape[axis] == 0]
     if empty and op in ("reduce_max", "reduce_min"):
         raise ShapeError(
-            f"{op}: axis {empty[0]} of {operand} is empty and an empty maximum or minimum has no "
-            f"value. Reduce over an axis of at least 1 position."
+            f"{op.removeprefix('reduce_')}: axis {empty[0]} of {operand} is empty and an empty "
+            f"maximum or minimum has no value. Reduce over an axis of at least 1 position."
         )
     return tuple(n for axis, n in enumerate(operand.shape) if axis not in axes)
 

@@ -31,7 +31,7 @@ Axis = int | Sequence[int] | None
 
 def reduce(op: str, x: Tensor, axis: Axis, keepdims: bool = False) -> Tensor:
     """One of the primitives reduce_sum, reduce_prod, reduce_max, reduce_min over the axes."""
-    axes = tuple(sorted(normalise_axes(axis, x.ndim, op, str(x))))
+    axes = tuple(sorted(normalise_axes(axis, x.ndim, op.removeprefix("reduce_"), str(x))))
     result = build(op, (x,), {"axes": axes}) if axes else x
     if keepdims:
         kept = tuple(1 if d in axes else n for d, n in enumerate(x.shape))
@@ -92,7 +92,7 @@ def all(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
 
 
 def _logical(op: str, x: Tensor, axis: Axis, keepdims: bool, empty: bool) -> Tensor:
-    axes = normalise_axes(axis, x.ndim, op, str(x))
+    axes = normalise_axes(axis, x.ndim, "any or all", str(x))
     if product(x.shape[d] for d in axes) == 0:
         ones = [1 if d in axes else n for d, n in enumerate(x.shape)]
         shape = ones if keepdims else [n for d, n in enumerate(x.shape) if d not in axes]

@@ -5,7 +5,7 @@ An operator means the function of the same name in `eqsat.graph`, as the array A
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -15,13 +15,18 @@ from typing import Any, NoReturn
 
 from eqsat.errors import ShapeError, UnsupportedError
 from eqsat.graph.dtypes import DType, Scalar
+from eqsat.graph.names import check_identifier
 
 _label: ContextVar[str] = ContextVar("eqsat_label", default="")
 
 
 @contextmanager
-def composition(name: str) -> Iterator[None]:
-    """Label the nodes built inside with the composite function `name`; nests as "outer/inner"."""
+def composition(name: str) -> Generator[None]:
+    """Label the nodes built inside with the composite function `name`; nests as "outer/inner".
+
+    IdentifierError unless the name is a plain identifier.
+    """
+    check_identifier(name, "composition name")
     outer = _label.get()
     token = _label.set(f"{outer}/{name}" if outer else name)
     try:
@@ -31,7 +36,7 @@ def composition(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def weak_composition(name: str) -> Iterator[None]:
+def weak_composition(name: str) -> Generator[None]:
     """As `composition`, but only where no other label is set."""
     token = _label.set(_label.get() or name)
     try:

@@ -284,6 +284,17 @@ def column_reduce(m: int, n: int, k: int, tiles: Tiles = TILES) -> Sample:
     return Sample(kernel, {"x": a}, {"y": wide(a).sum(0)})
 
 
+def row_reduction(dtype: DType, monoid: str, shape: tuple[int, int]) -> Kernel:
+    """y[i] = monoid_j x[i,j] for any dtype"""
+    x, y = buffers(dtype, x=shape, y=shape[:1])
+    b = Body(dtype)
+    b.load("a", "i j", at(x, "i", "j"))
+    b.reduce("s", "i", monoid, "j", "a")
+    phase = b.phase(Store(at(y, "i"), "s"))
+    grid, inner = (Axis("i", shape[0], TILES[0]),), (Axis("j", shape[1], shape[1]),)
+    return Kernel(f"row_{monoid}", (x, y), grid, inner, (phase,))
+
+
 def integer_reduce(m: int, n: int, k: int, tiles: Tiles = TILES) -> Sample:
     """y[i] = (sum_j x[i,j]) // (min_j x[i,j]) in wrapping int32, streamed over two axes"""
     x, y = buffers(int32, x=(m, n, k), y=(m,))

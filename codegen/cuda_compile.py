@@ -1,0 +1,136 @@
+"""CUDA C++ to cubin through NVRTC, which needs no GPU; registers and spills from its log.
+
+The library is found in the pip packages (`nvidia.cu13`, `nvidia.cuda_nvrtc`), else in the system's
+CUDA; CuPy uses the same files.
+"""
+
+import ctypes
+import ctypes.util
+import importlib.util
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from eqsat.errors import CompileError, UnsupportedError
+
+OPTIONS = ("-std=c++17", "--ptxas-options=-v")
+
+
+@dataclass(frozen=True)
+class Cubin:
+    """A compiled kernel: the ELF image, the compiler's log, and what each thread and block takes.
+
+    `spills` are bytes of spill stores and loads; `shared_bytes` is static shared memory only.
+    """
+
+    data: bytes
+    log: str
+    registers: int
+    spills: int
+    shared_bytes: int
+
+
+def compile_cubin(source: str, arch: str, rules: Sequence[str] = ()) -> Cubin:
+    """Compile for an architecture such as sm_90a.
+
+    Raises CompileError with the numbered source, the log and the rules that led to the kernel;
+    UnsupportedError where there is no NVRTC.
+    """
+    library = _library()
+    program = ctypes.c_void_p()
+    _check(
+        library,
+        library.nvrtcCreateProgram(
+            ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None
+        ),
+    )
+    try:
+        options = [option.encode() for option in (f"-arch={arch}", *OPTIONS)]
+        array = (ctypes.c_char_p * len(options))(*options)
+        status = library.nvrtcCompileProgram(program, len(options), array)
+        log = _text(library, program, "ProgramLog").decode(errors="replace").rstrip("\0\n")
+        if status:
+            raise CompileError(_complaint(source, arch, log, rules))
+        data = _text(library, program, "CUBIN")
+    finally:
+        library.nvrtcDestroyProgram(ctypes.byref(program))
+    return Cubin(
+        data,
+        log,
+        _number(r"Used (\d+) registers", log),
+        _number(r"(\d+) bytes spill stores", log) + _number(r"(\d+) bytes spill loads", log),
+        _number(r"(\d+) bytes smem", log),
+    )
+
+
+def _number(pattern: str, log: str) -> int:
+    return sum(int(number) for number in re.findall(pattern, log))
+
+
+def _complaint(source: str, arch: str, log: str, rules: Sequence[str]) -> str:
+    lines = source.splitlines()
+    width = len(str(len(lines)))
+    numbered = "\n".join(f"{n:{width}} | {line}" for n, line in enumerate(lines, 1))
+    return (
+        f"NVRTC refused generated source for {arch}; this is a bug of eqsat's CUDA emitter.\n"
+        f"rules that led there: {', '.join(rules) or 'none'}\n{numbered}\n{log}\n"
+        f"Report it with the lines above; EQSAT_DEBUG=3 shows the kernel that was emitted."
+    )
+
+
+def _text(library: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
+    size = ctypes.c_size_t()
+    _check(library, getattr(library, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
+    data = ctypes.create_string_buffer(size.value)
+    _check(library, getattr(library, f"nvrtcGet{what}")(program, data))
+    return data.raw
+
+
+def _check(library: ctypes.CDLL, status: int) -> None:
+    if status:
+        library.nvrtcGetErrorString.restype = ctypes.c_char_p
+        raise CompileError(
+            f"NVRTC failed with {library.nvrtcGetErrorString(status).decode()}. Check that its "
+            f"packages are complete: pip install --force-reinstall nvidia-cuda-nvrtc."
+        )
+
+
+@lru_cache(maxsize=1)
+def _library() -> ctypes.CDLL:
+    """NVRTC, its built-in functions loaded first so that it finds them."""
+    tried = []
+    for path in _candidates():
+        tried.append(str(path))
+        try:
+            for builtins in sorted(path.parent.glob("libnvrtc-builtins.so.*")):
+                ctypes.CDLL(str(builtins))
+            return ctypes.CDLL(str(path))
+        except OSError:
+            continue
+    raise UnsupportedError(
+        f"CUDA kernels need the NVRTC library; none was found (tried: {', '.join(tried) or 'none'}). "
+        f"Install it with: pip install 'eqsat[cuda13]' (or 'eqsat[nvrtc]' to compile without a GPU)."
+    )
+
+
+def _candidates() -> Iterator[Path]:
+    spec = importlib.util.find_spec("nvidia")
+    folders = [Path(place) for place in (spec.submodule_search_locations or [])] if spec else []
+    roots = [os.environ.get(name) for name in ("CUDA_PATH", "CUDA_HOME")]
+    for folder in folders:
+        for part in ("cu13/lib", "cuda_nvrtc/lib"):
+            yield from _libraries(folder / part)
+    for root in (*filter(None, roots), "/usr/local/cuda"):
+        for part in ("lib64", "targets/x86_64-linux/lib"):
+            yield from _libraries(Path(root) / part)
+    name = ctypes.util.find_library("nvrtc")
+    if name:
+        yield Path(name)
+
+
+def _libraries(folder: Path) -> list[Path]:
+    pattern = re.compile(r"libnvrtc\.so\.\d+(\.\d+)*")
+    return [p for p in sorted(folder.glob("libnvrtc.so.*")) if pattern.fullmatch(p.name)]

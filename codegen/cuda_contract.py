@@ -1,0 +1,108 @@
+"""Contractions without a matrix operation: a square of registers, one multiply-add at a time."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from eqsat.codegen.cuda_block import Block, Point, Reader
+from eqsat.codegen.cuda_math import literal, register_type
+from eqsat.codegen.cuda_matrix import multiply
+from eqsat.codegen.cuda_placement import FETCH, INLINE, REGISTERS, SHARED
+from eqsat.codegen.cuda_tiles import Tile, stage
+from eqsat.kernel import Contract
+
+UNROLLED = 2048  # multiply-adds of one thread that are written out; longer sums stay loops
+PARTLY = 8
+
+
+@dataclass(frozen=True)
+class Accumulator:
+    """The registers to add to, laid out over `indices`."""
+
+    array: str
+    indices: tuple[str, ...]
+
+
+def contract(block: Block, c: Contract, target: Accumulator, tiles: dict[str, Tile]) -> None:
+    """Add the contraction to the accumulator: by its operation, or by scalar arithmetic."""
+    matrix = block.placement.matrices.get(c.name)
+    if matrix is not None:
+        multiply(block, matrix, target.array, tiles)
+        return
+    serial = c.name in block.placement.serial
+    over = block.ordered(c.over)
+    readers = [_factor(block, c, name, serial) for name in (c.left, c.right)]
+    block.before_reading([c.left, c.right])
+    loops = _serial_points(block, c, over) if serial else block.points(over)
+    with loops as summed, block.out.block():
+        factors = []
+        for word, name, reader in zip(("left", "right"), (c.left, c.right), readers, strict=True):
+            own = [i for i in block.ordered(block.placement.indices[name]) if i not in over]
+            factors.append((word, own))
+            count = block.register_count(own)
+            block.out.line(f"{register_type(c.dtype)} {word}[{count}];")
+            with block.points(own) as point:
+                at = _joined(summed, point)
+                place = block.register_number(own, point)
+                block.out.line(f"{word}[{place}] = {_masked(block, c, name, reader, at)};")
+        with block.points(c.indices) as point:
+            a, b = (f"{word}[{block.register_number(own, point)}]" for word, own in factors)
+            place = f"{target.array}[{block.register_number(target.indices, point)}]"
+            block.out.line(f"{place} = multiply_add({a}, {b}, {place});")
+
+
+def _joined(a: Point, b: Point) -> Point:
+    return Point({**a.at, **b.at}, {**a.register, **b.register}, a.origin)
+
+
+@contextmanager
+def _serial_points(block: Block, c: Contract, over: list[str]) -> Iterator[Point]:
+    """Plain loops over the summed indices, every thread running through all of the tile."""
+    at, register, depth = {}, {}, 0
+    each = block.register_count(c.indices)
+    for i in reversed(over):
+        each *= _length(block, i)
+    held = any(
+        block.placement.where[name] == REGISTERS and set(over) & set(block.placement.indices[name])
+        for name in (c.left, c.right)
+    )
+    for i in over:
+        number, name = block.index("r", i), block.index("at", i)
+        whole = held or each <= UNROLLED
+        block.out.line("#pragma unroll" if whole else f"#pragma unroll {PARTLY}")
+        block.out.line(f"for (int {number} = 0; {number} < {_length(block, i)}; ++{number}) {{")
+        block.out.depth += 1
+        depth += 1
+        origin = block.frame.origin[i]
+        text = number if origin == "0" else f"{origin} + {number}"
+        block.out.line(f"const int {name} = {text};")
+        at[i], register[i] = name, number
+    yield Point(at, register, block.frame.origin)
+    for _ in range(depth):
+        block.out.depth -= 1
+        block.out.line("}")
+
+
+def _length(block: Block, index: str) -> int:
+    axis = block.axes[index]
+    return min(axis.tile, axis.extent)
+
+
+def _factor(block: Block, c: Contract, name: str, serial: bool) -> Reader:
+    """How to read a factor at any point of the summed indices."""
+    if not serial or block.placement.where[name] in (SHARED, FETCH, INLINE):
+        return block.readers[name]
+    own = block.placement.indices[name]
+    if not block.distribution.spread(i for i in c.over if i in own):
+        return block.readers[name]
+    return stage(block, name, block.ordered(own)).reader(block.placement.dtypes[name])
+
+
+def _masked(block: Block, c: Contract, name: str, reader: Reader, point: Point) -> str:
+    """A factor in the contraction's dtype, zero outside the extents of the summed indices."""
+    saved, block.readers[name] = block.readers[name], reader
+    text = block.converted(name, c.dtype, point)
+    block.readers[name] = saved
+    valid = " && ".join(block.valid([i for i in c.over if i in point.at], point))
+    zeroed = block.placement.where[name] in (SHARED, FETCH)
+    return f"({valid} ? {text} : {literal(c.dtype, 0)})" if valid and not zeroed else text

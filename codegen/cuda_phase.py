@@ -1,0 +1,198 @@
+"""One phase of a kernel: its carries, its loop over chunks with a ring of tiles, its statements."""
+
+from collections.abc import Mapping, Sequence
+
+from eqsat.codegen.cuda_block import Block, Reader
+from eqsat.codegen.cuda_collective import reduce_threads
+from eqsat.codegen.cuda_math import identity, register_type
+from eqsat.codegen.cuda_placement import SHARED
+from eqsat.codegen.cuda_statements import Statements
+from eqsat.codegen.cuda_tiles import Tile, can_copy_async, copy, tile_for
+from eqsat.kernel import Axis, Carry, Contract, Load, Phase, Reduce, Update, store_operands
+
+
+def emit_phase(block: Block, phase: Phase) -> None:
+    """Write a phase; values that later phases see stay in scope."""
+    start = block.shared_bytes
+    if phase.stream:
+        _emit_stream(block, phase)
+    else:
+        body = Statements(block, phase, {})
+        body.emit()
+    if not _tiles_outlive(block, phase):
+        block.shared_bytes = start
+        block.tiles_read = block.tiles_read or block.tiles_written
+
+
+def _tiles_outlive(block: Block, phase: Phase) -> bool:
+    """Whether a later phase reads a tile of this one."""
+    if phase.stream:
+        return False
+    later = block.kernel.phases[block.kernel.phases.index(phase) + 1 :]
+    own = {s.name for s in phase.body if block.placement.where[s.name] == SHARED}
+    readers = {s.name for p in later for s in p.body}
+    stored = {name for p in later for store in p.stores for name in store_operands(store)}
+    return any(own & stored or set(block.placement.users[name]) & readers for name in own)
+
+
+def _emit_stream(block: Block, phase: Phase) -> None:
+    out = block.out
+    partial = partial_carries(block, phase)
+    out.line()
+    for carry in phase.carries:
+        kind, count = register_type(carry.dtype), block.register_count(carry.indices)
+        out.line(f"{kind} {block.value(carry.name)}[{count}];")
+        neutral = identity(carry.monoid, carry.dtype)
+        out.line("#pragma unroll")
+        out.line(f"for (int e = 0; e < {count}; ++e) {block.value(carry.name)}[e] = {neutral};")
+        block.readers[carry.name] = _element_reader(block, carry.name)
+    with out.block():
+        _emit_loop(block, phase, partial)
+    block.tiles_read = True
+    for carry in phase.carries:
+        if carry.name in partial:
+            _combine(block, carry, partial[carry.name])
+
+
+def _emit_loop(block: Block, phase: Phase, partial: Mapping[str, str]) -> None:
+    """The loop over chunks, the phase's tiles before it."""
+    out = block.out
+    tiles, ring = _tiles(block, phase)
+    chunks = 1
+    for axis in phase.stream:
+        chunks *= axis.count
+    if ring:
+        _start_ring(block, phase, tiles, ring, chunks)
+    if block.tiles_written:
+        block.barrier()
+    block.tiles_read = True  # by the chunk before, from the second on
+    with out.block(f"for (int chunk = 0; chunk < {chunks}; ++chunk)"):
+        for name, text in _chunk_origins(block, phase.stream, "chunk").items():
+            out.line(f"const int {name} = {text};")
+        block.define_bases(block.frame, [axis.name for axis in phase.stream])
+        if ring:
+            _advance_ring(block, phase, tiles, ring)
+        body = Statements(block, phase, tiles, ring, partial)
+        body.emit()
+        for carry, update in body.copied_carries():
+            count = block.register_count(block.placement.indices[carry])
+            out.line("#pragma unroll")
+            source, target = block.value(update), block.value(carry)
+            out.line(f"for (int e = 0; e < {count}; ++e) {target}[e] = {source}[e];")
+
+
+def _element_reader(block: Block, name: str) -> Reader:
+    return lambda point: block.element(name, point)
+
+
+def _tiles(block: Block, phase: Phase) -> tuple[dict[str, Tile], set[str]]:
+    """The shared tiles of the phase's loads, and those copied ahead into a ring of stages."""
+    tiles: dict[str, Tile] = {}
+    ring: set[str] = set()
+    for s in phase.body:
+        if isinstance(s, Load) and block.placement.where[s.name] == SHARED:
+            mark, lines = block.shared_bytes, len(block.out.lines)
+            tile = tile_for(block, s, max(phase.stages, 1))
+            if tile.slots > 1 and can_copy_async(block, s, tile):
+                ring.add(s.name)
+            elif tile.slots > 1:
+                block.shared_bytes = mark
+                del block.out.lines[lines:]
+                tile = tile_for(block, s)
+            tiles[s.name] = tile
+    return tiles, ring
+
+
+def _chunk_origins(block: Block, stream: Sequence[Axis], chunk: str) -> dict[str, str]:
+    """The first point of a chunk along each cut axis, the last axis fastest."""
+    origins: dict[str, str] = {}
+    inner = 1
+    total = 1
+    for axis in stream:
+        total *= axis.count
+    for axis in reversed(stream):
+        if axis.count > 1:
+            text = chunk if inner == 1 else f"{chunk} / {inner}"
+            if inner * axis.count < total:
+                text += f" % {axis.count}"
+            scaled = text if axis.tile == 1 else f"{text} * {axis.tile}"
+            origins[block.frame.origin[axis.name]] = scaled
+            inner *= axis.count
+    return origins
+
+
+def _start_ring(
+    block: Block, phase: Phase, tiles: Mapping[str, Tile], ring: set[str], chunks: int
+) -> None:
+    """Define the copy of one chunk ahead, and start the first stages - 1 of them."""
+    out = block.out
+    if block.tiles_read or block.tiles_written:
+        block.barrier()
+    with out.block("auto copy_ahead = [&](int ahead)", ";"):
+        origin = dict(block.frame.origin)
+        renamed = {}
+        for name, text in _chunk_origins(block, phase.stream, "ahead").items():
+            out.line(f"const int {name}_ahead = {text};")
+            renamed[name] = f"{name}_ahead"
+        origin = {i: renamed.get(text, text) for i, text in origin.items()}
+        for s in phase.body:
+            if isinstance(s, Load) and s.name in ring:
+                tile = tiles[s.name]
+                slot = f"{tile.pointer}_ring + ahead % {phase.stages} * {tile.size}"
+                copy(block, s, tile, origin, slot, True)
+    for stage in range(phase.stages - 1):
+        if stage < chunks:
+            out.line(f"copy_ahead({stage});")
+        out.line("commit_copies();")
+    block.tiles_written = False
+
+
+def _advance_ring(block: Block, phase: Phase, tiles: Mapping[str, Tile], ring: set[str]) -> None:
+    """Wait for this chunk, then start the copy that takes the slot of the chunk before."""
+    out, stages = block.out, phase.stages
+    chunks = 1
+    for axis in phase.stream:
+        chunks *= axis.count
+    out.line(f"wait_copies<{stages - 2}>();")
+    block.barrier()
+    out.line(f"if (chunk + {stages - 1} < {chunks}) copy_ahead(chunk + {stages - 1});")
+    out.line("commit_copies();")
+    for name in sorted(ring):
+        tile = tiles[name]
+        slot = f"{tile.pointer}_ring + chunk % {stages} * {tile.size}"
+        out.line(f"const auto* const {tile.pointer} = {slot};")
+
+
+def partial_carries(block: Block, phase: Phase) -> dict[str, str]:
+    """Carries whose threads' parts are combined only after the stream, each with its chunk.
+
+    So where nothing reads the carry in the stream but its own update, with a reduction of the same
+    monoid that spreads over threads: the monoid is associative, and sums are linear in `scale`.
+    """
+    found = {}
+    statements, users = block.placement.statements, block.placement.users
+    for update in (s for s in phase.body if isinstance(s, Update)):
+        chunk = statements.get(update.chunk)
+        spread = isinstance(chunk, Reduce) or (
+            isinstance(chunk, Contract)
+            and not chunk.operation
+            and chunk.name not in block.placement.serial
+        )
+        if not spread or not block.distribution.spread(chunk.over):
+            continue
+        monoid = chunk.monoid if isinstance(chunk, Reduce) else "sum"
+        later = set(users[update.carry]) & {s.name for s in phase.body} == {update.name}
+        stored = {name for store in phase.stores for name in store_operands(store)}
+        alone = users[chunk.name] == (update.name,) and not users[update.name]
+        scaled = not update.scale or monoid == "sum"
+        same = monoid == update.monoid and chunk.dtype.compute == update.dtype.compute
+        if later and alone and scaled and same and update.carry not in stored:
+            found[update.carry] = update.chunk
+    return found
+
+
+def _combine(block: Block, carry: Carry, chunk: str) -> None:
+    over = block.placement.statements[chunk].over
+    count = block.register_count(carry.indices)
+    factors = block.distribution.spread(over)
+    reduce_threads(block, block.value(carry.name), count, carry.monoid, carry.dtype, factors)

@@ -1,0 +1,382 @@
+"""The statements and stores of one phase body, as loops over each thread's registers."""
+
+from collections.abc import Callable, Mapping
+
+from eqsat.codegen.cuda_access import unit_stride, vector_width
+from eqsat.codegen.cuda_block import Block, Point
+from eqsat.codegen.cuda_collective import reduce_threads, scan
+from eqsat.codegen.cuda_contract import Accumulator, contract
+from eqsat.codegen.cuda_math import (
+    apply,
+    cast,
+    combine,
+    identity,
+    literal,
+    narrow,
+    register_type,
+    storage_type,
+    widen,
+)
+from eqsat.codegen.cuda_placement import FETCH, SHARED, store_indices
+from eqsat.codegen.cuda_tiles import Tile, copy, fetch, owns, tile_for
+from eqsat.graph.dtypes import DType, bool_, float64, int64, promote
+from eqsat.kernel import (
+    Access,
+    Contract,
+    Literal,
+    Load,
+    Map,
+    Phase,
+    Position,
+    Reduce,
+    Scan,
+    Statement,
+    Store,
+    Update,
+    operands,
+    store_operands,
+)
+
+Elementwise = Map | Update | Reduce
+
+
+class Statements:
+    """Writes one run of a phase's body; neighbouring elementwise statements share a loop."""
+
+    def __init__(
+        self,
+        block: Block,
+        phase: Phase,
+        tiles: dict[str, Tile],
+        ring: set[str] | None = None,
+        partial: Mapping[str, str] | None = None,
+    ) -> None:
+        self.block = block
+        self.out = block.out
+        self.phase = phase
+        self.tiles = tiles
+        self.ring = ring or set()
+        self.partial = partial or {}
+        self.pending: list[Elementwise] = []
+        self.deferred: dict[str, Contract] = {}
+        self.in_place = {s.name for s in phase.body if isinstance(s, Update) and self.fits(s)}
+
+    def emit(self) -> None:
+        for s in self.phase.body:
+            if isinstance(s, Load) and self.block.placement.where[s.name] == SHARED:
+                self.block.tiles.add(s.name)
+                if s.name in self.ring or not s.access.coordinates:
+                    self.load_tile(s)
+        for s in self.phase.body:
+            self.statement(s)
+        self.flush()
+        for store in self.phase.stores:
+            self.store(store)
+
+    def copied_carries(self) -> list[tuple[str, str]]:
+        """(carry, update) of those whose next value has registers of its own."""
+        return [
+            (s.carry, s.name)
+            for s in self.phase.body
+            if isinstance(s, Update) and s.name not in self.in_place
+        ]
+
+    def fits(self, update: Update) -> bool:
+        """Whether nothing reads the carry once it is updated."""
+        after = self.phase.body[self.phase.body.index(update) + 1 :]
+        read = {name for s in after for name in operands(s)}
+        read |= {name for store in self.phase.stores for name in store_operands(store)}
+        chunk = self.block.placement.statements.get(update.chunk)
+        read |= set(operands(chunk)) if isinstance(chunk, Contract) else set()
+        return update.carry not in read and update.scale != update.carry
+
+    # one statement
+
+    def statement(self, s: Statement) -> None:
+        block = self.block
+        match s:
+            case Literal(dtype=dtype, value=value):
+                text = literal(dtype, value)
+                block.readers[s.name] = lambda point: text
+            case Position():
+                block.readers[s.name] = self.position(s)
+            case Load() if block.placement.where[s.name] == FETCH:
+                block.readers[s.name] = lambda point: fetch(block, s, point)
+            case Load() if block.placement.where[s.name] == SHARED:
+                if s.access.coordinates:
+                    self.flush()
+                    self.load_tile(s)
+            case Load():
+                if {c.value for c in s.access.coordinates} & {p.name for p in self.pending}:
+                    self.flush()
+                self.load(s)
+            case Map() | Reduce():
+                self.add(s)
+            case Scan():
+                self.flush()
+                block.before_reading([s.argument])
+                self.declare(s.name)
+                scan(block, s)
+            case Contract():
+                if self.accumulates(s):
+                    self.deferred[s.name] = s
+                else:
+                    self.flush()
+                    self.declare(s.name, "0")
+                    contract(block, s, self.accumulator(s), self.tiles)
+                    self.finish(s)
+            case Update():
+                self.update(s)
+
+    def position(self, s: Position) -> Callable[[Point], str]:
+        block = self.block
+        wide = s.dtype.itemsize == 8 or block.is_wide(s.expression)
+
+        def read(point: Point) -> str:
+            text = block.affine(s.expression, point, wide)
+            return cast(int64, s.dtype, f"({text})") if s.dtype != int64 else f"({text})"
+
+        return read
+
+    def declare(self, name: str, initial: str = "") -> None:
+        """The registers of a value, and how to read them."""
+        block = self.block
+        kind = register_type(block.placement.dtypes[name])
+        count = block.register_count(block.placement.indices[name])
+        array = block.value(name)
+        self.out.line(f"{kind} {array}[{count}];")
+        if initial:
+            self.out.line("#pragma unroll")
+            self.out.line(f"for (int e = 0; e < {count}; ++e) {array}[e] = {initial};")
+        block.readers[name] = lambda point: block.element(name, point)
+
+    # memory
+
+    def load_tile(self, s: Load) -> None:
+        block = self.block
+        if s.name not in self.tiles:
+            self.tiles[s.name] = tile_for(block, s)
+        tile = self.tiles[s.name]
+        if s.name not in self.ring:
+            if block.tiles_read:
+                block.barrier()
+            copy(block, s, tile, block.frame.origin, tile.pointer, False)
+        block.tiles.add(s.name)
+        block.readers[s.name] = tile.reader(s.dtype)
+
+    def vector(self, access: Access, indices: list[str]) -> tuple[str, int]:
+        """The index along which a thread's registers are contiguous in memory, and how many."""
+        block = self.block
+        for i in indices:
+            held = block.distribution.vector(i)
+            if held > 1 and unit_stride(access, i):
+                buffer = block.kernel.buffer(access.buffer)
+                width = vector_width(access, i, buffer, block.axes, block.placement.indices)
+                width = min(width, held)
+                if width > 1 and held % width == 0:
+                    return i, width
+        return "", 1
+
+    def load(self, s: Load) -> None:
+        block, out = self.block, self.out
+        block.before_reading(operands(s))
+        self.declare(s.name)
+        index, width = self.vector(s.access, block.ordered(s.indices))
+        with block.points(s.indices, steps={index: width}) as point:
+            conditions = [*block.valid(s.indices, point), *block.exists(s.access, point)]
+            condition = " && ".join(conditions)
+            fill = literal(s.dtype, s.fill)
+            if width == 1:
+                value = block.memory_element(s.access, point, s.dtype)
+                text = f"{condition} ? {value} : {fill}" if condition else value
+                out.line(f"{block.element(s.name, point)} = {text};")
+            else:
+                with out.block():
+                    self.load_vector(s, point, index, width, condition)
+
+    def load_vector(self, s: Load, point: Point, index: str, width: int, condition: str) -> None:
+        block, out = self.block, self.out
+        buffer = block.kernel.buffer(s.access.buffer)
+        pack = f"Pack<{storage_type(buffer.dtype)}, {width}>"
+        source = f"{block.buffer(buffer.name)} + {block.address(s.access, point)}"
+        out.line(f"{pack} pack = {{}};")
+        if condition:
+            out.line(f"const bool exists = {condition};")
+        read = f"pack = *reinterpret_cast<const {pack}*>({source});"
+        out.line(f"if (exists) {read}" if condition else read)
+        out.line("#pragma unroll")
+        with out.block(f"for (int e = 0; e < {width}; ++e)"):
+            value = cast(buffer.dtype, s.dtype, widen(buffer.dtype, "pack.item[e]"))
+            fill = literal(s.dtype, s.fill)
+            text = f"exists ? {value} : {fill}" if condition and s.fill else value
+            out.line(f"{block.element(s.name, block.shifted(point, index, 'e'))} = {text};")
+
+    def store(self, store: Store) -> None:
+        block, out = self.block, self.out
+        block.before_reading(store_operands(store))
+        indices = block.ordered(store_indices(block.placement, store))
+        index, width = self.vector(store.access, indices)
+        buffer = block.kernel.buffer(store.access.buffer)
+        owner = owns(block, indices)
+        if owner:
+            out.line(f"if ({owner})")
+        with out.block(), block.points(indices, steps={index: width}) as point:
+            conditions = [*block.valid(indices, point), *block.exists(store.access, point)]
+            if conditions:
+                out.line(f"if ({' && '.join(conditions)})")
+            target = f"{block.buffer(buffer.name)} + {block.address(store.access, point)}"
+            with out.block():
+                if width == 1:
+                    out.line(f"*({target}) = {self.stored(store, buffer.dtype, point)};")
+                    return
+                pack = f"Pack<{storage_type(buffer.dtype)}, {width}>"
+                out.line(f"{pack} pack;")
+                out.line("#pragma unroll")
+                shifted = block.shifted(point, index, "e")
+                value = self.stored(store, buffer.dtype, shifted)
+                out.line(f"for (int e = 0; e < {width}; ++e) pack.item[e] = {value};")
+                out.line(f"*reinterpret_cast<{pack}*>({target}) = pack;")
+
+    def stored(self, store: Store, dtype: DType, point: Point) -> str:
+        source = self.block.placement.dtypes[store.value]
+        text = self.block.read(store.value, point)
+        direct = source == float64 and dtype.name == "float16"  # rounds once
+        return narrow(dtype, text if direct else cast(source, dtype.compute, text))
+
+    # elementwise statements and local reductions
+
+    def add(self, s: Elementwise) -> None:
+        reduced = {p.name for p in self.pending if isinstance(p, Reduce)}
+        if self.pending and (
+            self.span(s) != self.span(self.pending[0]) or reduced & {*operands(s)}
+        ):
+            self.flush()
+        self.pending.append(s)
+
+    def span(self, s: Elementwise) -> frozenset[str]:
+        return frozenset((*s.indices, *s.over) if isinstance(s, Reduce) else s.indices)
+
+    def flush(self) -> None:
+        """Write the waiting statements as one loop, then what they leave to other threads."""
+        group, self.pending = self.pending, []
+        if not group:
+            return
+        block, names = self.block, {s.name for s in group}
+        block.before_reading([name for s in group for name in operands(s)])
+        local = {
+            s.name
+            for s in group
+            if isinstance(s, Map) and set(block.placement.users[s.name]) <= names
+        }
+        for s in group:
+            if isinstance(s, Reduce):
+                self.declare(s.name, identity(s.monoid, s.dtype))
+            elif isinstance(s, Update) and s.name in self.in_place:
+                block.aliases[s.name] = s.carry
+                block.readers[s.name] = self.alias_reader(s.name)
+            elif s.name not in local:
+                self.declare(s.name)
+        with block.points(self.span(group[0])) as point:
+            for s in group:
+                text = self.expression(s, point)
+                if s.name in local:
+                    variable = block.value(s.name)
+                    self.out.line(f"const {register_type(s.dtype)} {variable} = {text};")
+                    block.readers[s.name] = self.constant(variable)
+                else:
+                    self.out.line(f"{block.element(s.name, point)} = {text};")
+        for s in group:
+            if isinstance(s, Reduce):
+                self.finish(s)
+
+    def constant(self, text: str) -> Callable[[Point], str]:
+        return lambda point: text
+
+    def alias_reader(self, name: str) -> Callable[[Point], str]:
+        return lambda point: self.block.element(name, point)
+
+    def expression(self, s: Elementwise, point: Point) -> str:
+        block = self.block
+        if isinstance(s, Map):
+            dtypes = [block.placement.dtypes[name] for name in s.arguments]
+            texts = [block.read(name, point) for name in s.arguments]
+            if s.op != "cast":
+                wanted = operand_dtypes(s.op, dtypes, s.dtype)
+                pairs = zip(dtypes, wanted, texts, strict=True)
+                texts = [cast(source, target.compute, text) for source, target, text in pairs]
+                dtypes = wanted
+            return apply(s.op, dtypes, texts, s.dtype)
+        if isinstance(s, Reduce):
+            value = block.converted(s.argument, s.dtype, point)
+            valid = " && ".join(block.valid(s.over, point))
+            if valid:
+                value = f"({valid} ? {value} : {identity(s.monoid, s.dtype)})"
+            return combine(s.monoid, block.element(s.name, point), value)
+        old = block.converted(s.carry, s.dtype, point)
+        if s.scale:
+            old = f"wrapping_multiply({old}, {block.converted(s.scale, s.dtype, point)})"
+        return combine(s.monoid, old, block.converted(s.chunk, s.dtype, point))
+
+    def finish(self, s: Reduce | Contract) -> None:
+        """Combine over the threads that share the reduced indices, unless that can wait."""
+        if isinstance(s, Contract) and (s.operation or s.name in self.block.placement.serial):
+            return
+        if s.name in self.partial.values():
+            return
+        monoid = s.monoid if isinstance(s, Reduce) else "sum"
+        count = self.block.register_count(s.indices)
+        factors = self.block.distribution.spread(s.over)
+        reduce_threads(self.block, self.block.value(s.name), count, monoid, s.dtype, factors)
+
+    # contractions and carries
+
+    def accumulates(self, c: Contract) -> bool:
+        """Whether the sum goes straight into a carry: c is read by a sum's update alone."""
+        update = next(
+            (s for s in self.phase.body if isinstance(s, Update) and s.chunk == c.name), 0
+        )
+        if not update or self.block.placement.users[c.name] != (update.name,):
+            return False
+        whole = c.operation or c.name in self.block.placement.serial
+        return (
+            bool(whole or c.name in self.partial.values())
+            and update.monoid == "sum"
+            and set(update.indices) == set(c.indices)
+            and update.dtype.compute == c.dtype.compute
+        )
+
+    def update(self, s: Update) -> None:
+        c = self.deferred.get(s.chunk)
+        if c is None:
+            self.add(s)
+            return
+        self.flush()
+        block = self.block
+        if s.name in self.in_place:
+            block.aliases[s.name] = s.carry
+            block.readers[s.name] = self.alias_reader(s.name)
+        else:
+            self.declare(s.name)
+        if s.scale or s.name not in self.in_place:
+            block.before_reading([s.scale])
+            with block.points(s.indices) as point:
+                old = block.read(s.carry, point)
+                if s.scale:
+                    old = f"wrapping_multiply({old}, {block.converted(s.scale, s.dtype, point)})"
+                self.out.line(f"{block.element(s.name, point)} = {old};")
+        contract(block, c, self.accumulator(s), self.tiles)
+
+    def accumulator(self, s: Contract | Update) -> Accumulator:
+        return Accumulator(self.block.value(self.block.aliases.get(s.name, s.name)), s.indices)
+
+
+def operand_dtypes(op: str, dtypes: list[DType], result: DType) -> list[DType]:
+    """The dtypes to which an op's operands are converted: one for all, save for a condition."""
+    if op == "where":
+        return [bool_, result, result]
+    if result != bool_ or dtypes[0] == bool_:
+        return [result] * len(dtypes)
+    common = dtypes[0]
+    for dtype in dtypes[1:]:
+        common = promote(common, dtype) or float64
+    return [common] * len(dtypes)

@@ -1,0 +1,249 @@
+"""Tiles in shared memory: their layout, the block's copies into them, and values staged there.
+
+The innermost index is the one that is contiguous in memory. Rows of whole 16-byte units get an odd
+number of them, so that eight consecutive rows lie in different banks. Points of a tile beyond the
+extents are zero.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from eqsat.codegen.cuda_access import unit_stride, vector_width
+from eqsat.codegen.cuda_block import Block, Frame, Point, Reader
+from eqsat.codegen.cuda_distribution import cover
+from eqsat.codegen.cuda_math import cast, literal, narrow, storage_type, widen
+from eqsat.codegen.cuda_placement import INLINE, SHARED
+from eqsat.graph.dtypes import DType
+from eqsat.kernel import Load
+
+UNIT = 16  # bytes of one row of an ldmatrix matrix, and of the widest copy
+
+
+@dataclass(frozen=True)
+class Tile:
+    """An array in shared memory: `order` outermost first, `strides` in elements; `slots` copies."""
+
+    pointer: str
+    dtype: DType
+    order: tuple[str, ...]
+    extents: Mapping[str, int]
+    strides: Mapping[str, int]
+    slots: int = 1
+
+    @property
+    def size(self) -> int:
+        """Elements of one slot, a multiple of 16 bytes."""
+        outer = self.order[0] if self.order else None
+        size = self.extents[outer] * self.strides[outer] if outer else 1
+        unit = UNIT // self.dtype.itemsize
+        return -(-size // unit) * unit
+
+    def offset(self, point: Point) -> str:
+        """The element's place within a slot."""
+        parts = []
+        for i in self.order:
+            if self.extents[i] > 1:
+                stride = self.strides[i]
+                parts.append(point.local(i) + ("" if stride == 1 else f" * {stride}"))
+        return " + ".join(parts) or "0"
+
+    def reader(self, dtype: DType) -> Reader:
+        """Reads an element as a register value of `dtype`."""
+
+        def read(point: Point) -> str:
+            text = widen(self.dtype, f"{self.pointer}[{self.offset(point)}]")
+            return cast(self.dtype, dtype, text)
+
+        return read
+
+
+def lay_out(block: Block, name: str, dtype: DType, order: Sequence[str], slots: int = 1) -> Tile:
+    """Allocate a tile and declare its pointer, which for a ring is that of the first slot."""
+    extents = {}
+    for i in order:
+        step = block.matrix_steps.get(i, 1)
+        extents[i] = -(-block.distribution.padded(i) // step) * step
+    strides, stride = {}, 1
+    for position, i in enumerate(reversed(order)):
+        strides[i] = stride
+        stride *= extents[i]
+        bytes_ = stride * dtype.itemsize
+        if position == 0 and bytes_ % UNIT == 0 and len(order) > 1:
+            stride += 0 if bytes_ // UNIT % 2 else UNIT // dtype.itemsize
+    pointer = f"s_{block.names.of(name)}"
+    tile = Tile(pointer, dtype, tuple(order), extents, strides, slots)
+    offset = block.allocate(tile.size * slots * dtype.itemsize)
+    kind = storage_type(dtype)
+    declared = pointer if slots == 1 else f"{pointer}_ring"
+    block.out.line(f"{kind}* const {declared} = reinterpret_cast<{kind}*>(shared + {offset});")
+    return tile
+
+
+def tile_for(block: Block, load: Load, slots: int = 1) -> Tile:
+    """The tile of a load, contiguous along the index that is so in memory."""
+    buffer = block.kernel.buffer(load.access.buffer)
+    strides = {atom: abs(c) for atom, c in load.access.address.terms if isinstance(atom, str)}
+    order = sorted(block.ordered(load.indices), key=lambda i: -strides.get(i, buffer.size + 1))
+    unit = [i for i in order if unit_stride(load.access, i)]
+    order = [i for i in order if i not in unit] + unit
+    return lay_out(block, load.name, buffer.dtype, order, slots)
+
+
+def copy_width(block: Block, load: Load, tile: Tile) -> int:
+    """Elements that one thread copies at a time."""
+    if not tile.order:
+        return 1
+    inner, buffer = tile.order[-1], block.kernel.buffer(load.access.buffer)
+    indices = block.placement.indices
+    width = vector_width(load.access, inner, buffer, block.axes, indices)
+    pitches = [tile.extents[inner], *(tile.strides[i] for i in tile.order[:-1])]
+    while any(pitch % width for pitch in pitches):
+        width //= 2
+    return width
+
+
+def can_copy_async(block: Block, load: Load, tile: Tile) -> bool:
+    """Whether cp.async serves: known addresses, 4 bytes or more at a time, absent means zero."""
+    bytes_ = copy_width(block, load, tile) * tile.dtype.itemsize
+    return not load.access.coordinates and not load.fill and bytes_ >= 4
+
+
+def copy(
+    block: Block, load: Load, tile: Tile, origin: Mapping[str, str], target: str, asynchronous: bool
+) -> None:
+    """The whole block copies the tile at `origin` to `target`; the caller sees to barriers."""
+    width = copy_width(block, load, tile)
+    order = [(i, tile.extents[i]) for i in tile.order]
+    frame = Frame(cover(order, width, block.kernel.threads), origin, "copy_")
+    readers = dict(block.readers)
+    block.readers.update({c.value: _anywhere(block, c.value) for c in load.access.coordinates})
+    with block.out.block():
+        block.define_bases(frame, tile.order)
+        steps = {tile.order[-1]: width} if tile.order else {}
+        with block.points(tile.order, frame, steps) as point:
+            inside = [
+                f"{point.local(i)} < {extent}"
+                for i, extent in order
+                if frame.distribution.padded(i) > extent
+            ]
+            inside += [f"threadIdx.x {f}" for f in _repeated(block, frame, tile)]
+            if inside:
+                block.out.line(f"if ({' && '.join(inside)})")
+            with block.out.block():
+                _copy_vector(block, load, tile, frame, point, target, width, asynchronous)
+    block.readers = readers
+    block.tiles_written = True
+
+
+def _repeated(block: Block, frame: Frame, tile: Tile) -> list[str]:
+    """Conditions that leave one thread of those that would copy the same elements."""
+    return [f"/ {f.stride} % {f.count} == 0" for f in frame.distribution.unused(tile.order)]
+
+
+def _copy_vector(
+    block: Block,
+    load: Load,
+    tile: Tile,
+    frame: Frame,
+    point: Point,
+    target: str,
+    width: int,
+    asynchronous: bool,
+) -> None:
+    out, access = block.out, load.access
+    source = block.buffer(access.buffer)
+    valid = block.valid(tile.order, point, frame)
+    exists = block.exists(access, point)
+    address = block.address(access, point)
+    place = f"{target} + {tile.offset(point)}"
+    condition = " && ".join([*valid, *exists]) or "true"
+    if asynchronous:
+        bytes_ = width * tile.dtype.itemsize
+        out.line(f"const bool exists = {condition};")
+        out.line(
+            f"copy_async<{bytes_}>({place}, exists ? {source} + {address} : {source}, exists);"
+        )
+        return
+    kind = storage_type(tile.dtype)
+    if width == 1:
+        fill = _memory_literal(tile.dtype, load.fill)
+        absent = "0" if fill == "0" else f"{' && '.join(valid) or 'true'} ? {fill} : ({kind})0"
+        value = f"{source}[{address}]"
+        text = value if condition == "true" else f"{condition} ? {value} : {absent}"
+        out.line(f"*({place}) = {text};")
+        return
+    pack = f"Pack<{kind}, {width}>"
+    out.line(f"{pack} pack = {{}};")
+    if load.fill:
+        out.line(f"if ({' && '.join(valid) or 'true'})")
+        with out.block():
+            out.line(f"for (int e = 0; e < {width}; ++e)")
+            out.line(f"    pack.item[e] = {_memory_literal(tile.dtype, load.fill)};")
+    read = f"pack = *reinterpret_cast<const {pack}*>({source} + {address});"
+    out.line(read if condition == "true" else f"if ({condition}) {read}")
+    out.line(f"*reinterpret_cast<{pack}*>({place}) = pack;")
+
+
+def _memory_literal(dtype: DType, value: bool | int | float) -> str:
+    return narrow(dtype, literal(dtype, value)) if value else "0"
+
+
+def _anywhere(block: Block, name: str) -> Reader:
+    """A reader of a value at any point, not only this thread's own."""
+    s = block.placement.statements.get(name)
+    if block.placement.where[name] in (INLINE, SHARED):
+        return block.readers[name]
+    if isinstance(s, Load) and not s.access.coordinates:
+        return lambda point: fetch(block, s, point)
+    return stage(block, name, block.ordered(block.placement.indices[name])).reader(
+        block.placement.dtypes[name]
+    )
+
+
+def fetch(block: Block, load: Load, point: Point) -> str:
+    """A load's value read from global memory at a point; zero outside the extents."""
+    conditions = block.exists(load.access, point)
+    value = block.memory_element(load.access, point, load.dtype)
+    fill, zero = literal(load.dtype, load.fill), literal(load.dtype, 0)
+    valid = " && ".join(block.valid(load.indices, point))
+    if conditions:
+        value = f"({' && '.join(conditions)} ? {value} : {fill})"
+    return f"({valid} ? {value} : {zero})" if valid else value
+
+
+def stage(block: Block, name: str, order: Sequence[str]) -> Tile:
+    """Write a value held in registers to shared memory, for reading at any point.
+
+    This is how a value changes its distribution. Zero outside the extents.
+    """
+    out = block.out
+    dtype, indices = block.placement.dtypes[name], block.placement.indices[name]
+    tile = lay_out(block, f"{name}_staged", dtype, order)
+    if block.tiles_read:
+        block.barrier()
+    if any(tile.extents[i] > block.distribution.padded(i) for i in order):
+        step = block.kernel.threads
+        out.line(f"for (int e = threadIdx.x; e < {tile.size}; e += {step}) {tile.pointer}[e] = 0;")
+        block.barrier()
+    owner = owns(block, indices)
+    if owner:
+        out.line(f"if ({owner})")
+    with out.block(), block.points(indices) as point:
+        value = block.read(name, point)
+        valid = " && ".join(block.valid(indices, point))
+        if valid:
+            value = f"({valid} ? {value} : {literal(dtype, 0)})"
+        out.line(f"{tile.pointer}[{tile.offset(point)}] = {narrow(dtype, value)};")
+    block.barrier()
+    block.tiles_read = True
+    return tile
+
+
+def owns(block: Block, indices: Sequence[str]) -> str:
+    """The condition that picks one of the threads that hold the same elements; empty for all."""
+    conditions = []
+    for f in block.distribution.unused(indices):
+        text = "threadIdx.x" if f.stride == 1 else f"threadIdx.x / {f.stride}"
+        last = f.stride * f.count == block.kernel.threads
+        conditions.append(f"{text} == 0" if last else f"{text} % {f.count} == 0")
+    return " && ".join(conditions)

@@ -1,0 +1,223 @@
+"""Compiles emitted Numba source, keeps it on disk, and runs it over a pool of threads."""
+
+import ctypes
+import hashlib
+import importlib.util
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, lru_cache
+from itertools import count
+from math import prod
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from eqsat.codegen import numba_emit
+from eqsat.errors import CompileError
+from eqsat.kernel import Kernel
+from eqsat.settings import Settings
+
+# Measured: handing a range to a waiting thread takes about 20 us, in which one core makes some
+# 20,000 points of simple arithmetic.
+_POINTS_WORTH_A_THREAD = 20_000
+_RANGES_PER_THREAD = 4
+
+Run = Callable[[Sequence[np.ndarray]], None]
+
+
+def load(
+    kernel: Kernel,
+    cache_dir: Path | str | None = None,
+    invocations: Mapping[str, str] | None = None,
+) -> Run:
+    """The kernel as a function of its buffers: contiguous arrays in the order of `kernel.buffers`.
+
+    float16 and bfloat16 arrays may be given as such or as uint16. The compiled code is kept in
+    `cache_dir` (a private folder: what lies there is executed); without one it lasts as long as the
+    process. `invocations`: see `numba_emit.emit`. Raises CompileError if Numba refuses the source.
+    """
+    source = numba_emit.emit(kernel, invocations)
+    folder = Path(cache_dir) if cache_dir is not None else Path(_temporary_folder().name)
+    function = _compiled(source, _parameter_types(kernel), folder)
+    if "gemm(" in source:
+        limit_blas_threads()
+    views = [(buffer.size, _element(buffer.dtype.numpy)) for buffer in kernel.buffers]
+    tiles = kernel.tiles
+    threads = min(Settings.from_environment().num_threads, tiles, _points(kernel))
+
+    def run(arrays: Sequence[np.ndarray]) -> None:
+        flat = [_flat(a, *view) for a, view in zip(arrays, views, strict=True)]
+        if threads > 1:
+            _spread(function, tiles, threads, flat)
+        else:
+            function(0, tiles, *flat)
+
+    return run
+
+
+def _element(dtype: np.dtype) -> np.dtype:
+    return np.dtype(np.uint16) if dtype.itemsize == 2 and dtype.kind in "fV" else dtype
+
+
+def _flat(array: np.ndarray, size: int, dtype: np.dtype) -> np.ndarray:
+    flat = array.reshape(size) if array.flags.c_contiguous else None
+    if flat is None:
+        raise ValueError("a buffer is not C-contiguous; copy it with numpy.ascontiguousarray")
+    return flat if flat.dtype == dtype else flat.view(dtype)
+
+
+def _points(kernel: Kernel) -> int:
+    """How many threads the work is worth: the points of all statements, over a thread's share."""
+    axes = kernel.axes()
+    points = 0
+    for statement in kernel.statements():
+        over = getattr(statement, "over", ())
+        used = {*statement.indices, *((over,) if isinstance(over, str) else over)}
+        points += prod(axes[name].extent for name in used)
+    return max(points // _POINTS_WORTH_A_THREAD, 1)
+
+
+def _parameter_types(kernel: Kernel) -> tuple[Any, ...]:
+    from numba import from_dtype, types
+
+    arrays = [from_dtype(_element(b.dtype.numpy))[::1] for b in kernel.buffers]
+    return (types.intp, types.intp, *arrays)
+
+
+# --- threads ---
+
+
+@cache
+def _worker(process: int, core: int) -> ThreadPoolExecutor:
+    """One thread, bound to a core (a forked process gets its own).
+
+    Left to the scheduler, a woken thread often shares its waker's core for the 3 ms until the next
+    rebalancing, while the other core idles: measured, every second program ran at half speed.
+    """
+
+    def bind() -> None:
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, {core})
+
+    return ThreadPoolExecutor(1, f"eqsat-{core}", bind)
+
+
+@cache
+def _current_core() -> Callable[[], int]:
+    """A function that gives the core of the calling thread, -1 where the system does not say."""
+    library: Any = ctypes.PyDLL(None) if os.name == "posix" else None
+    return getattr(library, "sched_getcpu", lambda: -1)
+
+
+def _cores() -> set[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
+
+
+def _spread(function: Any, tiles: int, threads: int, arrays: Sequence[np.ndarray]) -> None:
+    """Run all tiles on `threads` cores, the caller's included; each takes the next range."""
+    ranges = min(tiles, threads * _RANGES_PER_THREAD)
+    turns = count()
+
+    def work() -> None:
+        for turn in turns:
+            if turn >= ranges:
+                return
+            function(turn * tiles // ranges, (turn + 1) * tiles // ranges, *arrays)
+
+    others = sorted(_cores() - {_current_core()()})[: threads - 1]
+    futures = [_worker(os.getpid(), core).submit(work) for core in others]
+    work()
+    for future in futures:
+        future.result()
+
+
+@cache
+def limit_blas_threads() -> None:
+    """Keep SciPy's BLAS to one thread for good: the tiles are the parallel work.
+
+    NumPy's own BLAS is another library in the wheels of both, and is left alone there.
+    """
+    from threadpoolctl import ThreadpoolController
+
+    from eqsat.codegen import numba_blas
+
+    assert numba_blas.SYMBOLS, "BLAS is loaded before its threads are limited"
+    libraries = ThreadpoolController().select(user_api="blas")
+    own = [lib for lib in libraries.lib_controllers if "scipy" in Path(lib.filepath).parts[-2]]
+    for library in own or libraries.lib_controllers:
+        library.set_num_threads(1)
+
+
+# --- compiling ---
+
+_lock = threading.Lock()
+
+
+@cache
+def _temporary_folder() -> tempfile.TemporaryDirectory:
+    return tempfile.TemporaryDirectory(prefix="eqsat-")
+
+
+@lru_cache(maxsize=1)
+def _emitter_fingerprint() -> str:
+    """Over the modules whose code is inlined into compiled kernels, and the versions beneath."""
+    import llvmlite
+    import numba
+
+    digest = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__}".encode())
+    for name in ("cpu_bits.py", "cpu_math.py", "numba_blas.py", "numba_runtime.py"):
+        digest.update(Path(__file__).with_name(name).read_bytes())
+    return digest.hexdigest()
+
+
+def _compiled(source: str, parameters: tuple[Any, ...], folder: Path) -> Any:
+    """The compiled `kernel` of the source, from the folder if it lies there."""
+    from numba import njit, types
+    from numba.core.errors import NumbaError
+
+    key = f"{source}\n{parameters}\n{_emitter_fingerprint()}"
+    name = f"eqsat_kernel_{hashlib.sha256(key.encode()).hexdigest()[:32]}"
+    path = folder / f"{name}.py"
+    with _lock:
+        if not path.exists():
+            _write(path, source)
+        module = _imported(name, path)
+        function = njit(
+            [types.void(*parameters)],
+            nogil=True,
+            error_model="numpy",
+            fastmath={"contract"},
+            boundscheck=False,
+            cache=True,
+        )
+        try:
+            return function(module.kernel)
+        except NumbaError as error:
+            raise CompileError(f"{_numbered(source)}\n{error}") from error
+
+
+def _write(path: Path, source: str) -> None:
+    """Write a file so that no other process ever sees a part of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
+        file.write(source)
+    os.replace(file.name, path)
+
+
+def _imported(name: str, path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _numbered(source: str) -> str:
+    return "\n".join(f"{n:4} {line}" for n, line in enumerate(source.splitlines(), 1))

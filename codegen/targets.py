@@ -1,0 +1,148 @@
+"""The targets by name: what they can emit, and what runs their kernels."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eqsat.codegen import numba_emit, numba_target, oracle
+from eqsat.errors import ArgumentError
+from eqsat.graph.dtypes import DType
+from eqsat.kernel import Kernel
+from eqsat.program import Argument, Backend, Launch
+from eqsat.specs import ParallelProcessingUnit
+
+Runner = Callable[[Mapping[str, Any]], None]
+
+
+class HostBackend:
+    """Arrays in the machine's own memory, as NumPy arrays."""
+
+    def __init__(self, spec: ParallelProcessingUnit, cache_dir: Path | None) -> None:
+        self.spec = spec
+        self.cache_dir = cache_dir
+
+    def receive(self, value: Any, argument: Argument) -> np.ndarray:
+        """The argument as a contiguous array; ArgumentError if it does not match."""
+        array = _as_numpy(value, argument.name)
+        if array.shape != argument.shape:
+            raise ArgumentError(
+                f"input {argument.name!r} has shape {array.shape}; the program was compiled for "
+                f"{argument.shape}. Reshape it, or compile for this shape."
+            )
+        wanted = argument.dtype.numpy
+        if array.dtype != wanted:
+            raise ArgumentError(
+                f"input {argument.name!r} is {array.dtype}; the program was compiled for "
+                f"{argument.dtype.name}. Convert it with .astype, or compile for this dtype."
+            )
+        return np.ascontiguousarray(array)
+
+    def constant(self, value: Any) -> np.ndarray:
+        """A constant as a contiguous array."""
+        return np.ascontiguousarray(value)
+
+    def empty(self, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
+        """An uninitialised array."""
+        return np.empty(shape, dtype.numpy)
+
+    def output(self, value: Any, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
+        """A caller's array to be written in place."""
+        array = _as_numpy(value, "out")
+        right = array.shape == shape and array.dtype == dtype.numpy
+        if not right or not array.flags.c_contiguous or not array.flags.writeable:
+            raise ArgumentError(
+                f"out= is {array.dtype}{list(array.shape)}; the result needs a writeable "
+                f"C-contiguous {dtype.name}{list(shape)}."
+            )
+        return array
+
+    def give(self, array: np.ndarray, like: Any) -> Any:
+        """The result as the caller's kind of array."""
+        library = type(like).__module__.split(".")[0]
+        if like is None or library in {"numpy", "ml_dtypes", "builtins"}:
+            return array
+        module = sys.modules[library]
+        return module.from_dlpack(array) if hasattr(module, "from_dlpack") else array
+
+
+def _as_numpy(value: Any, name: str) -> np.ndarray:
+    if isinstance(value, np.ndarray | np.generic):
+        return np.asarray(value)
+    if hasattr(value, "__cuda_array_interface__"):
+        raise ArgumentError(
+            f"input {name!r} lies on a GPU, and the program was compiled for the host. Copy it to "
+            f"the host, or compile with a GPU spec."
+        )
+    if hasattr(value, "__dlpack__"):
+        return np.from_dlpack(value.detach() if hasattr(value, "detach") else value)
+    raise ArgumentError(
+        f"input {name!r} is a {type(value).__name__}; pass a NumPy array or a DLPack array."
+    )
+
+
+class OracleBackend(HostBackend):
+    """The NumPy tile interpreter; runs any spec's kernels, operations by their semantics."""
+
+    def prepare(self, launches: Sequence[Launch]) -> Runner:
+        """A function that interprets the launches in order."""
+        operations = {op.name: op for op in self.spec.operations if op.semantics}
+
+        def run(arrays: Mapping[str, np.ndarray]) -> None:
+            for launch in launches:
+                names = (buffer.name for buffer in launch.kernel.buffers)
+                oracle.run(
+                    launch.kernel,
+                    {n: arrays[b] for n, b in zip(names, launch.buffers, strict=True)},
+                    operations,
+                )
+
+        return run
+
+    def source(self, kernel: Kernel) -> str:
+        """The oracle has no source but the kernel itself."""
+        return repr(kernel)
+
+
+class CpuBackend(HostBackend):
+    """Numba kernels over the cores of this machine."""
+
+    def prepare(self, launches: Sequence[Launch]) -> Runner:
+        """A function that runs the launches in order; equal kernels are compiled once."""
+        loaded: dict[str, numba_target.Run] = {}
+        for launch in launches:
+            key = launch.kernel.fingerprint
+            if key not in loaded:
+                loaded[key] = numba_target.load(launch.kernel, self.cache_dir, self._invocations())
+        steps = [(loaded[launch.kernel.fingerprint], launch.buffers) for launch in launches]
+
+        def run(arrays: Mapping[str, np.ndarray]) -> None:
+            for kernel, buffers in steps:
+                kernel([arrays[name] for name in buffers])
+
+        return run
+
+    def source(self, kernel: Kernel) -> str:
+        """The emitted Numba source."""
+        return numba_emit.emit(kernel, self._invocations())
+
+    def _invocations(self) -> dict[str, str]:
+        return {op.name: op.invocation_name for op in self.spec.operations}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A way to run kernels: the operations it can emit, by invocation name, and its backend."""
+
+    name: str
+    operations: frozenset[str]
+    backend: Callable[[ParallelProcessingUnit, Path | None], Backend]
+
+
+TARGETS = {
+    "cpu": Target("cpu", frozenset({"cblas_gemm"}), CpuBackend),
+    "oracle": Target("oracle", frozenset(), OracleBackend),
+}

@@ -1,0 +1,298 @@
+"""The pipeline, wired: graph -> segments -> kernels -> program."""
+
+import inspect
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import update_wrapper
+from typing import Any
+
+import numpy as np
+
+from eqsat.cache import Cache, content_key
+from eqsat.codegen.targets import TARGETS
+from eqsat.errors import ArgumentError, EqsatError, IdentifierError, UnsupportedError
+from eqsat.fold import fold_empty
+from eqsat.graph import input as graph_input
+from eqsat.graph.dtypes import as_dtype
+from eqsat.graph.evaluate import input_nodes, topological
+from eqsat.graph.tensor import Tensor
+from eqsat.kernel import Buffer
+from eqsat.kernel_json import decode, encode
+from eqsat.program import Argument, Launch, Parts, Program, Report, flatten
+from eqsat.rule import Rule, collect
+from eqsat.rules import algebra, kernels
+from eqsat.saturate import Limits, SearchWorker
+from eqsat.schedule import Predicted, Search
+from eqsat.segments import Segment, is_buffer, partition
+from eqsat.settings import Settings
+from eqsat.solve import Solution, solve
+from eqsat.specs import ParallelProcessingUnit, cpu, load
+from eqsat.version import code_digest
+
+
+def default_rules() -> tuple[Rule, ...]:
+    """Every rule that ships with eqsat, besides those drawn from a spec's operations."""
+    return collect(vars(algebra), vars(kernels))
+
+
+def compile(
+    outputs: Any,
+    spec: ParallelProcessingUnit | str | None = None,
+    *,
+    inputs: Sequence[Tensor] | None = None,
+    rules: Sequence[Rule] | None = None,
+    limits: Limits | None = None,
+    cache: Cache | None = None,
+) -> Program:
+    """Compile tensors to a program.
+
+    outputs: a tensor, or a nesting of tuples, lists and dicts of tensors; calls return the same
+    nesting. spec: a ParallelProcessingUnit, the name of a shipped one, a TOML file's path, or None
+    for this machine's CPU. inputs: the order of positional arguments (default: first use). rules:
+    in place of `default_rules()`. limits: bounds of each search. cache: in place of the user's
+    persistent cache. Raises the errors of eqsat.errors.
+    """
+    started = time.perf_counter()
+    settings = Settings.from_environment()
+    unit = _spec(spec)
+    if unit.target not in TARGETS:
+        raise UnsupportedError(
+            f"spec {unit.name} is for target {unit.target!r}; this installation runs "
+            f"{', '.join(sorted(TARGETS))}."
+        )
+    target = TARGETS[unit.target]
+    tensors = flatten(outputs)
+    for tensor in tensors:
+        if not isinstance(tensor, Tensor):
+            raise ArgumentError(f"compile takes tensors; got a {type(tensor).__name__}.")
+    folded = fold_empty(tensors)
+    bounds = limits or Limits(
+        nodes=settings.search_nodes,
+        seconds=settings.search_seconds,
+        memory_bytes=settings.search_memory_mb << 20,
+    )
+    own_rules = tuple(rules) if rules is not None else default_rules()
+    own_rules += kernels.substitutions(unit, target.operations)
+    store = cache or Cache.open()
+    with SearchWorker(bounds.memory_bytes) as worker:
+        search = Search(own_rules, unit, target.operations, worker, bounds)
+        segments = partition([t for t in dict.fromkeys(folded) if t.size])
+        solutions = _solve_all(segments, search, store)
+    arguments = _arguments(tensors, inputs)
+    parts = _assemble(folded, arguments, segments, solutions, unit)
+    found = time.perf_counter() - started
+    backend = target.backend(unit, store.numba_dir)
+    report = _report(tensors, segments, solutions, found)
+    program = Program(parts, backend, outputs, report)
+    object.__setattr__(report, "compile_seconds", time.perf_counter() - started)
+    return program
+
+
+def _spec(spec: ParallelProcessingUnit | str | None) -> ParallelProcessingUnit:
+    if spec is None or spec == "cpu":
+        return cpu()
+    return spec if isinstance(spec, ParallelProcessingUnit) else load(spec)
+
+
+def _solve_all(segments: Sequence[Segment], search: Search, store: Cache) -> list[Solution]:
+    """The solution of each segment; equal segments are solved once, known ones not at all."""
+    found: dict[str, Solution] = {}
+    for segment in segments:
+        if segment.signature not in found:
+            key = content_key(
+                segment.signature,
+                search.spec.fingerprint,
+                repr(search.rules),
+                repr(search.limits),
+                code_digest(),
+            )
+            record = store.get("segment", key)
+            known = _restore(record) if record is not None else None
+            if known is None:
+                known = solve(segment, search)
+                if not known.note:
+                    store.put("segment", key, _record(known))
+            found[segment.signature] = known
+    return [found[segment.signature] for segment in segments]
+
+
+def _record(solution: Solution) -> dict[str, Any]:
+    return {
+        "kernels": [
+            {"kernel": encode(p.kernel), "seconds": p.seconds, "bottleneck": p.bottleneck}
+            for p in solution.kernels
+        ],
+        "leaves": list(solution.leaves),
+        "stored": list(solution.stored),
+        "fired": dict(solution.fired),
+        "nodes": solution.nodes,
+        "saturated": solution.saturated,
+    }
+
+
+def _restore(record: Mapping[str, Any]) -> Solution | None:
+    """The solution in a cache record; None for a record of another form."""
+    try:
+        kernels = tuple(
+            Predicted(decode(p["kernel"]), p["seconds"], p["bottleneck"])
+            for p in record["kernels"]
+        )
+        return Solution(
+            kernels=kernels,
+            leaves=tuple(record["leaves"]),
+            stored=tuple(record["stored"]),
+            fired=record["fired"],
+            nodes=record["nodes"],
+            saturated=record["saturated"],
+            from_cache=True,
+        )
+    except (KeyError, TypeError, ValueError, EqsatError):
+        return None
+
+
+def _arguments(tensors: Sequence[Tensor], inputs: Sequence[Tensor] | None) -> tuple[Argument, ...]:
+    nodes = input_nodes(tensors)
+    if inputs is not None:
+        given = {tensor.attributes.get("name"): tensor for tensor in inputs}
+        lacking = [name for name, node in nodes.items() if given.get(name) is not node]
+        if lacking:
+            raise IdentifierError(
+                f"inputs= lacks {', '.join(lacking)}, which the outputs need; list every input."
+            )
+        nodes = {str(name): tensor for name, tensor in given.items()}
+    return tuple(
+        Argument(name, f"in{i}", tensor.shape, tensor.dtype)
+        for i, (name, tensor) in enumerate(nodes.items())
+    )
+
+
+def _assemble(
+    tensors: Sequence[Tensor],
+    arguments: Sequence[Argument],
+    segments: Sequence[Segment],
+    solutions: Sequence[Solution],
+    unit: ParallelProcessingUnit,
+) -> Parts:
+    """Launches over program buffers: each segment's local buffers get names of their own."""
+    by_name = {argument.name: argument for argument in arguments}
+    buffers: dict[str, Buffer] = {
+        a.buffer: Buffer(a.buffer, a.shape, a.dtype, "input") for a in arguments
+    }
+    constants: dict[str, np.ndarray] = {}
+    place: dict[Tensor, str] = {}
+    for tensor in topological(tensors):
+        if tensor.op == "input":
+            place[tensor] = by_name[tensor.attributes["name"]].buffer
+        elif is_buffer(tensor):
+            place[tensor] = f"const{len(constants)}"
+            constants[place[tensor]] = tensor.attributes["value"]
+    launches: list[Launch] = []
+    for number, (segment, solution) in enumerate(zip(segments, solutions, strict=True)):
+        local = dict(zip(solution.leaves, (place[t] for t in segment.leaves), strict=True))
+        for tensor, name in zip(segment.stored, solution.stored, strict=True):
+            place.setdefault(tensor, f"s{number}_{name}")
+            local[name] = f"s{number}_{name}"
+        for predicted in solution.kernels:
+            for buffer in predicted.kernel.buffers:
+                own = local.setdefault(buffer.name, f"s{number}_{buffer.name}")
+                if buffer.role != "input":
+                    buffers[own] = Buffer(own, buffer.shape, buffer.dtype, "temporary")
+            names = tuple(local[buffer.name] for buffer in predicted.kernel.buffers)
+            launches.append(
+                Launch(predicted.kernel, names, predicted.seconds, predicted.bottleneck)
+            )
+    return _with_outputs(tensors, arguments, buffers, constants, place, launches, unit)
+
+
+def _with_outputs(
+    tensors: Sequence[Tensor],
+    arguments: Sequence[Argument],
+    buffers: dict[str, Buffer],
+    constants: dict[str, np.ndarray],
+    place: Mapping[Tensor, str],
+    launches: list[Launch],
+    unit: ParallelProcessingUnit,
+) -> Parts:
+    outputs = []
+    for tensor in tensors:
+        name = place[tensor] if tensor.size else f"empty{len(outputs)}"
+        stored = buffers.get(name)
+        if stored is not None and stored.role == "temporary":
+            buffers[name] = Buffer(name, tensor.shape, tensor.dtype, "output")
+        outputs.append((name, tensor.shape, tensor.dtype))
+    return Parts(
+        arguments=tuple(arguments),
+        outputs=tuple(outputs),
+        buffers=buffers,
+        constants=constants,
+        launches=tuple(launches),
+        spec=unit.name,
+    )
+
+
+def _report(
+    tensors: Sequence[Tensor],
+    segments: Sequence[Segment],
+    solutions: Sequence[Solution],
+    seconds: float,
+) -> Report:
+    distinct = {s.signature: f for s, f in zip(segments, solutions, strict=True)}
+    fired: dict[str, int] = {}
+    for solution in distinct.values():
+        for name, count in solution.fired.items():
+            fired[name] = fired.get(name, 0) + count
+    return Report(
+        operations=sum(t.op not in {"input", "constant"} for t in topological(tensors)),
+        segments=len(segments),
+        distinct_segments=len(distinct),
+        nodes=sum(s.nodes for s in distinct.values()),
+        saturated=all(s.saturated for s in distinct.values()),
+        fired=fired,
+        search_seconds=seconds,
+        from_cache=all(s.from_cache for s in distinct.values()),
+        notes=tuple(dict.fromkeys(s.note for s in distinct.values() if s.note)),
+    )
+
+
+class Jit:
+    """A function of tensors, compiled once for each signature of shapes and dtypes it is called with."""
+
+    def __init__(self, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
+        self.function = function
+        self.options = dict(options)
+        self.programs: dict[tuple[tuple[str, tuple[int, ...], str], ...], Program] = {}
+        update_wrapper(self, function)
+
+    def program(self, *args: Any, **named: Any) -> Program:
+        """The program for arrays (or anything with shape and dtype) like these."""
+        bound = inspect.signature(self.function).bind(*args, **named)
+        bound.apply_defaults()
+        arrays = {k: v for k, v in bound.arguments.items() if hasattr(v, "shape")}
+        fixed = {k: v for k, v in bound.arguments.items() if k not in arrays}
+        dtypes = {k: as_dtype(_dtype_name(v)) for k, v in arrays.items()}
+        key = tuple((k, tuple(v.shape), dtypes[k].name) for k, v in arrays.items())
+        key += tuple((k, (), repr(v)) for k, v in fixed.items())
+        if key not in self.programs:
+            inputs = {k: graph_input(k, tuple(v.shape), dtypes[k]) for k, v in arrays.items()}
+            outputs = self.function(**inputs, **fixed)
+            self.programs[key] = compile(outputs, inputs=list(inputs.values()), **self.options)
+        return self.programs[key]
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        bound = inspect.signature(self.function).bind(*args, **named)
+        arrays = {k: v for k, v in bound.arguments.items() if hasattr(v, "shape")}
+        return self.program(*args, **named)(**arrays)
+
+
+def _dtype_name(array: Any) -> str:
+    return str(array.dtype).removeprefix("torch.")
+
+
+def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Compile a function of tensors when it is called: `@jit`, or `@jit(spec="h200")`.
+
+    Strict: what the target cannot express raises UnsupportedError. Options are those of `compile`.
+    """
+    if function is None:
+        return lambda decorated: Jit(decorated, options)
+    return Jit(function, options)

@@ -1,0 +1,62 @@
+"""Kernels and their parts as JSON values, for the cache and for `eqsat-explain`."""
+
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from eqsat import kernel as ir
+from eqsat.graph.dtypes import DType, as_dtype
+from eqsat.graph.index import Affine, FloorDiv, Mod
+
+_CLASSES: dict[str, type] = {
+    cls.__name__: cls
+    for cls in (
+        ir.Buffer,
+        ir.Axis,
+        ir.Guard,
+        ir.Coordinate,
+        ir.Access,
+        ir.Load,
+        ir.Literal,
+        ir.Position,
+        ir.Map,
+        ir.Reduce,
+        ir.Scan,
+        ir.Contract,
+        ir.Update,
+        ir.Carry,
+        ir.Store,
+        ir.Phase,
+        ir.Kernel,
+        Affine,
+        FloorDiv,
+        Mod,
+    )
+}
+
+
+def encode(value: Any) -> Any:
+    """A JSON value; the inverse of `decode`."""
+    if isinstance(value, DType):
+        return {"type": "DType", "name": value.name}
+    if is_dataclass(value):
+        parts = {f.name: encode(getattr(value, f.name)) for f in fields(value)}
+        return {"type": type(value).__name__, **parts}
+    if isinstance(value, tuple):
+        return [encode(item) for item in value]
+    if isinstance(value, float) and value != value or value in (float("inf"), float("-inf")):
+        return {"type": "float", "value": repr(value)}
+    return value
+
+
+def decode(value: Any) -> Any:
+    """The object that `encode` was given. Raises KeyError or TypeError for foreign values."""
+    if isinstance(value, list):
+        return tuple(decode(item) for item in value)
+    if not isinstance(value, dict):
+        return value
+    kind = value["type"]
+    if kind == "DType":
+        return as_dtype(value["name"])
+    if kind == "float":
+        return float(value["value"])
+    return _CLASSES[kind](**{k: decode(v) for k, v in value.items() if k != "type"})

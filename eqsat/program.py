@@ -1,0 +1,227 @@
+"""A compiled program: kernels in order over buffers, called with arrays."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from eqsat.errors import ArgumentError
+from eqsat.graph.dtypes import DType
+from eqsat.kernel import Buffer, Kernel, show
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An input of the program: the user's name, its buffer, shape and dtype."""
+
+    name: str
+    buffer: str
+    shape: tuple[int, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel over program buffers, in the order of the kernel's parameters."""
+
+    kernel: Kernel
+    buffers: tuple[str, ...]
+    seconds: float
+    bottleneck: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the search did: segments, e-nodes, rules by how often they fired, times, notes."""
+
+    operations: int = 0
+    segments: int = 0
+    distinct_segments: int = 0
+    nodes: int = 0
+    saturated: bool = True
+    fired: Mapping[str, int] = field(default_factory=dict)
+    search_seconds: float = 0.0
+    compile_seconds: float = 0.0
+    from_cache: bool = False
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Everything that a program consists of."""
+
+    arguments: tuple[Argument, ...]
+    outputs: tuple[tuple[str, tuple[int, ...], DType], ...]
+    buffers: Mapping[str, Buffer]
+    constants: Mapping[str, Any]
+    launches: tuple[Launch, ...]
+    spec: str
+
+
+class Backend(Protocol):
+    """What runs kernels: device arrays, and a function over them for a list of launches."""
+
+    def receive(self, value: Any, argument: Argument) -> Any:
+        """A device array for an argument; ArgumentError if it does not match."""
+        ...
+
+    def constant(self, value: Any) -> Any:
+        """A device array of a constant."""
+        ...
+
+    def empty(self, shape: tuple[int, ...], dtype: DType) -> Any:
+        """An uninitialised device array."""
+        ...
+
+    def output(self, value: Any, shape: tuple[int, ...], dtype: DType) -> Any:
+        """A caller's output array as a device array to be written; ArgumentError if unusable."""
+        ...
+
+    def give(self, array: Any, like: Any) -> Any:
+        """A result as the kind of array that the caller passed."""
+        ...
+
+    def prepare(self, launches: Sequence[Launch]) -> Any:
+        """A function of {buffer name: device array} that runs the launches in order."""
+        ...
+
+    def source(self, kernel: Kernel) -> str:
+        """The emitted source of a kernel."""
+        ...
+
+
+class Program:
+    """A compiled program. Call it with arrays by position or name; see `arguments`.
+
+    Takes NumPy arrays, CuPy arrays on a GPU program, or any DLPack array; results come back as the
+    kind of the first array argument. `out=` takes an array, or one for each output. Arrays that are
+    not C-contiguous are copied first. Raises ArgumentError for arrays that do not match.
+    """
+
+    def __init__(self, parts: Parts, backend: Backend, structure: Any, report: Report) -> None:
+        self.parts = parts
+        self.report = report
+        self._backend = backend
+        self._structure = structure
+        self._run = backend.prepare(parts.launches)
+        self._constants = {n: backend.constant(v) for n, v in parts.constants.items()}
+        self._workspaces: list[dict[str, Any]] = []
+        self._lock = threading.Lock()
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        """The inputs, in the order of positional arguments."""
+        return self.parts.arguments
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The kernels in launch order."""
+        return tuple(launch.kernel for launch in self.parts.launches)
+
+    @property
+    def cost(self) -> float:
+        """Predicted seconds of one run."""
+        return sum(launch.seconds for launch in self.parts.launches)
+
+    def source(self) -> str:
+        """The emitted source of every distinct kernel."""
+        distinct = {kernel.fingerprint: kernel for kernel in self.kernels}
+        return "\n\n".join(self._backend.source(kernel) for kernel in distinct.values())
+
+    def describe(self) -> str:
+        """The kernels as text, with predicted time and bottleneck."""
+        parts = []
+        for launch in self.parts.launches:
+            where = ", ".join(launch.buffers)
+            parts.append(
+                f"{show(launch.kernel)}\n"
+                f"    buffers {where}\n"
+                f"    rules {', '.join(launch.kernel.rules)}\n"
+                f"    predicted {launch.seconds * 1e6:.1f} us, mostly {launch.bottleneck}"
+            )
+        return "\n".join(parts)
+
+    def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
+        values = self._bind(args, named)
+        arrays = dict(self._constants)
+        for argument, value in zip(self.parts.arguments, values, strict=True):
+            arrays[argument.buffer] = self._backend.receive(value, argument)
+        results = self._results(out)
+        for (buffer, _, _), result in zip(self.parts.outputs, results, strict=True):
+            arrays[buffer] = result
+        workspace = self._borrow()
+        try:
+            self._run({**workspace, **arrays})
+        finally:
+            with self._lock:
+                self._workspaces.append(workspace)
+        if out is not None:
+            return out
+        like = next((v for v in values if hasattr(v, "shape")), None)
+        given = [self._backend.give(result, like) for result in results]
+        return unflatten(self._structure, given)
+
+    def _bind(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> list[Any]:
+        arguments = self.parts.arguments
+        names = [argument.name for argument in arguments]
+        if len(args) > len(arguments):
+            raise ArgumentError(
+                f"the program takes {len(arguments)} arrays ({', '.join(names)}); got {len(args)}. "
+                f"Drop the surplus ones."
+            )
+        values = dict(zip(names, args, strict=False))
+        for name, value in named.items():
+            if name not in names:
+                raise ArgumentError(
+                    f"the program has no input {name!r}; its inputs are {', '.join(names)}."
+                )
+            if name in values:
+                raise ArgumentError(f"input {name!r} is given by position and by name; drop one.")
+            values[name] = value
+        missing = [name for name in names if name not in values]
+        if missing:
+            raise ArgumentError(
+                f"missing {', '.join(missing)}; the program's inputs are {', '.join(names)}."
+            )
+        return [values[name] for name in names]
+
+    def _results(self, out: Any) -> list[Any]:
+        outputs = self.parts.outputs
+        if out is None:
+            return [self._backend.empty(shape, dtype) for _, shape, dtype in outputs]
+        given = flatten(out)
+        if len(given) != len(outputs):
+            raise ArgumentError(f"out= needs {len(outputs)} arrays; got {len(given)}.")
+        return [
+            self._backend.output(value, shape, dtype)
+            for value, (_, shape, dtype) in zip(given, outputs, strict=True)
+        ]
+
+    def _borrow(self) -> dict[str, Any]:
+        """Temporaries for one run; kept for the next, one set for each concurrent caller."""
+        with self._lock:
+            if self._workspaces:
+                return self._workspaces.pop()
+        return {
+            name: self._backend.empty(buffer.shape, buffer.dtype)
+            for name, buffer in self.parts.buffers.items()
+            if buffer.role == "temporary"
+        }
+
+
+def flatten(structure: Any) -> list[Any]:
+    """The leaves of nested mappings, lists and tuples, in order."""
+    if isinstance(structure, Mapping):
+        return [leaf for value in structure.values() for leaf in flatten(value)]
+    if isinstance(structure, list | tuple):
+        return [leaf for value in structure for leaf in flatten(value)]
+    return [structure]
+
+
+def unflatten(structure: Any, leaves: list[Any]) -> Any:
+    """Leaves put back into the same nesting."""
+    if isinstance(structure, Mapping):
+        return {key: unflatten(value, leaves) for key, value in structure.items()}
+    if isinstance(structure, list | tuple):
+        return type(structure)(unflatten(value, leaves) for value in structure)
+    return leaves.pop(0)

@@ -1,0 +1,335 @@
+"""Stage B: one region's kernels as terms in an e-graph of their own, and the cheapest of them.
+
+The search starts from unfused values under an empty schedule and saturates under the fusion, tile,
+stage and substitute rules; every complete schedule is then priced.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from eqsat.algebra import LEAVES, Facts, Read, Term, post_order, with_children
+from eqsat.egglog_text import SCHEDULE, AtomTable, declarations, rule_lines, seed, signatures
+from eqsat.errors import SearchError, SpecError
+from eqsat.form import Form, Stored, form
+from eqsat.graph.index import row_major
+from eqsat.kernel import Buffer, Kernel
+from eqsat.lower import Schedule, lower
+from eqsat.menu import schedule_menus
+from eqsat.price import Blocking, Pricer
+from eqsat.rule import Rule
+from eqsat.saturate import Class, ENode, FrozenEGraph, Limits, SearchWorker, thaw
+from eqsat.specs import ParallelProcessingUnit
+
+GROUPS = ("fusion", "substitution", "tiling", "staging")
+
+
+@dataclass(frozen=True)
+class Search:
+    """What a search works with: rules, spec, the target's operations, limits, a worker."""
+
+    rules: tuple[Rule, ...]
+    spec: ParallelProcessingUnit
+    operations: frozenset[str]
+    worker: SearchWorker
+    limits: Limits
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A kernel with its predicted seconds, and the largest part of them."""
+
+    kernel: Kernel
+    seconds: float
+    bottleneck: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A decoded schedule: what each axis was given, and the rules that gave it."""
+
+    tiles: Mapping[str, int]
+    chunks: Mapping[str, int]
+    threads: int
+    stages: int
+    memory: str
+    rules: tuple[str, ...]
+
+
+def schedule_region(
+    name: str,
+    stored: tuple[Stored, ...],
+    facts: Facts,
+    pricer: Pricer,
+    buffers: dict[str, Buffer],
+    search: Search,
+) -> list[Predicted]:
+    """The cheapest kernels for the values, found by rewriting the unfused ones.
+
+    One kernel, unless a missing fusion rule leaves values that must touch memory; their buffers
+    are added to `buffers`. Raises SpecError when no schedule fits the spec.
+    """
+    made = form(stored, facts)
+    found = _explore(made, search)
+    bodies = _bodies(found, made)
+    if not bodies:
+        return _unfused(name, stored, facts, pricer, buffers, search)
+    best: tuple[float, str, Form, Choice] | None = None
+    for body in bodies:
+        shaped = form(body, facts)
+        for choices in _alike(_choices(found, made)):
+            if any(axis not in (*shaped.grid, *shaped.reduced) for axis in choices[0].chunks):
+                continue
+            seconds, bottleneck, index = _price(shaped, choices, pricer)
+            if best is None or seconds < best[0]:
+                best = seconds, bottleneck, shaped, choices[index]
+    if best is None or not np.isfinite(best[0]):
+        raise SpecError(
+            f"no schedule of {name} fits {search.spec.name}: each needs more registers or shared "
+            f"memory than the spec allows. Use a spec with more, or split the program."
+        )
+    seconds, bottleneck, shaped, choice = best
+    lowered = lower(name, shaped, _settled(shaped, choice), buffers, search.spec.name)
+    steps = (*_body_rules(shaped), *choice.rules)
+    return [Predicted(replace(lowered, rules=steps), seconds, bottleneck)]
+
+
+def _unfused(
+    name: str,
+    stored: tuple[Stored, ...],
+    facts: Facts,
+    pricer: Pricer,
+    buffers: dict[str, Buffer],
+    search: Search,
+) -> list[Predicted]:
+    """A kernel for each operation, its operands in memory."""
+    result: list[Predicted] = []
+    reads: dict[Term, Term] = {}
+    roots = {one.term: one for one in stored}
+    for term in form(stored, facts).terms:
+        if term.op in LEAVES:
+            reads[term] = term
+            continue
+        body = with_children(term, tuple(reads[child] for child in term.children))
+        one = roots.get(term)
+        if one is None:
+            names = facts.universe.members(facts.free(term))
+            buffer = f"t{name}{len(reads)}"
+            one = Stored(buffer, body, names, facts.dtype(term))
+            shape = tuple(facts.universe.extents[n] for n in names)
+            buffers[buffer] = Buffer(buffer, shape, one.dtype, "temporary")
+        one = replace(one, term=body)
+        where = row_major(one.names, facts.universe.extents)
+        reads[term] = Term("read", Read(one.buffer, one.dtype, where))
+        result += schedule_region(f"{name}_{len(reads)}", (one,), facts, pricer, buffers, search)
+    return result
+
+
+def _explore(made: Form, search: Search) -> FrozenEGraph:
+    """Saturate the region's kernel terms."""
+    inner = [t for t in made.terms if t.op not in LEAVES]
+    number = {t: i for i, t in enumerate(inner)}
+    unfused = {
+        t: with_children(t, tuple(_value(c, number) for c in t.children)) for t in inner
+    }
+    body = _value(made.stored[0].term, number)
+    for one in made.stored[1:]:
+        body = Term("together", body, _value(one.term, number))
+    if len(made.stored) == 1:
+        body = unfused.get(made.stored[0].term, body)
+    root = Term("kernel", body, Term("untiled"))
+    roots = [root, *unfused.values()]
+    menus = schedule_menus(made, search.spec)
+    table = AtomTable()
+    rules = [rule for rule in search.rules if rule.group in GROUPS]
+    terms = list(post_order(roots))
+    for term in terms:
+        for arg in term.args:
+            if not isinstance(arg, Term | int | float | str):
+                table.number(arg)
+    ops = signatures(terms, rules)
+    seeds, numbers = seed(roots, made.facts.universe, table, frozenset())
+    commands = [
+        *declarations(ops, GROUPS),
+        *_schedule_facts(ops),
+        *rule_lines(rules),
+        *seeds,
+        *(f"(body {number[t]} (node {numbers[unfused[t]]}))" for t in inner),
+        *menus.facts(),
+    ]
+    every = " ".join(f"(run {group})" for group in GROUPS)
+    request = {
+        "commands": commands,
+        "schedules": [f"(run-schedule (repeat 40 (saturate (run facts)) {every}))"],
+        "read": [*ops, "free", "dtype", "node"],
+    }
+    answer = search.worker.ask(request, search.limits.seconds)
+    if "error" in answer:
+        raise SearchError(f"the search for a kernel's schedule failed: {answer['error']}")
+    return thaw(answer, ops, table, made.facts.universe, terms, numbers, (root,))
+
+
+def _value(term: Term, number: Mapping[Term, int]) -> Term:
+    return term if term.op in LEAVES else Term("value", number[term])
+
+
+def _schedule_facts(ops: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Relations of the menus, and how far a schedule has come."""
+    lines = [
+        "(relation body (i64 E))",
+        "(relation axis (i64 String))",
+        "(relation next_axis (E String))",
+        "(relation tile_menu (String i64))",
+        "(relation chunk_menu (String i64))",
+        "(relation keep_menu (String))",
+        "(relation thread_menu (i64))",
+        "(relation stage_menu (String i64))",
+        "(function depth (E) i64 :no-merge)",
+        "(rule ((= s (untiled))) ((set (depth s) 0)) :ruleset facts)",
+        "(rule ((= d (depth s)) (axis d x)) ((next_axis s x)) :ruleset facts)",
+    ]
+    for op in sorted(SCHEDULE & set(ops) - {"kernel", "untiled"}):
+        args = [f"x{i}" for i in range(len(ops[op]))]
+        lines.append(
+            f"(rule ((= s ({op} {' '.join(args)})) (= d (depth {args[-1]}))) "
+            f"((set (depth s) (+ d 1))) :ruleset facts)"
+        )
+    return lines
+
+
+def _bodies(found: FrozenEGraph, made: Form, most: int = 12) -> list[tuple[Stored, ...]]:
+    """Fused bodies of the kernel, those that use the spec's operations first."""
+    (kernel,) = (n for n in found.nodes[found.roots[0]] if n.op == "kernel" and _untiled(found, n))
+    done: dict[int, list[Term]] = {}
+
+    def terms(number: int) -> list[Term]:
+        if number not in done:
+            done[number] = []
+            options: dict[Term, None] = {}
+            for node in sorted(found.nodes[number], key=_preference):
+                if node.op == "value":
+                    continue
+                for children in itertools.product(*(terms(c) for c in node.children)):
+                    options[_compose(node, children)] = None
+            done[number] = list(options)[:most]
+        return done[number]
+
+    result = []
+    for body in terms(kernel.children[0]):
+        parts = []
+        while body.op == "together":
+            parts.insert(0, body.children[1])
+            body = body.children[0]
+        parts.insert(0, body)
+        result.append(
+            tuple(replace(o, term=t) for o, t in zip(made.stored, parts, strict=True))
+        )
+    return result[:most]
+
+
+def _untiled(found: FrozenEGraph, node: ENode) -> bool:
+    return any(n.op == "untiled" for n in found.nodes[node.children[1]])
+
+
+def _preference(node: ENode) -> tuple[int, str]:
+    """Contractions by an operation, contractions, held rows, then the rest."""
+    if node.op == "contract":
+        return (0 if node.args[-1] else 1), str(node.args[-1])
+    return {"exp_difference": 1, "reduce_sum": 2, "weighted_sum": 3}.get(node.op, 2), node.op
+
+
+def _compose(node: ENode, children: tuple[Term, ...]) -> Term:
+    rest = iter(children)
+    return Term(node.op, *(next(rest) if isinstance(a, Class) else a for a in node.args))
+
+
+def _choices(found: FrozenEGraph, made: Form) -> list[Choice]:
+    """Every schedule that settles the most axes."""
+    chains: dict[int, tuple[tuple[object, ...], ...]] = {}
+
+    def chain(number: int) -> tuple[tuple[object, ...], ...]:
+        if number not in chains:
+            node = found.nodes[number][0]
+            own = (node.op, *(a for a in node.args if not isinstance(a, Class)))
+            chains[number] = () if node.op == "untiled" else (*chain(node.children[0]), own)
+        return chains[number]
+
+    rows = [chain(n.children[1]) for n in found.nodes[found.roots[0]] if n.op == "kernel"]
+    longest = max(len(row) for row in rows)
+    return [_decode(row, made) for row in rows if len(row) == longest]
+
+
+def _decode(chain: tuple[tuple[object, ...], ...], made: Form) -> Choice:
+    tiles = {name: made.extents[name] for name in made.grid}
+    chunks: dict[str, int] = {}
+    threads, stages, memory = 1, 1, "registers"
+    rules: list[str] = []
+    for op, *args in chain:
+        rules.append(" ".join([str(op), *map(str, args)]))
+        match op, args:
+            case "tile", [str(axis), int(size)]:
+                tiles[axis] = size
+            case "stream", [str(axis), int(size)]:
+                chunks[axis] = size
+            case "launch", [int(count)]:
+                threads = count
+            case "stage", [str(where), int(count)]:
+                memory, stages = where, count
+    return Choice(tiles, chunks, threads, stages, memory, tuple(rules))
+
+
+def _alike(choices: list[Choice]) -> Iterator[list[Choice]]:
+    """Choices in groups that stream the same axes and stage in the same memory."""
+    groups: dict[tuple[object, ...], list[Choice]] = {}
+    for choice in choices:
+        groups.setdefault((tuple(choice.chunks), choice.memory), []).append(choice)
+    yield from groups.values()
+
+
+def _price(made: Form, choices: list[Choice], pricer: Pricer) -> tuple[float, str, int]:
+    """The least seconds among the choices, its bottleneck and its place."""
+
+    def column(values: list[int]) -> np.ndarray:
+        return np.array(values, dtype=np.float64)
+
+    extents = made.extents
+    price = pricer.price(
+        made,
+        {n: column([c.tiles.get(n, extents[n]) for c in choices]) for n in made.grid},
+        Blocking(
+            chunks={n: column([c.chunks[n] for c in choices]) for n in choices[0].chunks},
+            threads=column([c.threads for c in choices]),
+            stages=column([c.stages for c in choices]),
+            staged=choices[0].memory != "registers",
+        ),
+    )
+    index = int(np.argmin(price.seconds))
+    return float(price.seconds[index]), price.bottleneck(index), index
+
+
+def _settled(made: Form, choice: Choice) -> Schedule:
+    memory: dict[Term, str] = {}
+    if choice.memory != "registers":
+        for term in made.terms:
+            for factor in made.contraction(term) or ():
+                if factor.op == "read":
+                    memory[factor] = choice.memory
+    operations = {}
+    for term in made.terms:
+        if term.op == "contract" and term.args[3]:
+            operations[term] = str(term.args[3])
+    tiles = {name: choice.tiles.get(name, made.extents[name]) for name in made.grid}
+    chunks = {name: size for name, size in choice.chunks.items() if name in made.reduced}
+    return Schedule(tiles, chunks, choice.threads, choice.stages, operations, memory)
+
+
+def _body_rules(made: Form) -> tuple[str, ...]:
+    """The rules that fused the body and chose its operations."""
+    inlined = sum(1 for t in made.terms if t.op not in LEAVES) - len(made.stored)
+    rules = [f"inline x{inlined}"] if inlined else []
+    for term in made.terms:
+        if term.op == "contract":
+            rules.append(f"substitute_{term.args[3]}" if term.args[3] else "contract")
+    return tuple(rules)

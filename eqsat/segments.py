@@ -1,0 +1,189 @@
+"""Cut a graph into segments: pieces small enough to search whole, and found again when repeated.
+
+A cut falls where a single computed value is alive; it is then stored in memory. What a gather looks
+up in, and what a scan reads and gives, lies in memory too. Equal segments have equal signatures, so
+that the layers of a model are solved once.
+"""
+
+import hashlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from eqsat.graph.evaluate import topological
+from eqsat.graph.tensor import Tensor
+
+LEAST_NODES, MOST_NODES = 12, 90
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Computed tensors in topological order, those stored, and those read from memory."""
+
+    tensors: tuple[Tensor, ...]
+    stored: tuple[Tensor, ...]
+    leaves: tuple[Tensor, ...]
+    signature: str
+
+
+def is_buffer(tensor: Tensor) -> bool:
+    """Inputs, and constants that are not single numbers, lie in memory from the start."""
+    if tensor.op == "constant":
+        value = tensor.attributes["value"]
+        exact = value.size == 1 and (value.dtype.kind != "i" or abs(int(value.flat[0])) < 1 << 53)
+        return not (value.ndim == 0 and exact)
+    return tensor.op == "input"
+
+
+def anchor(tensor: Tensor) -> Tensor:
+    """What a chain of views looks at."""
+    while tensor.op == "view":
+        tensor = tensor.operands[0]
+    return tensor
+
+
+def is_free(tensor: Tensor) -> bool:
+    """Whether a tensor is, or looks at, something that needs no computing."""
+    return anchor(tensor).op in {"input", "constant", "iota"}
+
+
+def partition(outputs: Sequence[Tensor]) -> list[Segment]:
+    """The segments of a program, producers first."""
+    order = topological(outputs)
+    pieces = [p for p in _pieces(order, _cuts(order), _forced(order)) if p]
+    owner = {tensor: number for number, piece in enumerate(pieces) for tensor in piece}
+    crossing: set[Tensor] = set()
+    for tensor in owner:
+        for operand in tensor.operands:
+            source = anchor(operand)
+            if source in owner and owner[source] != owner[tensor]:
+                crossing.add(source)
+    roots: list[dict[Tensor, None]] = [
+        dict.fromkeys(t for t in piece if t in crossing) for piece in pieces
+    ]
+    copies: dict[Tensor, None] = {}
+    for output in outputs:
+        source = anchor(output)
+        (roots[owner[source]] if source in owner else copies)[output] = None
+    segments = [
+        _segment(set(piece), tuple(stored)) for piece, stored in zip(pieces, roots, strict=True)
+    ]
+    return [*segments, *(_segment(set(), (copy,)) for copy in copies)]
+
+
+def _forced(order: Sequence[Tensor]) -> set[Tensor]:
+    """Values that must lie in memory whatever the search finds."""
+    forced: set[Tensor] = set()
+    for tensor in order:
+        if tensor.op == "gather":
+            forced.add(anchor(tensor.operands[0]))
+        if tensor.op == "scan_sum":
+            forced |= {tensor, anchor(tensor.operands[0])}
+    return forced
+
+
+def _cuts(order: Sequence[Tensor]) -> set[int]:
+    """Positions after which a segment ends: one large computed value is alive there."""
+    last_use = {tensor: i for i, tensor in enumerate(order)}
+    consumers: dict[Tensor, list[Tensor]] = {}
+    for i, tensor in enumerate(order):
+        for operand in tensor.operands:
+            last_use[anchor(operand)] = i
+            consumers.setdefault(operand, []).append(tensor)
+    cuts: set[int] = set()
+    alive: set[Tensor] = set()
+    count, fallback = 0, None
+    for i, tensor in enumerate(order):
+        alive = {t for t in alive if last_use[t] > i}
+        if tensor.op == "view" or is_free(tensor):
+            continue
+        count += 1
+        alive |= {tensor} if last_use[tensor] > i else set()
+        largest = max((t.size for t in alive), default=0)
+        alone = all(t is tensor for t in alive if t.size * 64 > largest) and tensor in alive
+        if not alone or count < LEAST_NODES:
+            continue
+        users = consumers[tensor]
+        if len(users) > 1 and any(_contracts(user, consumers) for user in users):
+            cuts.add(i)
+        elif count > MOST_NODES:
+            cuts.add(i if fallback is None else fallback)
+        else:
+            fallback = i if len(users) > 1 else fallback
+            continue
+        count, fallback = 0, None
+    return cuts
+
+
+def _contracts(user: Tensor, consumers: dict[Tensor, list[Tensor]]) -> bool:
+    """Whether a use leads through views, casts and one product into a sum."""
+    steps = 0
+    while steps < 6:
+        following = consumers.get(user, [])
+        if user.op == "mul":
+            return len(following) == 1 and following[0].op == "reduce_sum"
+        if user.op not in {"view", "cast"} or len(following) != 1:
+            return False
+        user, steps = following[0], steps + 1
+    return False
+
+
+def _pieces(order: Sequence[Tensor], ends: set[int], forced: set[Tensor]) -> list[list[Tensor]]:
+    """The computed tensors between cuts; a scan stands alone."""
+    pieces: list[list[Tensor]] = [[]]
+    for i, tensor in enumerate(order):
+        if tensor.op != "view" and not is_free(tensor):
+            if tensor.op == "scan_sum":
+                pieces.append([])
+            pieces[-1].append(tensor)
+            if tensor in forced:
+                pieces.append([])
+        if i in ends:
+            pieces.append([])
+    return pieces
+
+
+def _segment(inside: set[Tensor], stored: tuple[Tensor, ...]) -> Segment:
+    """A segment with every view and number that its tensors read."""
+    tensors: dict[Tensor, None] = {}
+    leaves: dict[Tensor, None] = {}
+    stack: list[tuple[Tensor, bool]] = [(tensor, False) for tensor in reversed(stored)]
+    while stack:
+        tensor, ready = stack.pop()
+        if ready:
+            tensors[tensor] = None
+        elif tensor not in tensors and tensor not in leaves:
+            computed = tensor.op != "view" and not is_free(tensor) and tensor not in inside
+            if is_buffer(tensor) or computed:
+                leaves[tensor] = None
+            else:
+                stack.append((tensor, True))
+                stack += [(operand, False) for operand in reversed(tensor.operands)]
+    order = (*leaves, *tensors)
+    return Segment(order, stored, tuple(leaves), _signature(order, stored, leaves))
+
+
+def _signature(
+    order: Sequence[Tensor], stored: Sequence[Tensor], leaves: Collection[Tensor]
+) -> str:
+    """A hash of everything that a segment's kernels depend on."""
+    number = {tensor: i for i, tensor in enumerate(order)}
+    parts: list[str] = []
+    for tensor in order:
+        head = f"{tensor.shape} {tensor.dtype.name}"
+        if tensor in leaves:
+            resident = "memory" if is_buffer(tensor) else "computed"
+            parts.append(f"leaf {resident} {head}")
+            continue
+        operands = [number[operand] for operand in tensor.operands]
+        attributes = sorted((k, _text(v)) for k, v in tensor.attributes.items())
+        parts.append(f"{tensor.op} {head} {operands} {attributes}")
+    parts.append(f"stored {[number[tensor] for tensor in stored]}")
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _text(value: object) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
+    return repr(value)

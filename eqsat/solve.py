@@ -1,0 +1,114 @@
+"""One segment, from tensors to kernels: encode, saturate, cut, schedule, lower."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from eqsat.algebra import Facts
+from eqsat.encode import Encoding, encode
+from eqsat.extract import Extractor, Plan
+from eqsat.graph.tensor import Tensor
+from eqsat.kernel import Buffer
+from eqsat.price import Pricer
+from eqsat.saturate import FrozenEGraph, saturate
+from eqsat.schedule import Predicted, Search, schedule_region
+from eqsat.segments import Segment, is_buffer
+
+ALGEBRA = frozenset({"algebra", "distribute"})
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The kernels of a segment over local buffers: leaves by position, stored values, temporaries.
+
+    `leaves[i]` and `stored[i]` are the local buffers of the segment's leaves and stored tensors.
+    """
+
+    kernels: tuple[Predicted, ...]
+    leaves: tuple[str, ...]
+    stored: tuple[str, ...]
+    fired: Mapping[str, int] = field(default_factory=dict)
+    nodes: int = 0
+    saturated: bool = True
+    seconds: float = 0.0
+    note: str = ""
+    from_cache: bool = False
+
+
+def leaf_names(segment: Segment) -> dict[Tensor, str]:
+    """Local buffer names: x for what lies in memory from the start, b for computed values."""
+    return {t: f"{'x' if is_buffer(t) else 'b'}{i}" for i, t in enumerate(segment.leaves)}
+
+
+def solve(segment: Segment, search: Search) -> Solution:
+    """The kernels of a segment."""
+    leaves = leaf_names(segment)
+    encoding = encode(segment.tensors, segment.stored, leaves)
+    graph = saturate(
+        [output.term for output in encoding.outputs],
+        encoding.universe,
+        tuple(rule for rule in search.rules if rule.group in ALGEBRA),
+        search.worker,
+        search.limits,
+        finite=_finite(leaves),
+    )
+    pricer = Pricer(
+        search.spec,
+        search.operations,
+        {name: tensor.size * tensor.dtype.itemsize for tensor, name in leaves.items()},
+    )
+    plan = _cut(encoding, graph, pricer)
+    buffers = _buffers(encoding, plan)
+    facts = Facts(encoding.universe)
+    kernels: list[Predicted] = []
+    for stored in plan.kernels:
+        kernels += schedule_region(f"k{len(kernels)}", stored, facts, pricer, buffers, search)
+    return Solution(
+        kernels=tuple(kernels),
+        leaves=tuple(leaves.values()),
+        stored=tuple(f"y{i}" for i in range(len(segment.stored))),
+        fired=graph.fired,
+        nodes=graph.size,
+        saturated=graph.saturated,
+        seconds=graph.seconds,
+        note=graph.note,
+    )
+
+
+def _finite(leaves: Mapping[Tensor, str]) -> frozenset[str]:
+    """Buffers taken to be finite: inputs and computed values, and constants that are."""
+    names = set()
+    for tensor, name in leaves.items():
+        value = tensor.attributes["value"] if tensor.op == "constant" else None
+        if value is None or tensor.dtype.kind != "float" or np.isfinite(value).all():
+            names.add(name)
+    return frozenset(names)
+
+
+def _cut(encoding: Encoding, graph: FrozenEGraph, pricer: Pricer) -> Plan:
+    order = {
+        graph.class_of[term]: names
+        for term, names in encoding.order.items()
+        if term in graph.class_of
+    }
+    outputs = [
+        (graph.class_of[o.term], f"y{i}", tuple(name for dim in o.dims for name in dim))
+        for i, o in enumerate(encoding.outputs)
+    ]
+    return Extractor(graph, pricer, order).run(outputs)
+
+
+def _buffers(encoding: Encoding, plan: Plan) -> dict[str, Buffer]:
+    buffers = {
+        name: Buffer(name, tensor.shape, tensor.dtype, "input")
+        for name, tensor in encoding.buffers.items()
+    }
+    shapes = {f"y{i}": output.tensor.shape for i, output in enumerate(encoding.outputs)}
+    extents = encoding.universe.extents
+    for kernel in plan.kernels:
+        for one in kernel:
+            shape = shapes.get(one.buffer, tuple(extents[name] for name in one.names))
+            role = "output" if one.buffer in shapes else "temporary"
+            buffers[one.buffer] = Buffer(one.buffer, shape, one.dtype, role)
+    return buffers

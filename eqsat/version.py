@@ -1,0 +1,27 @@
+"""What the cache must tell apart besides the program: the code that made an entry."""
+
+import hashlib
+import importlib
+import sys
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+
+LIBRARIES = ("egglog", "numpy", "numba", "scipy")
+
+
+@lru_cache(maxsize=1)
+def code_digest() -> str:
+    """sha256 over the project's sources and the versions of the libraries it compiles with."""
+    digest = hashlib.sha256(sys.version.encode())
+    for library in LIBRARIES:
+        digest.update(f"{library} {version(library)}\n".encode())
+    seen: set[Path] = set()
+    for package in ("eqsat", "eqsat.graph", "eqsat.rules", "eqsat.codegen", "eqsat.specs"):
+        folder = Path(str(importlib.import_module(package).__file__)).parent
+        if folder not in seen:
+            seen.add(folder)
+            for file in sorted([*folder.glob("*.py"), *folder.glob("*.toml")]):
+                digest.update(file.name.encode() + file.read_bytes())
+    return digest.hexdigest()
+
