@@ -16,7 +16,7 @@ from pathlib import Path
 
 from eqsat.errors import CompileError, UnsupportedError
 
-OPTIONS = ("-std=c++17", "--ptxas-options=-v")
+OPTIONS = ("-std=c++17", "--ptxas-options=-v", "--diag-suppress=177")  # 177: unused variable
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,20 @@ class Cubin:
 def compile_cubin(source: str, arch: str, rules: Sequence[str] = ()) -> Cubin:
     """Compile for an architecture such as sm_90a.
 
-    Raises CompileError with the numbered source, the log and the rules that led to the kernel;
+    ptxas may spill a register or two to fit one more block on an SM; then it is told that one
+    block is enough. Raises CompileError with the numbered source, the log and the rules that led to the kernel;
     UnsupportedError where there is no NVRTC.
     """
+    cubin = _compile(source, arch, rules)
+    if cubin.spills:
+        alone = _compile(
+            re.sub(r"__launch_bounds__\((\d+)\)", r"__launch_bounds__(\1, 1)", source), arch, rules
+        )
+        return min(cubin, alone, key=lambda c: c.spills)
+    return cubin
+
+
+def _compile(source: str, arch: str, rules: Sequence[str]) -> Cubin:
     library = _library()
     program = ctypes.c_void_p()
     _check(

@@ -174,11 +174,13 @@ template <>
     "exp_difference": f"""
 {_DEVICE} float exp_difference(float a, float b) {{
     const float lowest = __int_as_float(0xff800000);
-    return a == lowest && b == lowest ? 0.0f : expf(a - b);
+    const float result = expf(a - b);
+    return a == lowest && b == lowest ? 0.0f : result;
 }}
 {_DEVICE} double exp_difference(double a, double b) {{
     const double lowest = __longlong_as_double(0xfff0000000000000);
-    return a == lowest && b == lowest ? 0.0 : exp(a - b);
+    const double result = exp(a - b);
+    return a == lowest && b == lowest ? 0.0 : result;
 }}""",
     "from_bfloat16": f"""
 {_DEVICE} float from_bfloat16(unsigned short bits) {{

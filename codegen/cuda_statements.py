@@ -160,6 +160,7 @@ class Statements:
         if s.name not in self.ring:
             if block.tiles_read:
                 block.barrier()
+            block.before_reading(operands(s))
             copy(block, s, tile, block.frame.origin, tile.pointer, False)
         block.tiles.add(s.name)
         block.readers[s.name] = tile.reader(s.dtype)

@@ -1,13 +1,17 @@
 """Makes SciPy's sgemm and dgemm known to LLVM under names of our own, and calls them.
 
-Compiled code refers to the names, not the addresses, so it can be kept on disk.
+Compiled code refers to the names, not the addresses, so it can be kept on disk. Importing this
+module (generated source that calls `gemm` does) also keeps that BLAS to one thread from then on.
 """
+
+from pathlib import Path
 
 import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import get_cython_function_address, intrinsic
+from threadpoolctl import ThreadpoolController
 
 from eqsat.codegen.numba_runtime import address
 
@@ -21,6 +25,20 @@ for _dtype, _routine in (("float32", "sgemm"), ("float64", "dgemm")):
 
 def _scalar_pointer(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
     return cgutils.alloca_once_value(builder, value)
+
+
+def _limit_threads() -> None:
+    """One thread for SciPy's BLAS: the tiles of a kernel are the parallel work.
+
+    In the wheels of NumPy and SciPy each has a BLAS of its own, and NumPy's is left alone.
+    """
+    libraries = ThreadpoolController().select(user_api="blas").lib_controllers
+    own = [library for library in libraries if "scipy" in Path(library.filepath).parent.as_posix()]
+    for library in own or libraries:
+        library.set_num_threads(1)
+
+
+_limit_threads()
 
 
 @intrinsic

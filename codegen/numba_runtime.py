@@ -131,13 +131,13 @@ def shift_left(a, b, bits):
 @register_jitable
 def shift_right(a, b, bits):
     """a >> b; 0 or -1, the sign of a, where b is not within the width."""
-    return a >> b if 0 <= b < bits else a >> (bits - 1)
+    return a >> b if 0 <= b < bits else a >> 63
 
 
 @register_jitable
 def remainder_float(a, b):
     """a - floor(a / b) * b, with the sign of b; exact, as NumPy's npy_divmod has it."""
-    rest = math.fmod(a, b)
+    rest = np.fmod(a, b)
     if rest == 0:
         return math.copysign(rest, b)
     return rest + b if (b < 0) != (rest < 0) else rest
@@ -148,7 +148,7 @@ def floor_divide_float(a, b):
     """floor(a / b), from the exact remainder, as NumPy's npy_divmod has it."""
     if b == 0:
         return a / b
-    rest = math.fmod(a, b)
+    rest = np.fmod(a, b)
     whole = (a - rest) / b
     if rest != 0 and (b < 0) != (rest < 0):
         whole -= 1

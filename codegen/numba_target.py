@@ -4,11 +4,13 @@ import ctypes
 import hashlib
 import importlib.util
 import os
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, lru_cache
+from functools import cache
+from importlib.metadata import version
 from itertools import count
 from math import prod
 from pathlib import Path
@@ -19,7 +21,7 @@ import numpy as np
 
 from eqsat.codegen import numba_emit
 from eqsat.errors import CompileError
-from eqsat.kernel import Kernel
+from eqsat.kernel import Buffer, Kernel
 from eqsat.settings import Settings
 
 # Measured: handing a range to a waiting thread takes about 20 us, in which one core makes some
@@ -44,14 +46,11 @@ def load(
     source = numba_emit.emit(kernel, invocations)
     folder = Path(cache_dir) if cache_dir is not None else Path(_temporary_folder().name)
     function = _compiled(source, _parameter_types(kernel), folder)
-    if "gemm(" in source:
-        limit_blas_threads()
-    views = [(buffer.size, _element(buffer.dtype.numpy)) for buffer in kernel.buffers]
     tiles = kernel.tiles
     threads = min(Settings.from_environment().num_threads, tiles, _points(kernel))
 
     def run(arrays: Sequence[np.ndarray]) -> None:
-        flat = [_flat(a, *view) for a, view in zip(arrays, views, strict=True)]
+        flat = [_flat(a, buffer) for a, buffer in zip(arrays, kernel.buffers, strict=True)]
         if threads > 1:
             _spread(function, tiles, threads, flat)
         else:
@@ -60,15 +59,22 @@ def load(
     return run
 
 
-def _element(dtype: np.dtype) -> np.dtype:
-    return np.dtype(np.uint16) if dtype.itemsize == 2 and dtype.kind in "fV" else dtype
+def _element(buffer: Buffer) -> np.dtype:
+    """The NumPy dtype in which compiled code sees a buffer."""
+    return buffer.dtype.numpy if buffer.dtype.compute == buffer.dtype else np.dtype(np.uint16)
 
 
-def _flat(array: np.ndarray, size: int, dtype: np.dtype) -> np.ndarray:
-    flat = array.reshape(size) if array.flags.c_contiguous else None
-    if flat is None:
-        raise ValueError("a buffer is not C-contiguous; copy it with numpy.ascontiguousarray")
-    return flat if flat.dtype == dtype else flat.view(dtype)
+def _flat(array: np.ndarray, buffer: Buffer) -> np.ndarray:
+    """The array as the compiled code takes it: flat, 16-bit floats as uint16."""
+    element = _element(buffer)
+    if array.dtype not in (buffer.dtype.numpy, element):
+        raise TypeError(f"buffer {buffer.name} has dtype {buffer.dtype}; got {array.dtype}.")
+    if array.size != buffer.size or not array.flags.c_contiguous:
+        raise ValueError(
+            f"buffer {buffer.name} has {buffer.size} contiguous elements; got an array of shape "
+            f"{array.shape} and strides {array.strides}. Copy it with numpy.ascontiguousarray."
+        )
+    return array.reshape(-1).view(element)
 
 
 def _points(kernel: Kernel) -> int:
@@ -85,7 +91,7 @@ def _points(kernel: Kernel) -> int:
 def _parameter_types(kernel: Kernel) -> tuple[Any, ...]:
     from numba import from_dtype, types
 
-    arrays = [from_dtype(_element(b.dtype.numpy))[::1] for b in kernel.buffers]
+    arrays = [from_dtype(_element(b))[::1] for b in kernel.buffers]
     return (types.intp, types.intp, *arrays)
 
 
@@ -138,23 +144,6 @@ def _spread(function: Any, tiles: int, threads: int, arrays: Sequence[np.ndarray
         future.result()
 
 
-@cache
-def limit_blas_threads() -> None:
-    """Keep SciPy's BLAS to one thread for good: the tiles are the parallel work.
-
-    NumPy's own BLAS is another library in the wheels of both, and is left alone there.
-    """
-    from threadpoolctl import ThreadpoolController
-
-    from eqsat.codegen import numba_blas
-
-    assert numba_blas.SYMBOLS, "BLAS is loaded before its threads are limited"
-    libraries = ThreadpoolController().select(user_api="blas")
-    own = [lib for lib in libraries.lib_controllers if "scipy" in Path(lib.filepath).parts[-2]]
-    for library in own or libraries.lib_controllers:
-        library.set_num_threads(1)
-
-
 # --- compiling ---
 
 _lock = threading.Lock()
@@ -165,13 +154,10 @@ def _temporary_folder() -> tempfile.TemporaryDirectory:
     return tempfile.TemporaryDirectory(prefix="eqsat-")
 
 
-@lru_cache(maxsize=1)
+@cache
 def _emitter_fingerprint() -> str:
     """Over the modules whose code is inlined into compiled kernels, and the versions beneath."""
-    import llvmlite
-    import numba
-
-    digest = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__}".encode())
+    digest = hashlib.sha256(f"{version('numba')} {version('llvmlite')}".encode())
     for name in ("cpu_bits.py", "cpu_math.py", "numba_blas.py", "numba_runtime.py"):
         digest.update(Path(__file__).with_name(name).read_bytes())
     return digest.hexdigest()
@@ -215,6 +201,7 @@ def _imported(name: str, path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # by this name compiled code finds its module again
     spec.loader.exec_module(module)
     return module
 

@@ -39,11 +39,11 @@ class HostBackend:
                 f"input {argument.name!r} is {array.dtype}; the program was compiled for "
                 f"{argument.dtype.name}. Convert it with .astype, or compile for this dtype."
             )
-        return np.ascontiguousarray(array)
+        return _unlocked(np.ascontiguousarray(array))
 
     def constant(self, value: Any) -> np.ndarray:
         """A constant as a contiguous array."""
-        return np.ascontiguousarray(value)
+        return _unlocked(np.ascontiguousarray(value))
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
         """An uninitialised array."""
@@ -67,6 +67,26 @@ class HostBackend:
             return array
         module = sys.modules[library]
         return module.from_dlpack(array) if hasattr(module, "from_dlpack") else array
+
+
+class _Unlocked:
+    """The memory of a read-only array, without the lock."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        interface = dict(array.__array_interface__)
+        interface["data"] = (interface["data"][0], False)
+        self.__array_interface__ = interface
+        self.array = array
+
+
+def _unlocked(array: np.ndarray) -> np.ndarray:
+    """The array itself, or a view without its lock: compiled code is typed for unlocked arrays.
+
+    Kernels never write to their inputs.
+    """
+    if array.flags.writeable:
+        return array
+    return np.asarray(_Unlocked(array)).view(array.dtype)
 
 
 def _as_numpy(value: Any, name: str) -> np.ndarray:

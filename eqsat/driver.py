@@ -180,6 +180,7 @@ def _assemble(
     }
     constants: dict[str, np.ndarray] = {}
     place: dict[Tensor, str] = {}
+    made: dict[Tensor, str] = {}
     for tensor in topological(tensors):
         if tensor.op == "input":
             place[tensor] = by_name[tensor.attributes["name"]].buffer
@@ -190,8 +191,8 @@ def _assemble(
     for number, (segment, solution) in enumerate(zip(segments, solutions, strict=True)):
         local = dict(zip(solution.leaves, (place[t] for t in segment.leaves), strict=True))
         for tensor, name in zip(segment.stored, solution.stored, strict=True):
-            place.setdefault(tensor, f"s{number}_{name}")
-            local[name] = f"s{number}_{name}"
+            made[tensor] = local[name] = f"s{number}_{name}"
+            place.setdefault(tensor, made[tensor])
         for predicted in solution.kernels:
             for buffer in predicted.kernel.buffers:
                 own = local.setdefault(buffer.name, f"s{number}_{buffer.name}")
@@ -201,7 +202,7 @@ def _assemble(
             launches.append(
                 Launch(predicted.kernel, names, predicted.seconds, predicted.bottleneck)
             )
-    return _with_outputs(tensors, arguments, buffers, constants, place, launches, unit)
+    return _with_outputs(tensors, arguments, buffers, constants, made, launches, unit)
 
 
 def _with_outputs(
@@ -209,13 +210,13 @@ def _with_outputs(
     arguments: Sequence[Argument],
     buffers: dict[str, Buffer],
     constants: dict[str, np.ndarray],
-    place: Mapping[Tensor, str],
+    made: Mapping[Tensor, str],
     launches: list[Launch],
     unit: ParallelProcessingUnit,
 ) -> Parts:
     outputs = []
     for tensor in tensors:
-        name = place[tensor] if tensor.size else f"empty{len(outputs)}"
+        name = made[tensor] if tensor.size else f"empty{len(outputs)}"
         stored = buffers.get(name)
         if stored is not None and stored.role == "temporary":
             buffers[name] = Buffer(name, tensor.shape, tensor.dtype, "output")

@@ -29,6 +29,11 @@ SORTS = {"Expr": "E", "Indices": "i64", "Count": "i64", "Number": "f64", "Text":
 _PREFIX = "v_"
 
 
+def constructor(op: str) -> str:
+    """The egglog constructor of an operation; egglog has primitives such as sqrt of its own."""
+    return f"t_{op}"
+
+
 @dataclass
 class AtomTable:
     """Numbers for the atoms that egglog does not see into."""
@@ -86,7 +91,7 @@ def signatures(terms: Iterable[Term], rules: Iterable[Rule]) -> dict[str, tuple[
 def declarations(ops: Mapping[str, tuple[str, ...]], groups: Iterable[str]) -> list[str]:
     """Sorts, constructors, fact functions and the analysis rules of each operation."""
     lines = ["(sort E)", "(ruleset facts)", *(f"(ruleset {group})" for group in groups)]
-    lines += [f"(constructor {op} ({' '.join(sorts)}) E)" for op, sorts in ops.items()]
+    lines += [f"(constructor {constructor(op)} ({' '.join(sorts)}) E)" for op, sorts in ops.items()]
     lines += [
         "(function free (E) i64 :merge (& old new))",
         "(function dtype (E) String :no-merge)",
@@ -109,7 +114,7 @@ def analysis(op: str, sorts: tuple[str, ...]) -> list[str]:
     """The fact rules of one operation."""
     args = [f"x{i}" for i in range(len(sorts))]
     exprs = [a for a, sort in zip(args, sorts, strict=True) if sort == "E"]
-    head = f"(= e ({op} {' '.join(args)}))"
+    head = f"(= e ({constructor(op)} {' '.join(args)}))"
     conditions = "".join(f" (= f_{a} (free {a}))" for a in exprs)
     union = "0"
     for a in exprs:
@@ -193,7 +198,7 @@ def seed(
             for a in term.args
         ]
         numbers[term] = len(numbers)
-        lines.append(f"(set (node {numbers[term]}) ({' '.join([term.op, *args])}))")
+        lines.append(f"(set (node {numbers[term]}) ({' '.join([constructor(term.op), *args])}))")
     return [*atom_facts(universe, table, finite), *lines], numbers
 
 
@@ -237,7 +242,7 @@ class _RuleText:
             case Variable(name=name):
                 return _PREFIX + name
             case Node(op=op, args=args):
-                return f"({' '.join([op, *(self.pattern(a) for a in args)])})"
+                return f"({' '.join([constructor(op), *(self.pattern(a) for a in args)])})"
             case Free(of=of):
                 return self._bind(f"free_{of.name}", f"(free {self.pattern(of)})")
             case DTypeOf(of=of):

@@ -438,7 +438,7 @@ class TermBuilder:
         self.encoder = encoder
         self.universe = Universe()
         self._name: dict[int, str] = {}
-        self._terms: dict[Tensor, Term] = {}
+        self.terms: dict[Tensor, Term] = {}
         self.shared: set[Term] = set()
 
     def names(self, dim: list[int] | None) -> list[str]:
@@ -530,18 +530,18 @@ class TermBuilder:
             missing = [
                 o
                 for o in current.operands
-                if not self.encoder.is_leaf(o) and o not in self._terms
+                if not self.encoder.is_leaf(o) and o not in self.terms
             ]
-            if current in self._terms:
+            if current in self.terms:
                 stack.pop()
             elif missing:
                 stack += missing
             else:
-                self._terms[current] = self._build(current)
+                self.terms[current] = self._build(current)
                 if self.encoder.uses[current] > 1:
-                    self.shared.add(self._terms[current])
+                    self.shared.add(self.terms[current])
                 stack.pop()
-        return self._terms[tensor]
+        return self.terms[tensor]
 
     def _build(self, tensor: Tensor) -> Term:
         dims = self.encoder.nodes[tensor].dims
@@ -639,9 +639,10 @@ def encode(tensors: Sequence[Tensor], outputs: Sequence[Tensor], leaves: dict[Te
             for dim, n in zip(encoder.nodes[output].dims, output.shape, strict=True)
         ]
         stored.append(Output(output, term, tuple(tuple(builder.names(dim)) for dim in dims)))
-    order = {
-        term: tuple(name for dim in encoder.nodes[tensor].dims for name in builder.names(dim))
-        for tensor, term in builder._terms.items()
-    }
+    order: dict[Term, tuple[str, ...]] = {}
+    for tensor, term in builder.terms.items():
+        if tensor.op != "view":  # a view of a value is not how it would be stored
+            names = (name for dim in encoder.nodes[tensor].dims for name in builder.names(dim))
+            order.setdefault(term, tuple(names))
     buffers = {name: tensor for tensor, name in leaves.items()}
     return Encoding(builder.universe, tuple(stored), order, buffers)

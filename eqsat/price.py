@@ -278,7 +278,7 @@ class _Pricing:
         self.scratch_traffic = self.scratch_traffic + 2 * held * tiles
 
     def _contract(self, found: Contraction, work: Array, dtype: str) -> None:
-        best = work * sum(seconds for _, seconds in self.pricer.rates("fma", dtype))
+        best = work * (sum(s for _, s in self.pricer.rates("fma", dtype)) + self._operand_seconds())
         unit, latency = "fma", np.zeros_like(self.shape)
         operation = self._named_operation(found)
         candidates = self.pricer.matrix_operations(self.form, found)
@@ -297,6 +297,12 @@ class _Pricing:
         for side in (found.left, found.right):
             if unit != "fma" and side.op not in {"read", "literal"}:
                 self._keep(self.form.facts.free(side), self.form.facts.dtype(side).itemsize)
+
+    def _operand_seconds(self) -> float:
+        """One operand of a multiply-add read again from private memory, where loops are not blocked."""
+        if self.pricer.overlap:
+            return 0.0
+        return 4.0 / (self.pricer.private.sustained_gb_per_s * 1e9)
 
     def _stage_operands(self, found: Contraction) -> None:
         """Shared memory that operands take, or the repeated reads where nothing is staged."""

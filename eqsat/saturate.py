@@ -16,6 +16,7 @@ from eqsat.algebra import Atom, Facts, Term, Universe, post_order
 from eqsat.egglog_text import (
     BINDERS,
     AtomTable,
+    constructor,
     declarations,
     rule_lines,
     seed,
@@ -210,7 +211,7 @@ def saturate(
     request = {
         "commands": commands,
         "schedules": schedules(limits, expand),
-        "read": [*ops, "free", "dtype", "node"],
+        "read": [*map(constructor, ops), "free", "dtype", "node"],
     }
     started = time.monotonic()
     answer = worker.ask(request, limits.seconds)
@@ -266,7 +267,7 @@ def thaw(
     opaque = {"read", "gather", "position", "reindex"}
     nodes: dict[int, list[ENode]] = {}
     for op, sorts in ops.items():
-        for *values, result in rows.get(op, []):
+        for *values, result in rows.get(constructor(op), []):
             args: list[Class | Atom] = []
             for place, (sort, value) in enumerate(zip(sorts, values, strict=True)):
                 if sort == "E":

@@ -11,7 +11,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from eqsat.algebra import LEAVES, Facts, Read, Term, post_order, with_children
-from eqsat.egglog_text import SCHEDULE, AtomTable, declarations, rule_lines, seed, signatures
+from eqsat.egglog_text import (
+    SCHEDULE,
+    AtomTable,
+    constructor,
+    declarations,
+    rule_lines,
+    seed,
+    signatures,
+)
 from eqsat.errors import SearchError, SpecError
 from eqsat.form import Form, Stored, form
 from eqsat.graph.index import row_major
@@ -163,7 +171,7 @@ def _explore(made: Form, search: Search) -> FrozenEGraph:
     request = {
         "commands": commands,
         "schedules": [f"(run-schedule (repeat 40 (saturate (run facts)) {every}))"],
-        "read": [*ops, "free", "dtype", "node"],
+        "read": [*map(constructor, ops), "free", "dtype", "node"],
     }
     answer = search.worker.ask(request, search.limits.seconds)
     if "error" in answer:
@@ -187,13 +195,13 @@ def _schedule_facts(ops: Mapping[str, tuple[str, ...]]) -> list[str]:
         "(relation thread_menu (i64))",
         "(relation stage_menu (String i64))",
         "(function depth (E) i64 :no-merge)",
-        "(rule ((= s (untiled))) ((set (depth s) 0)) :ruleset facts)",
+        f"(rule ((= s ({constructor('untiled')}))) ((set (depth s) 0)) :ruleset facts)",
         "(rule ((= d (depth s)) (axis d x)) ((next_axis s x)) :ruleset facts)",
     ]
     for op in sorted(SCHEDULE & set(ops) - {"kernel", "untiled"}):
         args = [f"x{i}" for i in range(len(ops[op]))]
         lines.append(
-            f"(rule ((= s ({op} {' '.join(args)})) (= d (depth {args[-1]}))) "
+            f"(rule ((= s ({constructor(op)} {' '.join(args)})) (= d (depth {args[-1]}))) "
             f"((set (depth s) (+ d 1))) :ruleset facts)"
         )
     return lines
