@@ -14,6 +14,7 @@ from eqsat.algebra import LEAVES, Facts, Read, Renaming, Term, post_order
 from eqsat.form import REDUCING, Stored, form
 from eqsat.graph.dtypes import as_dtype
 from eqsat.graph.index import row_major
+from eqsat.join import in_order, join
 from eqsat.menu import chunks, pick
 from eqsat.price import Pricer
 from eqsat.reindex import push
@@ -143,6 +144,11 @@ class Extractor:
             self.prices[key] = (float(seconds[choice]), pick(tiles, choice, made.grid))
         return self.prices[key]
 
+    def price_kernel(self, stored: tuple[Stored, ...]) -> float:
+        """The best predicted seconds of a kernel that stores several values."""
+        made = form(stored, self.facts)
+        return float(self.pricer.price(made, chunks(made)).seconds.min())
+
     def _options(self, number: int) -> list[tuple[Term, frozenset[int]]]:
         found = [(c.term, c.closure) for c in self.candidates[number]]
         if number in self.kernel:
@@ -195,18 +201,14 @@ class Extractor:
         for number in self.prune():
             self.visit(number)
         kernels: dict[int, tuple[Stored, ...]] = {}
-        total = 0.0
-        stored_in: dict[int, str] = {}
         for number, buffer, names in outputs:
             best = self._best_output(number, names)
             for needed in sorted(best.closure):
                 self._emit(needed, kernels)
             one = Stored(buffer, best.term, names, as_dtype(self.graph.dtype[number]))
             kernels[-len(kernels) - 1] = (one,)
-            stored_in[number] = buffer
-        ordered = self._in_order(list(kernels.values()))
-        total = sum(self.price(k[0].term, k[0].names, k[0].dtype.name)[0] for k in ordered)
-        return Plan(tuple(ordered), total)
+        joined = join(in_order(list(kernels.values())), self.facts, self.price_kernel)
+        return Plan(tuple(joined), sum(self.price_kernel(kernel) for kernel in joined))
 
     def _best_output(self, number: int, names: tuple[str, ...]) -> Candidate:
         dtype = self.graph.dtype[number]
@@ -231,34 +233,3 @@ class Extractor:
             self._emit(needed, kernels)
         dtype = as_dtype(self.graph.dtype[number])
         kernels[number] = (Stored(f"t{number}", best.term, self.names(number), dtype),)
-
-    @staticmethod
-    def _in_order(kernels: list[tuple[Stored, ...]]) -> list[tuple[Stored, ...]]:
-        """Producers before consumers."""
-        made = {one.buffer: kernel for kernel in kernels for one in kernel}
-        done: dict[str, None] = {}
-        ordered: list[tuple[Stored, ...]] = []
-
-        def place(kernel: tuple[Stored, ...]) -> None:
-            if kernel[0].buffer in done:
-                return
-            done[kernel[0].buffer] = None
-            for buffer in read_buffers(kernel):
-                if buffer in made:
-                    place(made[buffer])
-            ordered.append(kernel)
-
-        for kernel in kernels:
-            place(kernel)
-        return ordered
-
-
-def read_buffers(kernel: tuple[Stored, ...]) -> list[str]:
-    """Names of the buffers that a kernel reads, in order of first use."""
-    names: dict[str, None] = {}
-    for term in post_order(one.term for one in kernel):
-        if term.op in {"read", "gather"}:
-            read = term.args[0]
-            assert isinstance(read, Read)
-            names[read.buffer] = None
-    return list(names)

@@ -190,13 +190,21 @@ class _Lowering:
         over = self.facts.universe.members(term.args[0])  # type: ignore[arg-type]
         factors = self.absorbed(term)
         if factors is not None:
-            left, right = (self.values[f] for f in factors)
+            left, right = (self.values[f] for f in self._oriented(factors, indices))
             operation = self.schedule.operations.get(term, "")
             return Contract(name, dtype, indices, over, left, right, operation)
         argument = term.args[1]
         assert isinstance(argument, Term)
         monoid = REDUCTIONS[term.op]
         return Reduce(name, dtype, indices, monoid, over, self.values[argument])
+
+    def _oriented(self, factors: tuple[Term, Term], indices: tuple[str, ...]) -> tuple[Term, Term]:
+        """The factors, the one that spans the innermost index of the result second."""
+        order = [name for one in self.form.stored for name in one.names]
+        last = max(indices, key=lambda n: order.index(n) if n in order else -1, default="")
+        left, right = factors
+        inside = (last in self.indices(left), last in self.indices(right))
+        return (right, left) if inside == (True, False) else (left, right)
 
     # -- streams -------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,25 +17,30 @@ def sizes(extent: int, least: int = 1, most: int = 1 << 14) -> list[int]:
     return [*out, extent] if extent <= most else out
 
 
-def chunks(form: Form, most_points: int = 1 << 20) -> dict[str, NDArray[np.float64]]:
+def chunks(form: Form) -> dict[str, NDArray[np.float64]]:
     """Tiles that are blocks of the grid cut at one or two names.
 
     Names outside the first cut have tile 1, those inside the last cut their whole extent.
     """
-    names = form.grid
-    extents = [form.extents[name] for name in names]
-    rows: list[list[int]] = [[1] * len(names)]
-    for first in range(len(names)):
-        inside = extents[first + 1 :]
+    rows = _blocks(tuple(form.extents[name] for name in form.grid))
+    return {name: rows[:, i] for i, name in enumerate(form.grid)}
+
+
+@lru_cache(maxsize=1024)
+def _blocks(extents: tuple[int, ...], most_points: int = 1 << 20) -> NDArray[np.float64]:
+    rank = len(extents)
+    rows: list[list[int]] = [[1] * rank]
+    for first in range(rank):
+        inside = list(extents[first + 1 :])
         rows += [[1] * first + [size, *inside] for size in sizes(extents[first])]
-        for second in range(first + 1, len(names)):
+        for second in range(first + 1, rank):
             between, tail = extents[first + 1 : second], extents[second + 1 :]
             for size in sizes(extents[first], 16)[-6:]:
                 for other in sizes(extents[second], 16)[:-1]:
                     rows.append([1] * first + [size, *between, other, *tail])
-    kept = [row for row in rows if np.prod(row) <= most_points] or [[1] * len(names)]
-    unique = np.unique(np.array(kept, dtype=np.float64), axis=0) if names else np.ones((1, 0))
-    return {name: unique[:, i] for i, name in enumerate(names)}
+    table = np.array(rows, dtype=np.float64).reshape(len(rows), rank)
+    kept = table[table.prod(axis=1) <= most_points] if rank else table[:1]
+    return np.unique(kept if len(kept) else table[:1], axis=0)
 
 
 def pick(tiles: dict[str, NDArray[np.float64]], choice: int, names: Sequence[str]) -> dict[str, int]:

@@ -75,6 +75,7 @@ class Pricer:
         self.sizes = dict(cached_buffers or {})
         self.overlap = self.spec.group(spec.tile_group).max_resident > 1
         self._rates: dict[tuple[str, str], list[tuple[str, float]]] = {}
+        self._contractions: dict[tuple[str, str], list[ParallelOperation]] = {}
         memories = [m for m in spec.memory_domains if m.managed == "hardware"]
         self.dram = memories[0]
         self.cache = memories[1] if len(memories) > 1 else memories[0]
@@ -97,12 +98,14 @@ class Pricer:
         if a != b:
             return []
         output = form.facts.dtype(found.term).name
-        return [
-            operation
-            for operation in self.spec.contractions(a, output)
-            if operation.invocation_name in self.operations
-            or self.spec.target in operation.native_implementation
-        ]
+        if (a, output) not in self._contractions:
+            self._contractions[a, output] = [
+                operation
+                for operation in self.spec.contractions(a, output)
+                if operation.invocation_name in self.operations
+                or self.spec.target in operation.native_implementation
+            ]
+        return self._contractions[a, output]
 
     def price(
         self, form: Form, tiles: Mapping[str, Array], blocking: Blocking | None = None
@@ -184,6 +187,10 @@ class _Pricing:
         for term in self.form.terms:
             self._term(term)
         for one in self.form.stored:
+            lacking = [n for n in self.form.grid if n not in one.names]
+            if lacking:  # each value is stored by one tile alone
+                again = np.logical_or.reduce([self.count[n] > 1 for n in lacking])
+                self.refused[f"{one.buffer} lacks {', '.join(lacking)}"] = again
             size = self.points(facts.universe.mask(one.names)) * one.dtype.itemsize
             self._move(one.buffer, size, size * self.shape)
         return self._total()

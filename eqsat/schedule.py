@@ -5,7 +5,7 @@ stage and substitute rules; every complete schedule is then priced.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -85,9 +85,10 @@ def schedule_region(
     if not bodies:
         return _unfused(name, stored, facts, pricer, buffers, search)
     best: tuple[float, str, Form, Choice] | None = None
+    groups = _alike(_choices(found, made))
     for body in bodies:
         shaped = form(body, facts)
-        for choices in _alike(_choices(found, made)):
+        for choices in groups:
             if any(axis not in (*shaped.grid, *shaped.reduced) for axis in choices[0].chunks):
                 continue
             seconds, bottleneck, index = _price(shaped, choices, pricer)
@@ -288,12 +289,12 @@ def _decode(chain: tuple[tuple[object, ...], ...], made: Form) -> Choice:
     return Choice(tiles, chunks, threads, stages, memory, tuple(rules))
 
 
-def _alike(choices: list[Choice]) -> Iterator[list[Choice]]:
+def _alike(choices: list[Choice]) -> list[list[Choice]]:
     """Choices in groups that stream the same axes and stage in the same memory."""
     groups: dict[tuple[object, ...], list[Choice]] = {}
     for choice in choices:
         groups.setdefault((tuple(choice.chunks), choice.memory), []).append(choice)
-    yield from groups.values()
+    return list(groups.values())
 
 
 def _price(made: Form, choices: list[Choice], pricer: Pricer) -> tuple[float, str, int]:
