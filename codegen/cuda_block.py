@@ -18,6 +18,7 @@ from eqsat.graph.index import Affine, FloorDiv, bounds
 from eqsat.kernel import Access, Axis, Kernel
 
 INT_LIMIT = 2**31 - 1
+TILE_UNIT = 16  # bytes of one row of an ldmatrix matrix, and of the widest copy
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,44 @@ class Frame:
 
 Reader = Callable[[Point], str]
 """The C++ expression of a value at a point, of the value's register type."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """An array in shared memory: `order` outermost first, `strides` in elements; `slots` copies."""
+
+    pointer: str
+    dtype: DType
+    order: tuple[str, ...]
+    extents: Mapping[str, int]
+    strides: Mapping[str, int]
+    slots: int = 1
+
+    @property
+    def size(self) -> int:
+        """Elements of one slot, a multiple of 16 bytes."""
+        outer = self.order[0] if self.order else None
+        size = self.extents[outer] * self.strides[outer] if outer else 1
+        unit = TILE_UNIT // self.dtype.itemsize
+        return -(-size // unit) * unit
+
+    def offset(self, point: Point) -> str:
+        """The element's place within a slot."""
+        parts = []
+        for i in self.order:
+            if self.extents[i] > 1:
+                stride = self.strides[i]
+                parts.append(point.local(i) + ("" if stride == 1 else f" * {stride}"))
+        return " + ".join(parts) or "0"
+
+    def reader(self, dtype: DType) -> Reader:
+        """Reads an element as a register value of `dtype`."""
+
+        def read(point: Point) -> str:
+            text = widen(self.dtype, f"{self.pointer}[{self.offset(point)}]")
+            return cast(self.dtype, dtype, text)
+
+        return read
 
 
 @dataclass
@@ -98,7 +137,7 @@ class Block:
         self.matrix_steps = {
             i: m.operation.k for m in placement.matrices.values() for i in m.contract.over
         }
-        self.tiles: set[str] = set()  # values that are read from shared memory
+        self.tiles: dict[str, Tile] = {}  # values that are read from shared memory
         self.shared_bytes = 0
         self.shared_peak = 0
         self.scratch_bytes = 0

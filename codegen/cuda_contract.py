@@ -8,7 +8,7 @@ from eqsat.codegen.cuda_block import Block, Point, Reader
 from eqsat.codegen.cuda_math import literal, register_type
 from eqsat.codegen.cuda_matrix import multiply
 from eqsat.codegen.cuda_placement import FETCH, INLINE, REGISTERS, SHARED
-from eqsat.codegen.cuda_tiles import Tile, stage
+from eqsat.codegen.cuda_tiles import stage
 from eqsat.kernel import Contract
 
 UNROLLED = 2048  # multiply-adds of one thread that are written out; longer sums stay loops
@@ -23,11 +23,11 @@ class Accumulator:
     indices: tuple[str, ...]
 
 
-def contract(block: Block, c: Contract, target: Accumulator, tiles: dict[str, Tile]) -> None:
+def contract(block: Block, c: Contract, target: Accumulator) -> None:
     """Add the contraction to the accumulator: by its operation, or by scalar arithmetic."""
     matrix = block.placement.matrices.get(c.name)
     if matrix is not None:
-        multiply(block, matrix, target.array, tiles)
+        multiply(block, matrix, target.array)
         return
     serial = c.name in block.placement.serial
     over = block.ordered(c.over)

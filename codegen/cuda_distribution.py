@@ -19,7 +19,7 @@ from eqsat.codegen.cuda_placement import (
     register_sets,
     store_indices,
 )
-from eqsat.kernel import Access, Axis, Contract, Kernel, Load, Reduce, Scan
+from eqsat.kernel import Access, Contract, Kernel, Load, Reduce, Scan
 
 WARP = 32
 

@@ -8,8 +8,9 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from eqsat.graph.dtypes import DType, bool_, float32, iinfo
+
 from eqsat.errors import UnsupportedError
+from eqsat.graph.dtypes import DType, bool_, float32, iinfo
 
 _STORAGE = {
     "float16": "unsigned short",
@@ -75,8 +76,10 @@ def literal(dtype: DType, value: bool | int | float) -> str:
 
 
 def _integer_literal(dtype: DType, value: int) -> str:
+    if dtype.itemsize < 4:
+        return f"({_STORAGE[dtype.name]})({value})"
     suffix = "LL" if dtype.itemsize == 8 else ""
-    if value == -(2 ** (8 * dtype.itemsize - 1)) and dtype.itemsize >= 4:
+    if value == -(2 ** (8 * dtype.itemsize - 1)):
         return f"(-{-(value + 1)}{suffix} - 1)"
     return f"{value}{suffix}" if value >= 0 else f"({value}{suffix})"
 

@@ -8,16 +8,14 @@ computed in registers lies there as a result fragment; its k order is then 8 (s 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eqsat.codegen.cuda_block import Block, Point
+from eqsat.codegen.cuda_block import TILE_UNIT, Block, Point, Tile
 from eqsat.codegen.cuda_distribution import WARP
-from eqsat.codegen.cuda_math import literal, narrow, widen
+from eqsat.codegen.cuda_math import literal
 from eqsat.codegen.cuda_operations import COLUMNS, ROWS, MatrixOperation
 from eqsat.codegen.cuda_placement import SHARED, Matrix
 from eqsat.codegen.cuda_prelude import load_matrix_name
-from eqsat.codegen.cuda_tiles import Tile, stage
+from eqsat.codegen.cuda_tiles import stage
 from eqsat.errors import UnsupportedError
-
-UNIT = 16  # bytes of k that one lane group of a fragment spans
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,7 @@ class Factor:
     tile: Tile | None
 
 
-def multiply(block: Block, matrix: Matrix, result: str, tiles: dict[str, Tile]) -> None:
+def multiply(block: Block, matrix: Matrix, result: str) -> None:
     """Add the product to the registers `result`, laid out over the contraction's indices."""
     c, operation = matrix.contract, matrix.operation
     summed = [i for i in c.over if block.axes[i].tile > 1] or list(c.over[-1:])
@@ -40,8 +38,8 @@ def multiply(block: Block, matrix: Matrix, result: str, tiles: dict[str, Tile]) 
         )
     (k,) = summed
     others = [i for i in (*c.indices, *c.over) if i not in (matrix.row, matrix.column, k)]
-    left = _factor(block, matrix, matrix.left, matrix.row, k, tiles)
-    right = _factor(block, matrix, matrix.right, matrix.column, k, tiles)
+    left = _factor(block, matrix, matrix.left, matrix.row, k)
+    right = _factor(block, matrix, matrix.right, matrix.column, k)
     block.before_reading([matrix.left, matrix.right])
     steps = -(-block.distribution.padded(k) // operation.k)
     with block.points(others) as point, block.out.block():
@@ -54,11 +52,9 @@ def multiply(block: Block, matrix: Matrix, result: str, tiles: dict[str, Tile]) 
             _invoke(block, matrix, result, point)
 
 
-def _factor(
-    block: Block, matrix: Matrix, name: str, free: str, k: str, tiles: dict[str, Tile]
-) -> Factor:
+def _factor(block: Block, matrix: Matrix, name: str, free: str, k: str) -> Factor:
     if block.placement.where[name] == SHARED:
-        return Factor(name, free, tiles[name])
+        return Factor(name, free, block.tiles[name])
     d, indices = block.distribution, block.placement.indices[name]
     lanes = [(f.count, f.stride) for f, _ in d.weighted(k, "thread")] if k in indices else []
     in_fragment = lanes == [(4, 1)] and d.vector(k) == 2 and d.padded(k) % matrix.operation.k == 0
@@ -161,7 +157,7 @@ def _load_matrices(
     """
     tile = factor.tile
     assert tile is not None
-    unit = UNIT // tile.dtype.itemsize
+    unit = TILE_UNIT // tile.dtype.itemsize
     transposed = tile.strides.get(factor.free) == 1 and tile.order[-1] == factor.free
     along_k = tile.order[-1] == k
     rows_aligned = all(tile.strides[i] % unit == 0 for i in tile.order[:-1] if tile.extents[i] > 1)

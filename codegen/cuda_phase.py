@@ -7,7 +7,7 @@ from eqsat.codegen.cuda_collective import reduce_threads
 from eqsat.codegen.cuda_math import identity, register_type
 from eqsat.codegen.cuda_placement import SHARED
 from eqsat.codegen.cuda_statements import Statements
-from eqsat.codegen.cuda_tiles import Tile, can_copy_async, copy, tile_for
+from eqsat.codegen.cuda_tiles import can_copy_async, copy, tile_for
 from eqsat.kernel import Axis, Carry, Contract, Load, Phase, Reduce, Update, store_operands
 
 
@@ -17,7 +17,7 @@ def emit_phase(block: Block, phase: Phase) -> None:
     if phase.stream:
         _emit_stream(block, phase)
     else:
-        body = Statements(block, phase, {})
+        body = Statements(block, phase)
         body.emit()
     if not _tiles_outlive(block, phase):
         block.shared_bytes = start
@@ -57,12 +57,12 @@ def _emit_stream(block: Block, phase: Phase) -> None:
 def _emit_loop(block: Block, phase: Phase, partial: Mapping[str, str]) -> None:
     """The loop over chunks, the phase's tiles before it."""
     out = block.out
-    tiles, ring = _tiles(block, phase)
+    ring = _tiles(block, phase)
     chunks = 1
     for axis in phase.stream:
         chunks *= axis.count
     if ring:
-        _start_ring(block, phase, tiles, ring, chunks)
+        _start_ring(block, phase, ring, chunks)
     if block.tiles_written:
         block.barrier()
     block.tiles_read = True  # by the chunk before, from the second on
@@ -71,8 +71,8 @@ def _emit_loop(block: Block, phase: Phase, partial: Mapping[str, str]) -> None:
             out.line(f"const int {name} = {text};")
         block.define_bases(block.frame, [axis.name for axis in phase.stream])
         if ring:
-            _advance_ring(block, phase, tiles, ring)
-        body = Statements(block, phase, tiles, ring, partial)
+            _advance_ring(block, phase, ring)
+        body = Statements(block, phase, ring, partial)
         body.emit()
         for carry, update in body.copied_carries():
             count = block.register_count(block.placement.indices[carry])
@@ -85,9 +85,8 @@ def _element_reader(block: Block, name: str) -> Reader:
     return lambda point: block.element(name, point)
 
 
-def _tiles(block: Block, phase: Phase) -> tuple[dict[str, Tile], set[str]]:
-    """The shared tiles of the phase's loads, and those copied ahead into a ring of stages."""
-    tiles: dict[str, Tile] = {}
+def _tiles(block: Block, phase: Phase) -> set[str]:
+    """Allocate the tiles of the phase's loads; the names of those copied ahead into a ring."""
     ring: set[str] = set()
     for s in phase.body:
         if isinstance(s, Load) and block.placement.where[s.name] == SHARED:
@@ -99,8 +98,8 @@ def _tiles(block: Block, phase: Phase) -> tuple[dict[str, Tile], set[str]]:
                 block.shared_bytes = mark
                 del block.out.lines[lines:]
                 tile = tile_for(block, s)
-            tiles[s.name] = tile
-    return tiles, ring
+            block.tiles[s.name] = tile
+    return ring
 
 
 def _chunk_origins(block: Block, stream: Sequence[Axis], chunk: str) -> dict[str, str]:
@@ -121,9 +120,7 @@ def _chunk_origins(block: Block, stream: Sequence[Axis], chunk: str) -> dict[str
     return origins
 
 
-def _start_ring(
-    block: Block, phase: Phase, tiles: Mapping[str, Tile], ring: set[str], chunks: int
-) -> None:
+def _start_ring(block: Block, phase: Phase, ring: set[str], chunks: int) -> None:
     """Define the copy of one chunk ahead, and start the first stages - 1 of them."""
     out = block.out
     if block.tiles_read or block.tiles_written:
@@ -137,7 +134,7 @@ def _start_ring(
         origin = {i: renamed.get(text, text) for i, text in origin.items()}
         for s in phase.body:
             if isinstance(s, Load) and s.name in ring:
-                tile = tiles[s.name]
+                tile = block.tiles[s.name]
                 slot = f"{tile.pointer}_ring + ahead % {phase.stages} * {tile.size}"
                 copy(block, s, tile, origin, slot, True)
     for stage in range(phase.stages - 1):
@@ -147,7 +144,7 @@ def _start_ring(
     block.tiles_written = False
 
 
-def _advance_ring(block: Block, phase: Phase, tiles: Mapping[str, Tile], ring: set[str]) -> None:
+def _advance_ring(block: Block, phase: Phase, ring: set[str]) -> None:
     """Wait for this chunk, then start the copy that takes the slot of the chunk before."""
     out, stages = block.out, phase.stages
     chunks = 1
@@ -158,7 +155,7 @@ def _advance_ring(block: Block, phase: Phase, tiles: Mapping[str, Tile], ring: s
     out.line(f"if (chunk + {stages - 1} < {chunks}) copy_ahead(chunk + {stages - 1});")
     out.line("commit_copies();")
     for name in sorted(ring):
-        tile = tiles[name]
+        tile = block.tiles[name]
         slot = f"{tile.pointer}_ring + chunk % {stages} * {tile.size}"
         out.line(f"const auto* const {tile.pointer} = {slot};")
 

@@ -18,7 +18,7 @@ from eqsat.codegen.cuda_math import (
     widen,
 )
 from eqsat.codegen.cuda_placement import FETCH, SHARED, store_indices
-from eqsat.codegen.cuda_tiles import Tile, copy, fetch, owns, tile_for
+from eqsat.codegen.cuda_tiles import copy, fetch, owns, tile_for
 from eqsat.graph.dtypes import DType, bool_, float64, int64, promote
 from eqsat.kernel import (
     Access,
@@ -47,14 +47,12 @@ class Statements:
         self,
         block: Block,
         phase: Phase,
-        tiles: dict[str, Tile],
         ring: set[str] | None = None,
         partial: Mapping[str, str] | None = None,
     ) -> None:
         self.block = block
         self.out = block.out
         self.phase = phase
-        self.tiles = tiles
         self.ring = ring or set()
         self.partial = partial or {}
         self.pending: list[Elementwise] = []
@@ -64,7 +62,6 @@ class Statements:
     def emit(self) -> None:
         for s in self.phase.body:
             if isinstance(s, Load) and self.block.placement.where[s.name] == SHARED:
-                self.block.tiles.add(s.name)
                 if s.name in self.ring or not s.access.coordinates:
                     self.load_tile(s)
         for s in self.phase.body:
@@ -123,7 +120,7 @@ class Statements:
                 else:
                     self.flush()
                     self.declare(s.name, "0")
-                    contract(block, s, self.accumulator(s), self.tiles)
+                    contract(block, s, self.accumulator(s))
                     self.finish(s)
             case Update():
                 self.update(s)
@@ -154,15 +151,14 @@ class Statements:
 
     def load_tile(self, s: Load) -> None:
         block = self.block
-        if s.name not in self.tiles:
-            self.tiles[s.name] = tile_for(block, s)
-        tile = self.tiles[s.name]
+        if s.name not in block.tiles:
+            block.tiles[s.name] = tile_for(block, s)
+        tile = block.tiles[s.name]
         if s.name not in self.ring:
             if block.tiles_read:
                 block.barrier()
             block.before_reading(operands(s))
             copy(block, s, tile, block.frame.origin, tile.pointer, False)
-        block.tiles.add(s.name)
         block.readers[s.name] = tile.reader(s.dtype)
 
     def vector(self, access: Access, indices: list[str]) -> tuple[str, int]:
@@ -365,7 +361,7 @@ class Statements:
                 if s.scale:
                     old = f"wrapping_multiply({old}, {block.converted(s.scale, s.dtype, point)})"
                 self.out.line(f"{block.element(s.name, point)} = {old};")
-        contract(block, c, self.accumulator(s), self.tiles)
+        contract(block, c, self.accumulator(s))
 
     def accumulator(self, s: Contract | Update) -> Accumulator:
         return Accumulator(self.block.value(self.block.aliases.get(s.name, s.name)), s.indices)

@@ -6,55 +6,14 @@ extents are zero.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from eqsat.codegen.cuda_access import unit_stride, vector_width
-from eqsat.codegen.cuda_block import Block, Frame, Point, Reader
+from eqsat.codegen.cuda_block import TILE_UNIT, Block, Frame, Point, Reader, Tile
 from eqsat.codegen.cuda_distribution import cover
-from eqsat.codegen.cuda_math import cast, literal, narrow, storage_type, widen
+from eqsat.codegen.cuda_math import literal, narrow, storage_type
 from eqsat.codegen.cuda_placement import INLINE, SHARED
 from eqsat.graph.dtypes import DType
 from eqsat.kernel import Load
-
-UNIT = 16  # bytes of one row of an ldmatrix matrix, and of the widest copy
-
-
-@dataclass(frozen=True)
-class Tile:
-    """An array in shared memory: `order` outermost first, `strides` in elements; `slots` copies."""
-
-    pointer: str
-    dtype: DType
-    order: tuple[str, ...]
-    extents: Mapping[str, int]
-    strides: Mapping[str, int]
-    slots: int = 1
-
-    @property
-    def size(self) -> int:
-        """Elements of one slot, a multiple of 16 bytes."""
-        outer = self.order[0] if self.order else None
-        size = self.extents[outer] * self.strides[outer] if outer else 1
-        unit = UNIT // self.dtype.itemsize
-        return -(-size // unit) * unit
-
-    def offset(self, point: Point) -> str:
-        """The element's place within a slot."""
-        parts = []
-        for i in self.order:
-            if self.extents[i] > 1:
-                stride = self.strides[i]
-                parts.append(point.local(i) + ("" if stride == 1 else f" * {stride}"))
-        return " + ".join(parts) or "0"
-
-    def reader(self, dtype: DType) -> Reader:
-        """Reads an element as a register value of `dtype`."""
-
-        def read(point: Point) -> str:
-            text = widen(self.dtype, f"{self.pointer}[{self.offset(point)}]")
-            return cast(self.dtype, dtype, text)
-
-        return read
 
 
 def lay_out(block: Block, name: str, dtype: DType, order: Sequence[str], slots: int = 1) -> Tile:
@@ -68,8 +27,8 @@ def lay_out(block: Block, name: str, dtype: DType, order: Sequence[str], slots: 
         strides[i] = stride
         stride *= extents[i]
         bytes_ = stride * dtype.itemsize
-        if position == 0 and bytes_ % UNIT == 0 and len(order) > 1:
-            stride += 0 if bytes_ // UNIT % 2 else UNIT // dtype.itemsize
+        if position == 0 and bytes_ % TILE_UNIT == 0 and len(order) > 1:
+            stride += 0 if bytes_ // TILE_UNIT % 2 else TILE_UNIT // dtype.itemsize
     pointer = f"s_{block.names.of(name)}"
     tile = Tile(pointer, dtype, tuple(order), extents, strides, slots)
     offset = block.allocate(tile.size * slots * dtype.itemsize)

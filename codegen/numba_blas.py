@@ -83,4 +83,3 @@ def gemm(typingctx, trans_a, trans_b, m, n, k, a, at_a, ld_a, b, at_b, ld_b, bet
     a_kind, i, flag = a, types.intp, types.boolean
     signature = types.void(flag, flag, i, i, i, a, i, i, b, i, i, a.dtype, c, i, i)
     return signature, emit
-

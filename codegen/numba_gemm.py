@@ -126,8 +126,13 @@ def _merged(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The longest tail that is one index in each operand, and the names before it."""
     cut = max(len(names) - 1, 0)
-    while cut and whole[names[cut]] and all(
-        strides[names[cut - 1]] == strides[names[cut]] * sizes[names[cut]] for strides in operands
+    while (
+        cut
+        and whole[names[cut]]
+        and all(
+            strides[names[cut - 1]] == strides[names[cut]] * sizes[names[cut]]
+            for strides in operands
+        )
     ):
         cut -= 1
     return tuple(names[cut:]), tuple(names[:cut])

@@ -1,7 +1,7 @@
 """Scopes of generated source: where an index is known, where a value was computed, lines so far."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from eqsat.graph.index import Affine, FloorDiv, Mod, bounds, free_names
 
@@ -95,7 +95,7 @@ def hoist(scope: Scope, text: str, names: Names, stem: str = "a") -> str:
 
 
 def affine(expression: Affine, scope: Scope, extents: Mapping[str, int], names: Names) -> str:
-    """The source of an index expression in a scope; each part computed as far out as it is known."""
+    """The source of an index expression in a scope."""
     parts: list[tuple[Scope, str]] = []
     for atom, coefficient in expression.terms:
         if isinstance(atom, str):
@@ -106,10 +106,14 @@ def affine(expression: Affine, scope: Scope, extents: Mapping[str, int], names: 
             where = place(atom.numerator, scope)
             text = _division(atom, where, extents, names)
             parts.append((where, product(coefficient, text)))
-    text = str(expression.constant)
+    return summed(expression.constant, parts, scope, names)
+
+
+def summed(constant: int, parts: Sequence[tuple[Scope, str]], scope: Scope, names: Names) -> str:
+    """The source of a sum in a scope, each partial sum computed where its terms are known."""
+    text = str(constant)
     for where in sorted({where for where, _ in parts}, key=lambda where: where.depth):
-        here = [part for part_scope, part in parts if part_scope is where]
-        text = total([text, *here])
+        text = total([text, *(part for at, part in parts if at is where)])
         if where is not scope:
             text = hoist(where, text, names)
     return text
@@ -121,9 +125,7 @@ def place(expression: Affine, scope: Scope) -> Scope:
     return scope.deepest([*map(scope.origin, used), *map(scope.offset, used)])
 
 
-def _division(
-    atom: FloorDiv | Mod, scope: Scope, extents: Mapping[str, int], names: Names
-) -> str:
+def _division(atom: FloorDiv | Mod, scope: Scope, extents: Mapping[str, int], names: Names) -> str:
     numerator = affine(atom.numerator, scope, extents, names)
     quotient = isinstance(atom, FloorDiv)
     if bounds(atom.numerator, extents)[0] >= 0:

@@ -9,12 +9,11 @@ from itertools import product
 from math import prod
 
 import numpy as np
+
+from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import DType
 from eqsat.graph.index import Affine, evaluate, free_names
 from eqsat.graph.ops import OPS
-from eqsat.specs.model import ParallelOperation
-
-from eqsat.errors import UnsupportedError
 from eqsat.kernel import (
     Access,
     Axis,
@@ -32,6 +31,7 @@ from eqsat.kernel import (
     Store,
     Update,
 )
+from eqsat.specs.model import ParallelOperation
 
 Points = dict[str, np.ndarray]
 """Index name -> its points in the current tile or chunk."""

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from eqsat.codegen import numba_emit, numba_target, oracle
+from eqsat.codegen import cuda_operations, numba_emit, numba_target, oracle
+from eqsat.codegen.cuda_backend import CudaBackend
 from eqsat.errors import ArgumentError
 from eqsat.graph.dtypes import DType
 from eqsat.kernel import Kernel
@@ -60,8 +61,9 @@ class HostBackend:
             )
         return array
 
-    def give(self, array: np.ndarray, like: Any) -> Any:
+    def give(self, array: np.ndarray, like: Any, dtype: DType) -> Any:
         """The result as the caller's kind of array."""
+        del dtype  # NumPy arrays carry their own
         library = type(like).__module__.split(".")[0]
         if like is None or library in {"numpy", "ml_dtypes", "builtins"}:
             return array
@@ -164,5 +166,6 @@ class Target:
 
 TARGETS = {
     "cpu": Target("cpu", frozenset({"cblas_gemm"}), CpuBackend),
+    "cuda": Target("cuda", cuda_operations.OPERATIONS, CudaBackend),
     "oracle": Target("oracle", frozenset(), OracleBackend),
 }

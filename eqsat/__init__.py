@@ -21,6 +21,8 @@ if (_HERE.parent / "pyproject.toml").is_file() and (_HERE.parent / "graph").is_d
 _PUBLIC = {
     "compile": "eqsat.driver",
     "jit": "eqsat.driver",
+    "ExecutionConfig": "eqsat.executor",
+    "KernelExecutor": "eqsat.executor",
     "Program": "eqsat.program",
     "Cache": "eqsat.cache",
     "Settings": "eqsat.settings",

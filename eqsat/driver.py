@@ -11,7 +11,7 @@ import numpy as np
 from eqsat.cache import Cache, content_key
 from eqsat.codegen.targets import TARGETS
 from eqsat.errors import ArgumentError, EqsatError, IdentifierError, UnsupportedError
-from eqsat.fold import fold_empty
+from eqsat.fold import apart, fold_empty
 from eqsat.graph import input as graph_input
 from eqsat.graph.dtypes import as_dtype
 from eqsat.graph.evaluate import input_nodes, topological
@@ -43,6 +43,8 @@ def compile(
     rules: Sequence[Rule] | None = None,
     limits: Limits | None = None,
     cache: Cache | None = None,
+    grid_dim: int | None = None,
+    block_dim: int | None = None,
 ) -> Program:
     """Compile tensors to a program.
 
@@ -50,7 +52,8 @@ def compile(
     nesting. spec: a ParallelProcessingUnit, the name of a shipped one, a TOML file's path, or None
     for this machine's CPU. inputs: the order of positional arguments (default: first use). rules:
     in place of `default_rules()`. limits: bounds of each search. cache: in place of the user's
-    persistent cache. Raises the errors of eqsat.errors.
+    persistent cache. grid_dim, block_dim: the number of tiles, and the threads of a tile, that
+    every kernel must have. Raises the errors of eqsat.errors.
     """
     started = time.perf_counter()
     settings = Settings.from_environment()
@@ -65,7 +68,7 @@ def compile(
     for tensor in tensors:
         if not isinstance(tensor, Tensor):
             raise ArgumentError(f"compile takes tensors; got a {type(tensor).__name__}.")
-    folded = fold_empty(tensors)
+    folded = apart(fold_empty(tensors))
     bounds = limits or Limits(
         nodes=settings.search_nodes,
         seconds=settings.search_seconds,
@@ -75,7 +78,15 @@ def compile(
     own_rules += kernels.substitutions(unit, target.operations)
     store = cache or Cache.open()
     with SearchWorker(bounds.memory_bytes) as worker:
-        search = Search(own_rules, unit, target.operations, worker, bounds)
+        search = Search(
+            own_rules,
+            unit,
+            target.operations,
+            worker,
+            bounds,
+            grid_dim=grid_dim,
+            block_dim=block_dim,
+        )
         segments = partition([t for t in dict.fromkeys(folded) if t.size])
         solutions = _solve_all(segments, search, store)
     arguments = _arguments(tensors, inputs)
@@ -103,7 +114,7 @@ def _solve_all(segments: Sequence[Segment], search: Search, store: Cache) -> lis
                 segment.signature,
                 search.spec.fingerprint,
                 repr(search.rules),
-                repr(search.limits),
+                repr((search.limits, search.candidates, search.grid_dim, search.block_dim)),
                 code_digest(),
             )
             record = store.get("segment", key)

@@ -230,7 +230,7 @@ def subset_points(masks: Iterable[int], universe: Universe) -> list[str]:
     return [f"(set (points {mask}) {universe.size(mask)})" for mask in sorted(done)]
 
 
-class _RuleText:
+class RuleText:
     """One rewrite as an egglog rule."""
 
     def __init__(self, one: Rewrite) -> None:
@@ -315,7 +315,7 @@ def rule_lines(rules: Iterable[Rule]) -> list[str]:
     for rule in rules:
         for number, one in enumerate(rule.rewrites, 1):
             name = rule.name if number == 1 else f"{rule.name}#{number}"
-            lines.append(_RuleText(one).text(rule.group, name))
+            lines.append(RuleText(one).text(rule.group, name))
             for condition in one.conditions:
                 if condition.kind == "dtype_in":
                     sets.add(condition.args[1])  # type: ignore[arg-type]

@@ -53,6 +53,7 @@ class Extractor:
         self.kernel: dict[int, tuple[Candidate, float]] = {}
         self.prices: dict[tuple[Term, tuple[str, ...]], tuple[float, dict[str, int]]] = {}
         self._parents: dict[int, int] = {}
+        self.pushed: dict[Term, dict[tuple[Renaming, Term], None]] = {}
 
     # -- acyclic order --------------------------------------------------------------------------
 
@@ -162,7 +163,9 @@ class Extractor:
         if node.op == "reindex":
             renaming, body = args
             assert isinstance(renaming, Renaming) and isinstance(body, Term)
-            return push(renaming, body, self.facts)
+            result = push(renaming, body, self.facts)
+            self.pushed.setdefault(result, {})[renaming, body] = None
+            return result
         return Term(node.op, *args)
 
     def closure_seconds(self, closure: frozenset[int]) -> float:

@@ -1,4 +1,4 @@
-"""Empty tensors never reach the search: what is read from them is known beforehand."""
+"""What is settled before the search: values read from empty tensors, and outputs given twice."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,6 +7,7 @@ import numpy as np
 
 from eqsat.graph.build import constant
 from eqsat.graph.evaluate import topological
+from eqsat.graph.movement import positions
 from eqsat.graph.tensor import Tensor
 
 EMPTY_SUMS = {"reduce_sum": 0, "reduce_prod": 1}
@@ -26,6 +27,19 @@ def fold_empty(outputs: Sequence[Tensor]) -> list[Tensor]:
         else:
             done[tensor] = replace(tensor, operands=operands)
     return [done[output] for output in outputs]
+
+
+def apart(outputs: Sequence[Tensor]) -> list[Tensor]:
+    """The outputs, one that is given again made a view: each is stored in memory of its own."""
+    done: set[Tensor] = set()
+    result: list[Tensor] = []
+    for tensor in outputs:
+        if tensor in done:
+            whole = {"coordinates": positions(tensor.shape), "fill": None}
+            tensor = Tensor("view", (tensor,), whole, tensor.shape, tensor.dtype)
+        done.add(tensor)
+        result.append(tensor)
+    return result
 
 
 def _of_nothing(tensor: Tensor) -> Tensor:

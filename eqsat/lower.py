@@ -200,8 +200,9 @@ class _Lowering:
 
     def _oriented(self, factors: tuple[Term, Term], indices: tuple[str, ...]) -> tuple[Term, Term]:
         """The factors, the one that spans the innermost index of the result second."""
-        order = [name for one in self.form.stored for name in one.names]
-        last = max(indices, key=lambda n: order.index(n) if n in order else -1, default="")
+        order = list(dict.fromkeys(n for one in self.form.stored for n in one.names))
+        inner = [name for name in self.facts.universe.names if name not in order]
+        last = max(indices, key=[*order, *inner].index, default="")
         left, right = factors
         inside = (last in self.indices(left), last in self.indices(right))
         return (right, left) if inside == (True, False) else (left, right)

@@ -1,5 +1,6 @@
 """The tile choices that are considered for a form's grid, as arrays over one menu."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -70,34 +71,63 @@ class Menus:
         return lines
 
 
-def schedule_menus(form: Form, spec: ParallelProcessingUnit, most: int = 1500) -> Menus:
+def schedule_menus(form: Form, spec: ParallelProcessingUnit, most: int = 4000) -> Menus:
     """Sizes for every axis of a form; thinned from the outside in until few enough schedules."""
-    tiles = {name: sizes(form.extents[name], 1, 512)[::-1] for name in form.grid}
-    chunks: dict[str, list[int]] = {}
-    kept = form.reduced
     axes = [*form.grid, *form.reduced]
-    threads: tuple[int, ...] = ()
+    if spec.group(spec.tile_group).max_resident <= 1:  # one instruction stream a processor
+        tiles = {name: _nest_sizes(form.extents[name]) for name in form.grid}
+        _thin(tiles, most)
+        return Menus(tuple(axes), tiles, {}, form.reduced, (), ())
+    tiles = {name: _block_sizes(form, name) for name in form.grid}
+    matrix = any(form.contraction(term) for term in form.terms)
+    lengths = (16, 32, 64) if matrix else (256, 1024, 4096)
+    chunks = {n: [s for s in lengths if s < form.extents[n]] for n in form.reduced}
+    block = spec.members(spec.tile_group, "thread")
+    threads = tuple(count for count in (128, 256, 512) if count <= block)
     stages: tuple[tuple[str, int], ...] = ()
-    if spec.target == "cuda":
-        chunks = {n: [s for s in (16, 32, 64, 256) if s < form.extents[n]] for n in form.reduced}
-        block = spec.members(spec.tile_group, "thread")
-        threads = tuple(count for count in (64, 128, 256) if count <= block)
-        axes.append("threads")
-        if any(form.contraction(term) for term in form.terms):
-            stages = (("registers", 1), ("shared", 1), ("shared", 2))
-            axes.insert(-1, "stages")
-    fixed = len(threads or (0,)) * len(stages or (0,))
-    for size in chunks.values():
-        fixed *= 1 + len(size)
-    for name in form.grid:
-        while _product(tiles) * fixed > most and len(tiles[name]) > 2:
-            middle = tiles[name][1:-1]
-            tiles[name] = [tiles[name][0], *middle[1::2], tiles[name][-1]]
-    return Menus(tuple(axes), tiles, chunks, kept, threads, stages)
+    placed = [m for m in spec.memory_domains if m.managed == "software"]
+    shared = [m.name for m in placed if m.shared_across == spec.tile_group]
+    if matrix:
+        stages = (("registers", 1), *((name, depth) for name in shared for depth in (1, 2, 3)))
+        axes.append("stages")
+    axes.append("threads")
+    fixed = len(threads) * max(len(stages), 1)
+    for choices in chunks.values():
+        fixed *= 1 + len(choices)
+    _thin(tiles, most // fixed)
+    return Menus(tuple(axes), tiles, chunks, form.reduced, threads, stages)
 
 
-def _product(tiles: dict[str, list[int]]) -> int:
-    product = 1
-    for choices in tiles.values():
-        product *= len(choices)
-    return product
+def _nest_sizes(extent: int) -> list[int]:
+    """Tile extents of one grid name for a loop nest, the ones to keep longest first."""
+    offered = [1, extent, 64, 128, 16, 4, 256, 32, 512, 8, 2]
+    return list(dict.fromkeys(size for size in offered if size <= min(extent, 4096))) or [1]
+
+
+def _block_sizes(form: Form, name: str) -> list[int]:
+    """Tile extents of one grid name where threads share a tile: by its part in contractions."""
+    extent = form.extents[name]
+    bit = form.facts.universe.mask([name])
+    sides = [
+        [form.facts.free(factor) & bit for factor in factors]
+        for term in form.terms
+        if (factors := form.contraction(term))
+    ]
+    inner = [one.names[-1] for one in form.stored if one.names]
+    if any(bool(left) != bool(right) for left, right in sides):
+        offered = [128, 64, 256, 32, 16]
+    elif name in inner:
+        offered = [512, 128, 1024, 2048, 64, 32, 256]
+    else:
+        offered = [1, 4, 16, 2, 8, 32]
+    kept = [size for size in offered if size < extent]
+    return [*kept, extent] if extent <= max(offered) else kept
+
+
+def _thin(tiles: dict[str, list[int]], most: int) -> None:
+    """Drop the last of the longest menu until there are at most so many combinations."""
+    while math.prod(len(choices) for choices in tiles.values()) > max(most, 1):
+        longest = max(tiles, key=lambda name: len(tiles[name]))
+        if len(tiles[longest]) == 1:
+            return
+        del tiles[longest][-1]

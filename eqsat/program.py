@@ -77,7 +77,7 @@ class Backend(Protocol):
         """A caller's output array as a device array to be written; ArgumentError if unusable."""
         ...
 
-    def give(self, array: Any, like: Any) -> Any:
+    def give(self, array: Any, like: Any, dtype: DType) -> Any:
         """A result as the kind of array that the caller passed."""
         ...
 
@@ -158,7 +158,10 @@ class Program:
         if out is not None:
             return out
         like = next((v for v in values if hasattr(v, "shape")), None)
-        given = [self._backend.give(result, like) for result in results]
+        given = [
+            self._backend.give(result, like, dtype)
+            for result, (_, _, dtype) in zip(results, self.parts.outputs, strict=True)
+        ]
         return unflatten(self._structure, given)
 
     def _bind(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> list[Any]:

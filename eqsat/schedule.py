@@ -5,6 +5,7 @@ stage and substitute rules; every complete schedule is then priced.
 """
 
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -26,7 +27,7 @@ from eqsat.graph.index import row_major
 from eqsat.kernel import Buffer, Kernel
 from eqsat.lower import Schedule, lower
 from eqsat.menu import schedule_menus
-from eqsat.price import Blocking, Pricer
+from eqsat.price import Blocking, Price, Pricer
 from eqsat.rule import Rule
 from eqsat.saturate import Class, ENode, FrozenEGraph, Limits, SearchWorker, thaw
 from eqsat.specs import ParallelProcessingUnit
@@ -36,22 +37,20 @@ GROUPS = ("fusion", "substitution", "tiling", "staging")
 
 @dataclass(frozen=True)
 class Search:
-    """What a search works with: rules, spec, the target's operations, limits, a worker."""
+    """What a search works with: rules, spec, the target's operations, limits, a worker.
+
+    `candidates`: how many of the best kernels to keep for each region. `grid_dim` and `block_dim`,
+    where given, are the number of tiles and the threads of a tile that every kernel must have.
+    """
 
     rules: tuple[Rule, ...]
     spec: ParallelProcessingUnit
     operations: frozenset[str]
     worker: SearchWorker
     limits: Limits
-
-
-@dataclass(frozen=True)
-class Predicted:
-    """A kernel with its predicted seconds, and the largest part of them."""
-
-    kernel: Kernel
-    seconds: float
-    bottleneck: str
+    candidates: int = 1
+    grid_dim: int | None = None
+    block_dim: int | None = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +63,29 @@ class Choice:
     stages: int
     memory: str
     rules: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Where a kernel came from: the values it stores, as given and as fused, and its schedule."""
+
+    stored: tuple[Stored, ...]
+    body: tuple[Stored, ...]
+    choice: Choice
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A kernel with its predicted seconds, the largest part of them, and the next best kernels.
+
+    `chosen` is known where the kernel was just searched for, not where it comes from the cache.
+    """
+
+    kernel: Kernel
+    seconds: float
+    bottleneck: str
+    alternatives: tuple["Predicted", ...] = ()
+    chosen: Chosen | None = None
 
 
 def schedule_region(
@@ -84,25 +106,81 @@ def schedule_region(
     bodies = _bodies(found, made)
     if not bodies:
         return _unfused(name, stored, facts, pricer, buffers, search)
-    best: tuple[float, str, Form, Choice] | None = None
-    groups = _alike(_choices(found, made))
+    choices = _choices(found, made)
+    ranked, refused = _rank(bodies, _alike(_constrained(name, choices, made, search)), facts, pricer)
+    if not ranked:
+        raise SpecError(
+            f"no schedule of {name} fits {search.spec.name}: each takes more of "
+            f"{', '.join(sorted(refused))} than the spec allows. Use a spec with more, or split "
+            f"the program."
+        )
+    kernels: dict[Kernel, Predicted] = {}
+    for seconds, bottleneck, shaped, choice in ranked:
+        lowered = lower(name, shaped, _settled(shaped, choice), buffers, search.spec.name)
+        if lowered not in kernels:
+            steps = (*_body_rules(shaped), *choice.rules)
+            kernels[lowered] = Predicted(
+                replace(lowered, rules=steps),
+                seconds,
+                bottleneck,
+                chosen=Chosen(stored, shaped.stored, choice),
+            )
+        if len(kernels) == search.candidates:
+            break
+    best, *others = kernels.values()
+    return [replace(best, alternatives=tuple(others))]
+
+
+Ranked = tuple[float, str, Form, Choice]
+
+
+def _rank(
+    bodies: list[tuple[Stored, ...]], groups: list[list[Choice]], facts: Facts, pricer: Pricer
+) -> tuple[list[Ranked], set[str]]:
+    """Feasible bodies and schedules, the cheapest first; and what the infeasible lack."""
+    ranked: list[Ranked] = []
+    refused: set[str] = set()
     for body in bodies:
         shaped = form(body, facts)
         for choices in groups:
             if any(axis not in (*shaped.grid, *shaped.reduced) for axis in choices[0].chunks):
                 continue
-            seconds, bottleneck, index = _price(shaped, choices, pricer)
-            if best is None or seconds < best[0]:
-                best = seconds, bottleneck, shaped, choices[index]
-    if best is None or not np.isfinite(best[0]):
-        raise SpecError(
-            f"no schedule of {name} fits {search.spec.name}: each needs more registers or shared "
-            f"memory than the spec allows. Use a spec with more, or split the program."
-        )
-    seconds, bottleneck, shaped, choice = best
-    lowered = lower(name, shaped, _settled(shaped, choice), buffers, search.spec.name)
-    steps = (*_body_rules(shaped), *choice.rules)
-    return [Predicted(replace(lowered, rules=steps), seconds, bottleneck)]
+            price = _price(shaped, choices, pricer)
+            refused |= {reason for reason, bad in price.refused.items() if bad.any()}
+            for index in np.argsort(price.seconds, kind="stable")[:24]:
+                seconds = float(price.seconds[index])
+                if np.isfinite(seconds):
+                    ranked.append((seconds, price.bottleneck(index), shaped, choices[index]))
+    ranked.sort(key=lambda one: one[0])
+    return ranked, refused
+
+
+def _constrained(
+    name: str, choices: list[Choice], made: Form, search: Search
+) -> list[Choice]:
+    """The choices that meet the caller's grid and block dimensions; SpecError if none does."""
+
+    def tiles(choice: Choice) -> int:
+        return math.prod(-(-made.extents[axis] // size) for axis, size in choice.tiles.items())
+
+    kept = choices
+    if search.block_dim is not None:
+        kept = [choice for choice in kept if choice.threads == search.block_dim]
+        if not kept:
+            offered = sorted({choice.threads for choice in choices})
+            raise SpecError(
+                f"block_dim {search.block_dim} is not legal for {name} on {search.spec.name}; "
+                f"its blocks may have {', '.join(map(str, offered))} threads."
+            )
+    if search.grid_dim is not None:
+        found = sorted({tiles(choice) for choice in kept})
+        kept = [choice for choice in kept if tiles(choice) == search.grid_dim]
+        if not kept:
+            raise SpecError(
+                f"grid_dim {search.grid_dim} is not legal for {name} on {search.spec.name}; its "
+                f"tiles make grids of {', '.join(map(str, found))}."
+            )
+    return kept
 
 
 def _unfused(
@@ -297,14 +375,14 @@ def _alike(choices: list[Choice]) -> list[list[Choice]]:
     return list(groups.values())
 
 
-def _price(made: Form, choices: list[Choice], pricer: Pricer) -> tuple[float, str, int]:
-    """The least seconds among the choices, its bottleneck and its place."""
+def _price(made: Form, choices: list[Choice], pricer: Pricer) -> Price:
+    """Prices of the choices, which stream the same axes."""
 
     def column(values: list[int]) -> np.ndarray:
         return np.array(values, dtype=np.float64)
 
     extents = made.extents
-    price = pricer.price(
+    return pricer.price(
         made,
         {n: column([c.tiles.get(n, extents[n]) for c in choices]) for n in made.grid},
         Blocking(
@@ -314,8 +392,6 @@ def _price(made: Form, choices: list[Choice], pricer: Pricer) -> tuple[float, st
             staged=choices[0].memory != "registers",
         ),
     )
-    index = int(np.argmin(price.seconds))
-    return float(price.seconds[index]), price.bottleneck(index), index
 
 
 def _settled(made: Form, choice: Choice) -> Schedule:

@@ -137,7 +137,7 @@ static double operand(unsigned bits, char kind, int e) {
     if (kind == 't') return __uint_as_float(part & 0xffffe000u);
     if (kind == 'b') return __uint_as_float(part << 16);
     if (kind == 'h') return bits_as<_Float16>(uint16_t(part));
-    return kind == 's' ? int8_t(part) : part;
+    return kind == 's' ? double(int8_t(part)) : double(part);
 }
 template <typename T>
 void multiply(T* d, const unsigned* a, const unsigned* b, int k, char kind, int packed) {

@@ -1,0 +1,154 @@
+"""Programs on the GPU at hand: CuPy arrays in and out, launches replayed as one CUDA graph."""
+
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eqsat.codegen import cuda_emit, cuda_target
+from eqsat.errors import ArgumentError
+from eqsat.graph.dtypes import DType
+from eqsat.kernel import Kernel
+from eqsat.program import Argument, Launch
+from eqsat.specs import ParallelProcessingUnit
+
+Runner = Callable[[Mapping[str, Any]], None]
+
+
+class CudaBackend:
+    """Arrays on CuPy's current device. float16 and bfloat16 travel as their 16 bits."""
+
+    def __init__(self, spec: ParallelProcessingUnit, cache_dir: Path | None) -> None:
+        self.spec = spec
+        self.folder = (cache_dir or Path(".")).parent / "cubin"
+        self.operations = {operation.name: operation for operation in spec.operations}
+
+    def receive(self, value: Any, argument: Argument) -> Any:
+        """The argument as a contiguous aligned CuPy array; NumPy arrays are copied to the device."""
+        array = _as_cupy(value, argument.name)
+        wanted = argument.dtype
+        if tuple(array.shape) != argument.shape:
+            raise ArgumentError(
+                f"input {argument.name!r} has shape {tuple(array.shape)}; the program was compiled "
+                f"for {argument.shape}. Reshape it, or compile for this shape."
+            )
+        if not _same_dtype(value, array, wanted):
+            raise ArgumentError(
+                f"input {argument.name!r} is {value.dtype}; the program was compiled for "
+                f"{wanted.name}. Convert it, or compile for this dtype."
+            )
+        return cuda_target.aligned(array)
+
+    def constant(self, value: Any) -> Any:
+        """A constant on the device."""
+        return _as_cupy(value, "constant")
+
+    def empty(self, shape: tuple[int, ...], dtype: DType) -> Any:
+        """An uninitialised CuPy array."""
+        return _cupy().empty(shape, _carrier(dtype))
+
+    def output(self, value: Any, shape: tuple[int, ...], dtype: DType) -> Any:
+        """A caller's device array to be written in place."""
+        if isinstance(value, np.ndarray):
+            raise ArgumentError(
+                "out= is a NumPy array; a GPU program writes to device arrays only."
+            )
+        array = _as_cupy(value, "out")
+        right = tuple(array.shape) == shape and _same_dtype(value, array, dtype)
+        if not right or not array.flags.c_contiguous or array.data.ptr % cuda_target.ALIGNMENT:
+            raise ArgumentError(
+                f"out= is {value.dtype}{list(array.shape)}; the result needs a C-contiguous "
+                f"{dtype.name}{list(shape)} aligned to {cuda_target.ALIGNMENT} bytes."
+            )
+        return array
+
+    def give(self, array: Any, like: Any, dtype: DType) -> Any:
+        """The result as the caller's kind of array."""
+        library = type(like).__module__.split(".")[0]
+        if library == "numpy":
+            return array.get().view(dtype.numpy)
+        if library == "torch":
+            torch = sys.modules["torch"]
+            return torch.from_dlpack(array).view(getattr(torch, dtype.name))
+        return array.view(np.float16) if dtype.name == "float16" else array
+
+    def prepare(self, launches: Sequence[Launch]) -> Runner:
+        """A function that replays the launches as one CUDA graph over the arrays' addresses."""
+        distinct = {launch.kernel.fingerprint: launch.kernel for launch in launches}
+        loaded = dict(
+            zip(
+                distinct,
+                cuda_target.load(
+                    list(distinct.values()), self.spec.architecture, self.folder, self.operations
+                ),
+                strict=True,
+            )
+        )
+        steps = [loaded[launch.kernel.fingerprint] for launch in launches]
+        names = [launch.buffers for launch in launches]
+        lock = threading.Lock()
+        graphs: list[cuda_target.Graph] = []
+
+        def run(arrays: Mapping[str, Any]) -> None:
+            pointers = [[arrays[name].data.ptr for name in buffers] for buffers in names]
+            if len(steps) == 1:
+                steps[0](pointers[0])
+                return
+            with lock:
+                if not graphs:
+                    graphs.append(cuda_target.Graph(steps, pointers))
+                graphs[0](pointers)
+
+        return run
+
+    def source(self, kernel: Kernel) -> str:
+        """The emitted CUDA C++."""
+        return cuda_emit.emit(kernel, self.operations).text
+
+
+def _cupy() -> Any:
+    import cupy
+
+    return cupy
+
+
+def _carrier(dtype: DType) -> np.dtype:
+    """The dtype that carries an element on the device: 16-bit floats as unsigned integers."""
+    sixteen = dtype.kind == "float" and dtype.itemsize == 2
+    return np.dtype(np.uint16) if sixteen else dtype.numpy
+
+
+def _as_cupy(value: Any, name: str) -> Any:
+    """The value's elements on the device; 16-bit floats viewed as uint16."""
+    cupy = _cupy()
+    library = type(value).__module__.split(".")[0]
+    sixteen = library == "torch" and value.element_size() == 2 and value.is_floating_point()
+    if library == "torch":
+        value = value.detach()
+        if sixteen:
+            value = value.contiguous().view(sys.modules["torch"].int16)
+        array = cupy.from_dlpack(value) if value.is_cuda else cupy.asarray(value.numpy())
+    elif isinstance(value, np.ndarray | np.generic):
+        plain = np.ascontiguousarray(value)
+        array = cupy.asarray(plain.view(np.uint16) if _is_sixteen(plain.dtype) else plain)
+    elif hasattr(value, "__cuda_array_interface__") or hasattr(value, "__dlpack__"):
+        array = cupy.asarray(value)
+    else:
+        raise ArgumentError(
+            f"input {name!r} is a {type(value).__name__}; pass a CuPy, NumPy or DLPack array."
+        )
+    if _is_sixteen(array.dtype) or sixteen:
+        return cupy.ascontiguousarray(array).view(np.uint16)
+    return array
+
+
+def _is_sixteen(dtype: np.dtype) -> bool:
+    return dtype.itemsize == 2 and dtype.kind in "fV"
+
+
+def _same_dtype(value: Any, array: Any, wanted: DType) -> bool:
+    name = str(value.dtype).removeprefix("torch.")
+    return name == wanted.name or (name == "uint16" and _carrier(wanted) == np.uint16)

@@ -1,0 +1,246 @@
+"""Writes the values of a kernel as Numba source: scratch memory, addresses, expressions."""
+
+from collections.abc import Mapping, Sequence
+
+from eqsat.codegen import numba_scalars as scalars
+from eqsat.codegen.numba_plan import Plan, Stored
+from eqsat.codegen.numba_scope import Names, Scope, affine, hoist, place, product, summed, total
+from eqsat.graph.dtypes import DType
+from eqsat.kernel import Access, Axis, Kernel, Literal, Load, Map, Number, Position, operands
+
+
+class Writer:
+    """Source under construction, each value written as far out as its indices allow.
+
+    `home` is the scope in which a kept value is complete, `phase` the scope of one run of the
+    current phase's body.
+    """
+
+    def __init__(self, kernel: Kernel, invocations: Mapping[str, str]) -> None:
+        self.kernel = kernel
+        self.plan = Plan(kernel, invocations)
+        self.values = self.plan.values
+        self.names = Names()
+        self.constants: dict[str, str] = {}
+        self.function = Scope()
+        self.buffers = {b.name: self.names.fresh(b.name) for b in kernel.buffers}
+        self.scratch: dict[Stored, str] = {}
+        self.home: dict[Stored, Scope] = {}
+        self.phase = self.function
+
+    def open_tile(self, axes: Sequence[Axis], scope: Scope, number: str) -> None:
+        """Origins of the tile (or chunk) with that flat number, the last axis fastest."""
+        rest = number
+        for place_, axis in reversed(list(enumerate(axes))):
+            if axis.count <= 1:
+                scope.origins[axis.name] = "0"
+            else:
+                at = rest
+                if any(other.count > 1 for other in axes[:place_]):
+                    at = f"modulo({rest}, {axis.count})"
+                    rest = hoist(scope, f"quotient({rest}, {axis.count})", self.names, "rest")
+                origin = product(axis.tile, at)
+                scope.origins[axis.name] = hoist(scope, origin, self.names, axis.name)
+            if axis.name not in self.values.varying([axis.name]):
+                scope.offsets[axis.name] = "0"
+
+    def length(self, index: str, scope: Scope) -> str:
+        """How many points of an index lie in the tile."""
+        axis = self.values.axes[index]
+        if self.values.whole(index):
+            return str(self.values.size(index))
+        where = scope.origin(index)
+        text = f"min({axis.tile}, {axis.extent} - {where.origins[index]})"
+        return hoist(where, text, self.names, "length")
+
+    def inside(self, index: str, scope: Scope) -> Scope:
+        """A scope within a loop over the points of an index."""
+        inner = Scope(scope)
+        inner.offsets[index] = self.names.fresh(index)
+        return inner
+
+    def end(self, index: str, inner: Scope, scope: Scope) -> None:
+        header = f"for {inner.offsets[index]} in range({self.length(index, scope)}):"
+        scope.close(header, inner)
+
+    def array(self, kept: Stored) -> str:
+        """The scratch array of a stored value, allocated once per call."""
+        if kept not in self.scratch:
+            name = self.names.fresh(kept.name)
+            size = product(*(self.values.size(i) for i in kept.dims))
+            kind = "bool_" if kept.dtype.kind == "bool" else kept.dtype.name
+            self.function.lines.append(f"{name} = np.empty({size}, np.{kind})")
+            self.scratch[kept] = name
+        return self.scratch[kept]
+
+    def position(self, kept: Stored, scope: Scope) -> str:
+        """Where the value of the current point lies in its scratch array."""
+        strides = self.values.dense_strides(kept.dims)
+        parts = [
+            (where, product(strides[i], where.offsets[i]))
+            for i in kept.dims
+            for where in [scope.offset(i)]
+        ]
+        return summed(0, parts, scope, self.names)
+
+    def put(self, kept: Stored, value: str, scope: Scope) -> None:
+        scope.lines.append(f"poke({self.array(kept)}, {self.position(kept, scope)}, {value})")
+
+    def get(self, kept: Stored, scope: Scope) -> str:
+        return f"peek({self.array(kept)}, {self.position(kept, scope)})"
+
+    def scalar(self, kept: Stored) -> str:
+        """The variable that holds a value without indices from chunk to chunk."""
+        if kept not in self.scratch:
+            self.scratch[kept] = self.names.fresh(kept.name)
+        return self.scratch[kept]
+
+    def change(self, kept: Stored, value: str, scope: Scope) -> None:
+        if kept.dims:
+            self.put(kept, value, scope)
+        else:
+            scope.lines.append(f"{self.scalar(kept)} = {value}")
+
+    def write(self, name: str, value: str, scope: Scope) -> None:
+        """Store the current point of a value, and remember it for what follows in this scope."""
+        kept = self.plan.stored[name]
+        if kept.dims:
+            value = self.variable(name, value, scope)
+            self.put(kept, value, scope)
+        elif kept.carried:
+            variable = self.scalar(kept)
+            scope.lines.append(f"{variable} = {value}")
+            value = variable
+        else:
+            value = self.variable(name, value, scope)
+        scope.known[name] = value
+        self.home[kept] = scope
+
+    def variable(self, name: str, text: str, scope: Scope) -> str:
+        if text.isidentifier():
+            return text
+        variable = self.names.fresh(name)
+        scope.lines.append(f"{variable} = {text}")
+        return variable
+
+    def constant(self, value: Number, dtype: DType) -> str:
+        """A module constant; constants of the same value share a name."""
+        text = scalars.constant(value, dtype)
+        if text not in self.constants:
+            self.constants[text] = f"C{len(self.constants)}"
+        return self.constants[text]
+
+    def fill(self, kept: Stored, indices: Sequence[str], value: str, scope: Scope) -> None:
+        """Set a stored value at every point of some indices."""
+        if not indices:
+            self.put(kept, value, scope)
+            return
+        inner = self.inside(indices[0], scope)
+        self.fill(kept, indices[1:], value, inner)
+        self.end(indices[0], inner, scope)
+
+    def value(self, name: str, scope: Scope, dtype: DType | None = None) -> str:
+        """The source of a value at the current point, converted to the compute dtype of `dtype`."""
+        definition = self.values.defined[name]
+        text = self.evaluate(name, scope)
+        return text if dtype is None else scalars.convert(text, definition.dtype, dtype)
+
+    def evaluate(self, name: str, scope: Scope) -> str:
+        known = scope.find(name)
+        if known is not None:
+            return known
+        if not self.values.pointwise(name):
+            return self.read(name, scope)
+        where = self.where(name, scope)
+        return self.compute(name, where)
+
+    def read(self, name: str, scope: Scope) -> str:
+        kept = self.plan.stored[name]
+        if not kept.dims:
+            return self.scalar(kept)
+        where = self.where(name, scope)
+        known = where.find(name)
+        if known is None:
+            known = self.variable(name, self.get(kept, where), where)
+            where.known[name] = known
+        return known
+
+    def where(self, name: str, scope: Scope) -> Scope:
+        """The outermost scope around this one in which a value can be computed or read."""
+        if not self.values.pointwise(name):
+            kept = self.plan.stored[name]
+            return scope.deepest([*map(scope.offset, kept.dims), scope.common(self.home[kept])])
+        return self.where_computed(name, scope)
+
+    def where_computed(self, name: str, scope: Scope) -> Scope:
+        definition = self.values.defined[name]
+        scopes = [self.where(operand, scope) for operand in operands(definition)]
+        scopes += map(scope.offset, self.values.varying(definition.indices))
+        if isinstance(definition, Load):
+            access = definition.access
+            scopes.append(place(access.address, scope))
+            scopes += [place(guard.expression, scope) for guard in access.guards]
+            if access.buffer in self.values.written:
+                scopes.append(self.phase)
+        elif isinstance(definition, Position):
+            scopes.append(place(definition.expression, scope))
+        return scope.deepest(scopes)
+
+    def compute(self, name: str, scope: Scope) -> str:
+        """Evaluate a pointwise value in this very scope."""
+        definition = self.values.defined[name]
+        if isinstance(definition, Literal):
+            return self.constant(definition.value, definition.dtype)
+        if isinstance(definition, Load):
+            text = self.load(definition, scope)
+        elif isinstance(definition, Position):
+            position = affine(definition.expression, scope, self.values.extents, self.names)
+            text = f"np.{definition.dtype.compute.name}({position})"
+        else:
+            assert isinstance(definition, Map)
+            text = self.map(definition, scope)
+        variable = self.variable(name, text, scope)
+        scope.known[name] = variable
+        return variable
+
+    def load(self, load: Load, scope: Scope) -> str:
+        address, conditions = self.locate(load.access, scope)
+        source = self.kernel.buffer(load.access.buffer).dtype
+        read = scalars.load(f"peek({self.buffers[load.access.buffer]}, {address})", source)
+        read = scalars.convert(read, source, load.dtype)
+        if not conditions:
+            return read
+        variable = self.names.fresh(load.name)
+        scope.lines.append(f"{variable} = {self.constant(load.fill, load.dtype)}")
+        guarded = Scope(scope)
+        guarded.lines.append(f"{variable} = {read}")
+        scope.close(f"if {' & '.join(conditions)}:", guarded)
+        return variable
+
+    def locate(self, access: Access, scope: Scope) -> tuple[str, list[str]]:
+        """The source of an address, and the conditions under which the element exists."""
+        terms = [affine(access.address, scope, self.values.extents, self.names)]
+        conditions = []
+        for guard in self.values.guards(access):
+            text = affine(guard.expression, scope, self.values.extents, self.names)
+            conditions.append(f"({guard.lower} <= {text}) & ({text} < {guard.upper})")
+        for coordinate in access.coordinates:
+            value = f"np.int64({self.value(coordinate.value, scope)})"
+            value = hoist(scope, value, self.names, "at")
+            conditions.append(f"({value} >= 0) & ({value} < {coordinate.extent})")
+            terms.append(product(coordinate.stride, value))
+        return total(terms), conditions
+
+    def map(self, statement: Map, scope: Scope) -> str:
+        arguments = [self.value(name, scope) for name in statement.arguments]
+        kinds = [self.values.defined[name].dtype for name in statement.arguments]
+        if statement.op == "cast":
+            return scalars.cast(arguments[0], kinds[0], statement.dtype)
+        same = kinds[0] if statement.dtype.kind == "bool" else statement.dtype
+        first = 1 if statement.op == "where" else 0
+        converted = [
+            scalars.convert(argument, kind, same)
+            for argument, kind in zip(arguments[first:], kinds[first:], strict=True)
+        ]
+        arguments[first:] = converted
+        return scalars.expression(statement.op, statement.dtype, same, arguments)

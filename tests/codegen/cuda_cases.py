@@ -1,0 +1,303 @@
+"""The kernels on which the CUDA target is tested, each with its inputs and its answer."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from kernel_building import Body, Sample, at, buffers
+from kernel_building import arrays as sample_arrays
+from kernel_products import attention_online, matmul, matmul_batched
+from kernels import SAMPLES
+
+from eqsat.codegen import oracle
+from eqsat.graph import index
+from eqsat.graph.dtypes import DTYPES, DType, bfloat16, float16, float32, float64, int8, int32
+from eqsat.graph.ops import OPS
+from eqsat.kernel import Axis, Buffer, Carry, Contract, Kernel, Load, Map, Phase, Store
+
+BF16 = "mma.sync.aligned.m16n8k16.row.col"
+K8 = "mma.sync.aligned.m16n8k8.row.col"
+K4 = "mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32"
+S8 = "mma.sync.aligned.m16n8k32.row.col"
+SIZES = ((7, 16, 5), (8, 15, 4), (33, 37, 19), (1, 1, 1), (9, 17, 11))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel for a block of GPU threads, and the sample that it came from."""
+
+    name: str
+    sample: Sample
+    kernel: Kernel
+
+
+def case(name: str, sample: Sample, threads: int = 64, stages: int = 0, shared: bool = False):
+    """The sample's kernel with threads, ring stages in its streams, and loads made shared."""
+    phases = []
+    for phase in sample.kernel.phases:
+        body = tuple(
+            replace(s, memory="shared") if shared and isinstance(s, Load) else s for s in phase.body
+        )
+        depth = stages if stages and phase.stream else phase.stages
+        phases.append(replace(phase, body=body, stages=depth))
+    plain = "".join(c if c.isalnum() else "_" for c in name)
+    kernel = replace(sample.kernel, name=plain, threads=threads, phases=tuple(phases))
+    return Case(name, sample, kernel)
+
+
+def scalar_cases() -> Iterator[Case]:
+    """Every sample without a library call, loads in registers and in shared memory."""
+    for name, build in SAMPLES.items():
+        if "cblas" in repr(build(1, 1, 1).kernel):
+            continue
+        for size in SIZES:
+            label = f"{name}-{'x'.join(map(str, size))}"
+            yield case(label, build(*size))
+            yield case(f"{label}-shared", build(*size), threads=96, stages=3, shared=True)
+        yield case(f"{name}-wide", build(3, 256, 64, (2, 256, 32)), threads=128)
+
+
+def matrix_cases() -> Iterator[Case]:
+    """Matrix operations: every operand form, tiles that fit and tiles that do not."""
+    for size in ((33, 37, 19), (64, 64, 32), (1, 1, 1), (17, 24, 40)):
+        for tiles in ((32, 16, 16), (48, 40, 32)):
+            label = f"{'x'.join(map(str, (*size, *tiles)))}"
+            for stages in (1, 2, 3):
+                sample = matmul(*size, tiles, bfloat16, BF16)
+                yield case(f"matmul-bf16-{label}-stages{stages}", sample, 128, stages)
+            yield case(f"matmul-f16-{label}", matmul(*size, tiles, float16, K8), 32)
+            sample = replace(matmul(*size, tiles, float32, K8), tolerance=2e-2)
+            yield case(f"matmul-tf32-{label}", sample, 96)
+            yield case(f"product-s8-{label}", product(*size, tiles, int8, int32, S8), 64, 2)
+            yield case(f"transposed-{label}", product(*size, tiles, bfloat16, float32, BF16, True))
+        for operation in (K8, K4):
+            batched = replace(matmul_batched(*size, (32, 16, 8), operation), tolerance=2e-2)
+            yield case(f"batched-{label}-{operation[22:24]}", batched)
+            online = replace(attention_online(*size, (32, 16, 8), operation), tolerance=2e-2)
+            yield case(f"attention-tf32-{label}-{operation[22:24]}", online, 64, 2)
+        for threads in (32, 64, 256):
+            yield case(f"flash-{label}-{threads}", flash(*size, (32, 32, 1)), threads, 2)
+        yield case(f"normalised-{label}", normalised(*size, (32, 16, 16)), 64)
+
+
+def product(
+    m: int,
+    n: int,
+    k: int,
+    tiles: tuple[int, int, int],
+    dtype: DType,
+    result: DType,
+    operation: str,
+    transposed: bool = False,
+) -> Sample:
+    """y[i,j] = sum_l x[i,l] w[l,j], or from x[l,i] and w[j,l]"""
+    shapes = {"x": (k, m), "w": (n, k)} if transposed else {"x": (m, k), "w": (k, n)}
+    x, w = buffers(dtype, **shapes)
+    y = Buffer("y", (m, n), result, "output")
+    b, end = Body(dtype), Body(result)
+    b.load("a", "i l", at(x, "l", "i") if transposed else at(x, "i", "l"))
+    b.load("f", "l j", at(w, "j", "l") if transposed else at(w, "l", "j"))
+    b.dtype = result
+    b.contract("p", "i j", "l", "a", "f", operation)
+    b.update("next", "i j", "acc", "sum", "p")
+    carry = Carry("acc", result, ("i", "j"), "sum")
+    stream = b.phase(stream=(Axis("l", k, tiles[2]),), carries=(carry,))
+    grid = (Axis("i", m, tiles[0]), Axis("j", n, tiles[1]))
+    phases = (stream, end.phase(Store(at(y, "i", "j"), "acc")))
+    random = np.random.default_rng(3)
+    p, q = (random.integers(-9, 9, b.shape).astype(dtype.numpy) for b in (x, w))
+    left, right = (p.T, q.T) if transposed else (p, q)
+    answer = left.astype(np.int64) @ right.astype(np.int64)
+    return Sample(Kernel("product", (x, w, y), grid, (), phases), {"x": p, "w": q}, {"y": answer})
+
+
+def flash(m: int, n: int, k: int, tiles: tuple[int, int, int]) -> Sample:
+    """bfloat16 attention over a stream of keys, the weights cast for the second product"""
+    q, key, v, y = buffers(bfloat16, q=(m, k), key=(n, k), v=(n, k), y=(m, k))
+    start, b, end = Body(bfloat16), Body(), Body()
+    start.load("a", "i d", at(q, "i", "d"), memory="shared")
+    b.load("c", "j d", at(key, "j", "d"), dtype=bfloat16)
+    b.load("u", "j f", at(v, "j", "f"), dtype=bfloat16)
+    b.contract("p", "i j", "d", "a", "c", BF16)
+    b.reduce("top", "i", "max", "j", "p")
+    b.update("high", "i", "hi", "max", "top")
+    b.map("shrink", "i", "exp_difference", "hi", "high")
+    b.map("e", "i j", "exp_difference", "p", "high")
+    b.reduce("sum", "i", "sum", "j", "e")
+    b.update("weights", "i", "z", "sum", "sum", "shrink")
+    b.map("w", "i j", "cast", "e", dtype=bfloat16)
+    b.contract("part", "i f", "j", "w", "u", BF16)
+    b.update("next", "i f", "acc", "sum", "part", "shrink")
+    carries = (
+        Carry("hi", float32, ("i",), "max"),
+        Carry("z", float32, ("i",), "sum", "hi"),
+        Carry("acc", float32, ("i", "f"), "sum", "hi"),
+    )
+    stream = b.phase(stream=(Axis("j", n, tiles[1]),), carries=carries)
+    end.map("out", "i f", "div", "acc", "z")
+    phases = (start.phase(), stream, end.phase(Store(at(y, "i", "f"), "out")))
+    inner = (Axis("d", k, k), Axis("f", k, k))
+    kernel = Kernel("flash", (q, key, v, y), (Axis("i", m, tiles[0]),), inner, phases)
+    random = np.random.default_rng(5)
+    arrays = [random.standard_normal(s.shape).astype(bfloat16.numpy) for s in (q, key, v)]
+    wide = [a.astype(np.float64) for a in arrays]
+    scores = wide[0] @ wide[1].T
+    e = np.exp(scores - scores.max(1, keepdims=True))
+    answer = e @ wide[2] / e.sum(1, keepdims=True)
+    return Sample(kernel, dict(zip(("q", "key", "v"), arrays, strict=True)), {"y": answer}, 2e-2)
+
+
+def normalised(m: int, n: int, k: int, tiles: tuple[int, int, int]) -> Sample:
+    """y[i,j] = sum_l bf16(x[i,l] / |x[i]|) bf16(2 w[l,j]), both factors computed in the tile"""
+    x, w, y = buffers(x=(m, k), w=(k, n), y=(m, n))
+    start, b, end = Body(), Body(), Body()
+    start.load("x0", "i t", at(x, "i", "t"))
+    start.map("x1", "i t", "square", "x0")
+    start.reduce("s", "i", "sum", "t", "x1")
+    b.load("a", "i l", at(x, "i", "l"))
+    b.map("r", "i", "rsqrt", "s")
+    b.map("a1", "i l", "mul", "a", "r")
+    b.map("a2", "i l", "cast", "a1", dtype=bfloat16)
+    b.load("f", "l j", at(w, "l", "j"))
+    b.literal("two", 2.0)
+    b.map("f1", "l j", "mul", "f", "two")
+    b.map("f2", "l j", "cast", "f1", dtype=bfloat16)
+    b.contract("p", "i j", "l", "a2", "f2", BF16)
+    b.update("next", "i j", "acc", "sum", "p")
+    carry = Carry("acc", float32, ("i", "j"), "sum")
+    stream = b.phase(stream=(Axis("l", k, tiles[2]),), carries=(carry,))
+    phases = (start.phase(), stream, end.phase(Store(at(y, "i", "j"), "acc")))
+    grid = (Axis("i", m, tiles[0]), Axis("j", n, tiles[1]))
+    kernel = Kernel("normalised", (x, w, y), grid, (Axis("t", k, k),), phases)
+    random = np.random.default_rng(6)
+    p, q = (random.standard_normal(b.shape).astype(np.float32) for b in (x, w))
+    unit = p / np.sqrt((p * p).sum(1, keepdims=True))
+    answer = unit.astype(np.float64) @ (2 * q.astype(np.float64))
+    return Sample(kernel, {"x": p, "w": q}, {"y": answer}, 3e-2)
+
+
+def elementwise_cases() -> Iterator[Case]:
+    """Every elementwise op on every dtype that it takes, and every cast; values with edges."""
+    for dtype in DTYPES:
+        yield case(f"ops-{dtype}", all_ops(dtype), 32)
+
+
+def edge_values(dtype: DType) -> tuple[np.ndarray, np.ndarray]:
+    """All pairs of some ordinary and extreme values."""
+    if dtype.kind == "float":
+        values = [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1.5, 3.0, 0.3, -7.25, np.inf, -np.inf, np.nan]
+    elif dtype.kind == "bool":
+        values = [False, True]
+    else:
+        limits = np.iinfo(dtype.numpy)
+        values = [0, 1, 2, 3, 7, 31, limits.max, limits.max - 1]
+        values += [-1, -2, -7, limits.min, limits.min + 1] if dtype.kind == "int" else []
+    one = np.array(values).astype(dtype.numpy)
+    a, b = (grid.ravel() for grid in np.meshgrid(one, one, indexing="ij"))
+    return np.ascontiguousarray(a), np.ascontiguousarray(b)
+
+
+def all_ops(dtype: DType) -> Sample:
+    """One output for each op that takes the dtype, named after it; answers from the oracle."""
+    a, b = edge_values(dtype)
+    n = a.size
+    inputs = [Buffer(name, (n,), dtype, "input") for name in ("x", "w")]
+    b_ = Body(dtype)
+    b_.load("x", "i", at(inputs[0], "i"))
+    b_.load("w", "i", at(inputs[1], "i"))
+    outputs, stores = [], []
+    unary = ["x"], ["x", "w"]
+    b_.map("c", "i", "equal", "x", "w", dtype=oracle_bool())
+    for op in OPS.values():
+        if not op.elementwise:
+            continue
+        for result in DTYPES if op.name == "cast" else (None,):
+            operands = ["c", "x", "w"] if op.name == "where" else unary[op.arity - 1]
+            given = oracle_result(op, dtype, result)
+            if given is None:
+                continue
+            name = f"{op.name}_{given}"
+            b_.map(name, "i", op.name, *operands, dtype=given)
+            outputs.append(Buffer(f"y_{name}", (n,), given, "output"))
+            stores.append(Store(at(outputs[-1], "i"), name))
+    phase = Phase((), tuple(b_.statements), (), tuple(stores))
+    kernel = Kernel("ops", (*inputs, *outputs), (Axis("i", n, 64),), (), (phase,))
+    sample = Sample(kernel, {"x": a, "w": b}, {})
+    found = sample_arrays(sample)
+    oracle.run(kernel, found)
+    tolerance = {"float16": 2e-3, "bfloat16": 1e-2, "float64": 1e-12}.get(dtype.name, 2e-6)
+    return replace(sample, expected={b.name: found[b.name] for b in outputs}, tolerance=tolerance)
+
+
+def oracle_bool() -> DType:
+    return next(dtype for dtype in DTYPES if dtype.kind == "bool")
+
+
+def oracle_result(op, dtype: DType, target: DType | None) -> DType | None:
+    """The dtype of an op's result on operands of `dtype`, or None where it takes no such."""
+
+    @dataclass(frozen=True)
+    class Operand:
+        shape: tuple[int, ...]
+        dtype: DType
+
+    operands = [Operand((1,), dtype)] * op.arity
+    if op.name == "where":
+        operands[0] = Operand((1,), oracle_bool())
+    if op.name == "cast":
+        undefined = dtype.kind == "float" and target.kind in ("int", "uint")
+        return None if undefined else target  # NaN and inf have no integer value
+    try:
+        return op.dtype(op.name, operands, {}, None)
+    except TypeError:
+        return None
+
+
+def other_cases() -> Iterator[Case]:
+    """What the samples do not show: several stores, float to integer casts, wide reductions."""
+    yield case("float-to-int", float_to_int(), 32)
+    for dtype in (float64, int32, int8):
+        yield case(f"totals-{dtype}", totals(dtype), 128)
+
+
+def float_to_int() -> Sample:
+    """Casts of ordinary floats to every integer dtype"""
+    x = Buffer("x", (50,), float32, "input")
+    b = Body()
+    b.load("a", "i", at(x, "i"))
+    outputs, stores = [], []
+    values = np.linspace(-99, 99, 50, dtype=np.float32)
+    for dtype in DTYPES:
+        if dtype.kind == "int":
+            b.map(dtype.name, "i", "cast", "a", dtype=dtype)
+            outputs.append(Buffer(f"y_{dtype}", (50,), dtype, "output"))
+            stores.append(Store(at(outputs[-1], "i"), dtype.name))
+    kernel = Kernel("casts", (x, *outputs), (Axis("i", 50, 16),), (), (b.phase(*stores),))
+    answers = {y.name: values.astype(y.dtype.numpy) for y in outputs}
+    return Sample(kernel, {"x": values}, answers)
+
+
+def totals(dtype: DType) -> Sample:
+    """Sum, product, maximum and minimum of 5 rows of 300, by whole blocks, one row per tile"""
+    x = Buffer("x", (5, 300), dtype, "input")
+    b = Body(dtype)
+    b.load("a", "i j", at(x, "i", "j"))
+    values = np.random.default_rng(8).integers(1, 3, (5, 300)).astype(dtype.numpy)
+    outputs, stores, answers = [], [], {}
+    for monoid, function in oracle.MONOIDS.items():
+        b.reduce(monoid, "i", monoid, "j", "a")
+        outputs.append(Buffer(f"y_{monoid}", (5,), dtype, "output"))
+        stores.append(Store(at(outputs[-1], "i"), monoid))
+        answers[outputs[-1].name] = function.reduce(values, axis=1, dtype=dtype.numpy)
+    inner = (Axis("j", 300, 300),)
+    kernel = Kernel("totals", (x, *outputs), (Axis("i", 5, 2),), inner, (b.phase(*stores),))
+    return Sample(kernel, {"x": values}, answers, 1e-12)
+
+
+def all_cases() -> list[Case]:
+    cases = [*scalar_cases(), *matrix_cases(), *elementwise_cases(), *other_cases()]
+    assert len({c.kernel.name for c in cases}) == len(cases)
+    return cases
+
+
+__all__ = ["Case", "Contract", "Map", "all_cases", "case", "index"]

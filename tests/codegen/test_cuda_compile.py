@@ -1,0 +1,115 @@
+"""Everything emitted compiles for sm_80 and sm_90a without spills; errors say what to do."""
+
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+from cuda_cases import BF16, all_cases, case, elementwise_cases, flash, matrix_cases
+from kernel_products import matmul
+from kernels import SAMPLES
+
+from eqsat.codegen import cuda_compile
+from eqsat.codegen.cuda_compile import compile_cubin
+from eqsat.codegen.cuda_emit import emit
+from eqsat.errors import CompileError, UnsupportedError
+from eqsat.graph.dtypes import bfloat16
+
+ARCHS = ("sm_80", "sm_90a")
+
+
+def spread(cases: list, count: int) -> list:
+    """`count` of the cases, evenly spread."""
+    return cases[:: max(1, -(-len(cases) // count))]
+
+
+def assert_no_spills(cases: list) -> None:
+    def build(item):
+        (case, arch) = item
+        return case.name, arch, compile_cubin(emit(case.kernel).text, arch, case.kernel.rules)
+
+    pairs = [(case, arch) for case in cases for arch in ARCHS]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        cubins = list(pool.map(build, pairs))
+    spilled = [(name, arch, cubin.log) for name, arch, cubin in cubins if cubin.spills]
+    assert not spilled, spilled
+    assert all(cubin.data[:4] == b"\x7fELF" and cubin.registers for _, _, cubin in cubins)
+
+
+def test_a_sample_of_all_kernels_compiles_without_spills():
+    assert_no_spills([*spread(all_cases(), 60), *elementwise_cases()])
+
+
+@pytest.mark.slow
+def test_all_kernels_compile_without_spills():
+    assert_no_spills(all_cases())
+
+
+def test_a_large_matrix_product_keeps_its_registers():
+    sample = matmul(1024, 1024, 1024, (128, 128, 32), bfloat16, BF16)
+    source = emit(case("large", sample, 256, 3).kernel)
+    assert source.grid == 64 and source.shared_bytes == 56832
+    assert "copy_async<16>" in source.text and "load_matrix_x4_transposed" in source.text
+    for arch in ARCHS:
+        cubin = compile_cubin(source.text, arch)
+        assert cubin.registers <= 128 and not cubin.spills and not cubin.shared_bytes
+
+
+def test_attention_feeds_the_second_product_from_registers():
+    source = emit(case("flash", flash(64, 64, 64, (64, 64, 1)), 128, 2).kernel)
+    assert "pack_bfloat16" in source.text and "staged" not in source.text
+
+
+def test_names_reach_the_source_only_as_identifiers():
+    kernel = case("plain", SAMPLES["row_reduce"](8, 8, 8)).kernel
+    nasty = 'x\n*/ int y; // \\\n"'
+    source = emit(replace(kernel, name=nasty, spec=nasty, rules=(nasty,))).text
+    code = re.sub(r"//.*", "", source)
+    assert "int y" in source and "int y" not in code and "*/" not in code
+    assert "\\" not in source.split("template")[0]
+    compile_cubin(source, "sm_80")
+
+
+def test_a_compile_failure_shows_lines_log_and_rules():
+    with pytest.raises(CompileError) as caught:
+        compile_cubin("__global__ void f() {\n    oops;\n}", "sm_80", ("fuse", "tile"))
+    text = str(caught.value)
+    assert "2 |     oops;" in text and 'identifier "oops"' in text and "fuse, tile" in text
+
+
+def test_without_the_library_the_error_names_the_extra(monkeypatch):
+    cuda_compile._library.cache_clear()
+    monkeypatch.setattr(cuda_compile, "_candidates", lambda: iter(()))
+    with pytest.raises(UnsupportedError, match=r"pip install 'eqsat\[cuda13\]'"):
+        compile_cubin("", "sm_80")
+    cuda_compile._library.cache_clear()
+
+
+REFUSED = {
+    "threads": (
+        lambda: case("k", SAMPLES["row_reduce"](8, 8, 8), 1).kernel,
+        "blocks of 1 threads; the CUDA target takes multiples of 32 up to 1024",
+    ),
+    "library call": (
+        lambda: case("k", SAMPLES["matmul_blas"](8, 8, 8)).kernel,
+        "cannot emit the operation 'cblas_gemm' for float32 operands",
+    ),
+    "wrong dtype": (
+        lambda: case("k", matmul(8, 8, 8, operation="mma.sync.aligned.m16n8k32.row.col")).kernel,
+        "for float32 operands and a float32 result. It has:",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_target_cannot_express_is_refused(name):
+    build, message = REFUSED[name]
+    with pytest.raises(UnsupportedError) as caught:
+        emit(build())
+    assert message in str(caught.value)
+
+
+def test_matrix_cases_use_their_instructions():
+    for c in matrix_cases():
+        assert "mma_sync_aligned" in emit(c.kernel).text, c.name

@@ -1,0 +1,41 @@
+"""Emitted CUDA, run on the CPU in lockstep, against the answers."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from cuda_cases import all_cases
+from cuda_emulation import COMPILER, Emulator
+from kernel_building import arrays, check
+
+from eqsat.codegen.cuda_emit import emit
+
+CASES = all_cases()
+GROUPS = 2
+GUARD = 64
+
+
+@pytest.fixture(scope="module")
+def emulators(tmp_path_factory):
+    """The cases in groups, each compiled at once; groups compile side by side."""
+    if COMPILER is None:
+        pytest.skip("no g++ on this machine")
+
+    def build(group):
+        kernels = [c.kernel for c in CASES[group::GROUPS]]
+        sources = [emit(kernel) for kernel in kernels]
+        return Emulator(kernels, sources, tmp_path_factory.mktemp(f"group{group}"))
+
+    with ThreadPoolExecutor(GROUPS) as pool:
+        return list(pool.map(build, range(GROUPS)))
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[c.name for c in CASES])
+def test_a_kernel_gives_its_answer(emulators, number):
+    sample = CASES[number].sample
+    found = arrays(sample, GUARD)
+    edges = {name: array.base.copy() for name, array in found.items()}
+    emulators[number % GROUPS].run(number // GROUPS, found)
+    check(sample, found)
+    for name, array in found.items():
+        for part in (slice(None, GUARD), slice(-GUARD, None)):
+            assert array.base[part].tobytes() == edges[name][part].tobytes(), name
