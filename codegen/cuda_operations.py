@@ -5,6 +5,7 @@ result, column lane/4 of the right factor, and result columns 2 (lane%4) + {0, 1
 register holds `packed` consecutive k. Source: PTX ISA, "Matrix Fragments for mma".
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from eqsat.errors import UnsupportedError
@@ -111,3 +112,18 @@ def find(invocation: str, operand: DType, result: DType) -> MatrixOperation:
             f"contraction's operation empty."
         )
     return row
+
+
+def find_shape(
+    name: str, extents: Iterable[int], operand: DType, result: DType
+) -> MatrixOperation:
+    """The row whose fragments a native implementation takes: that of the same shape and dtypes."""
+    shape = tuple(extents)
+    for row in TABLE:
+        if (ROWS, COLUMNS, row.k) == shape and (row.operand, row.result) == (operand, result):
+            return row
+    raise UnsupportedError(
+        f"the native implementation of {name} computes {' x '.join(map(str, shape))} of {operand} to "
+        f"{result}; the CUDA target has fragments for 16 x 8 x k of the shapes of mma.sync only. "
+        f"Give the operation such extents."
+    )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from math import prod
 
-from eqsat.codegen.cuda_operations import MatrixOperation, find
+from eqsat.codegen.cuda_operations import OPERATIONS, MatrixOperation, find, find_shape
 from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import DType
 from eqsat.graph.index import free_names
@@ -164,9 +164,12 @@ def _matrices(
                 f"CUDA target needs factors of one dtype. Cast one of them first."
             )
         spec = operations.get(c.operation)
-        invocation = (spec.invocation_name or c.operation) if spec else c.operation
-        operation = find(invocation, dtypes[left], c.dtype)
         native = spec is not None and "cuda" in spec.native_implementation
+        if native and spec.invocation_name not in OPERATIONS:
+            operation = find_shape(c.operation, spec.extents.values(), dtypes[left], c.dtype)
+        else:
+            invocation = (spec.invocation_name or c.operation) if spec else c.operation
+            operation = find(invocation, dtypes[left], c.dtype)
         function = c.operation if native else operation.function
         result[c.name] = Matrix(c, operation, row, column, left, right, function)
     return result

@@ -6,6 +6,7 @@ from eqsat.codegen import numba_scalars as scalars
 from eqsat.codegen.numba_plan import Plan, Stored
 from eqsat.codegen.numba_scope import Names, Scope, affine, hoist, place, product, summed, total
 from eqsat.graph.dtypes import DType
+from eqsat.graph.index import bounds
 from eqsat.kernel import Access, Axis, Kernel, Literal, Load, Map, Number, Position, operands
 
 
@@ -223,7 +224,9 @@ class Writer:
         conditions = []
         for guard in self.values.guards(access):
             text = affine(guard.expression, scope, self.values.extents, self.names)
-            conditions.append(f"({guard.lower} <= {text}) & ({text} < {guard.upper})")
+            low, high = bounds(guard.expression, self.values.extents)
+            conditions += [f"({text} >= {guard.lower})"] if low < guard.lower else []
+            conditions += [f"({text} < {guard.upper})"] if high >= guard.upper else []
         for coordinate in access.coordinates:
             value = f"np.int64({self.value(coordinate.value, scope)})"
             value = hoist(scope, value, self.names, "at")

@@ -165,7 +165,7 @@ class Facts:
         for child in term.children:
             below |= self._free[child]
         match term.op, term.args:
-            case ("read" | "gather"), (Read() as read, *_):
+            case (("read" | "gather"), (Read() as read, *_)):
                 return below | self.universe.mask(read.names)
             case "position", (Affine() as expression,):
                 return self.universe.mask(free_names(expression))
@@ -173,9 +173,9 @@ class Facts:
                 return below & ~self.universe.mask(renaming.source) | self.universe.mask(
                     renaming.names
                 )
-            case ("reduce_sum" | "reduce_prod" | "reduce_max" | "reduce_min"), (int(mask), _):
+            case (("reduce_sum" | "reduce_prod" | "reduce_max" | "reduce_min"), (int(mask), _)):
                 return below & ~mask
-            case ("weighted_sum" | "contract"), (int(mask), *_):
+            case (("weighted_sum" | "contract"), (int(mask), *_)):
                 return below & ~mask
             case "scan_sum", (int(mask), _):
                 return below | mask
@@ -193,7 +193,7 @@ class Facts:
         if term.op in COMPARISONS:
             return as_dtype("bool")
         match term.op, term.args:
-            case ("read" | "gather"), (Read() as read, *_):
+            case (("read" | "gather"), (Read() as read, *_)):
                 return read.dtype
             case "literal", (_, str(name)):
                 return as_dtype(name)

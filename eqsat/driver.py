@@ -145,8 +145,7 @@ def _restore(record: Mapping[str, Any]) -> Solution | None:
     """The solution in a cache record; None for a record of another form."""
     try:
         kernels = tuple(
-            Predicted(decode(p["kernel"]), p["seconds"], p["bottleneck"])
-            for p in record["kernels"]
+            Predicted(decode(p["kernel"]), p["seconds"], p["bottleneck"]) for p in record["kernels"]
         )
         return Solution(
             kernels=kernels,

@@ -321,5 +321,3 @@ def rule_lines(rules: Iterable[Rule]) -> list[str]:
                     sets.add(condition.args[1])  # type: ignore[arg-type]
     facts = [f'(dtype_is "{d}" "{dtype_set_name(names)}")' for names in sorted(sets) for d in names]
     return facts + lines
-
-

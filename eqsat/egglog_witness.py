@@ -31,8 +31,9 @@ class _WitnessRule(RuleText):
         one = self.one
         left, right = self.pattern(one.left), self.pattern(one.right)
         conditions = [self.condition(c) for c in one.conditions]
-        exprs = {v.name for side in (one.left, one.right) for v in variables_of(side)
-                 if v.sort == "Expr"}
+        exprs = {
+            v.name for side in (one.left, one.right) for v in variables_of(side) if v.sort == "Expr"
+        }
         witnesses = [f"(= w_{name} (wit {self.pattern(Variable(name))}))" for name in sorted(exprs)]
         built = [
             f"(set (wit {self.pattern(node)}) {self.witness(node)})" for node in _nodes(one.right)
@@ -99,9 +100,7 @@ def witness_terms(
     table: AtomTable,
 ) -> dict[int, Term]:
     """The term of each `W` value in a worker's answer."""
-    made = {
-        values[-1]: (op, values[:-1]) for op in ops for values in rows.get(f"W_{op}", ())
-    }
+    made = {values[-1]: (op, values[:-1]) for op in ops for values in rows.get(f"W_{op}", ())}
     terms: dict[int, Term] = {}
     stack = list(made)
     while stack:
@@ -113,8 +112,10 @@ def witness_terms(
             stack += missing  # type: ignore[arg-type]
             continue
         stack.pop()
-        args = [_argument(op, i, sort, v, terms, table)
-                for i, (v, sort) in enumerate(zip(values, ops[op], strict=True))]
+        args = [
+            _argument(op, i, sort, v, terms, table)
+            for i, (v, sort) in enumerate(zip(values, ops[op], strict=True))
+        ]
         terms[number] = Term(op, *args)  # type: ignore[index]
     return terms
 

@@ -101,8 +101,10 @@ class Extractor:
         for child in node.children:
             points |= free[child]
         own = 1e-3 if node.op in LEAVES else float(universe.size(points)) * 0.25 + 1.0
-        return own + max((cost[child] for child in node.children), default=0.0) + 0.05 * sum(
-            cost[child] for child in node.children
+        return (
+            own
+            + max((cost[child] for child in node.children), default=0.0)
+            + 0.05 * sum(cost[child] for child in node.children)
         )
 
     def _lower_bounds(self, nodes: Mapping[int, list[ENode]]) -> dict[int, float]:
@@ -132,7 +134,9 @@ class Extractor:
         """A class read from memory."""
         names = self.names(number)
         dtype = as_dtype(self.graph.dtype[number])
-        return Term("read", Read(f"t{number}", dtype, row_major(names, self.graph.universe.extents)))
+        return Term(
+            "read", Read(f"t{number}", dtype, row_major(names, self.graph.universe.extents))
+        )
 
     def price(self, term: Term, names: tuple[str, ...], dtype: str) -> tuple[float, dict[str, int]]:
         """The best predicted seconds of a kernel that stores the term, and its grid tiles."""

@@ -43,9 +43,7 @@ def in_order(kernels: Sequence[Group]) -> list[Group]:
     return ordered
 
 
-def join(
-    kernels: Sequence[Group], facts: Facts, price: Callable[[Group], float]
-) -> list[Group]:
+def join(kernels: Sequence[Group], facts: Facts, price: Callable[[Group], float]) -> list[Group]:
     """The kernels with pairs joined, the most profitable first, until no pair gains."""
     current = list(kernels)
     prices = {kernel: price(kernel) for kernel in current}
@@ -89,7 +87,7 @@ def _aligned(a: Group, b: Group, facts: Facts) -> Group:
     extents = facts.universe.extents
     theirs = {name for one in a for name in one.names}
     mine = {name for one in b for name in one.names}
-    open_names = [name for one in a for name in one.names if name not in mine]
+    open_names = list(dict.fromkeys(n for one in a for n in one.names if n not in mine))
     renamed: dict[str, str] = {}
     for name in dict.fromkeys(n for one in b for n in one.names if n not in theirs):
         match = next((n for n in open_names if extents[n] == extents[name]), None)

@@ -318,4 +318,3 @@ def _number(value: object, dtype: DType) -> bool | int | float:
     if dtype.kind == "bool":
         return bool(value)
     return float(value) if dtype.kind == "float" else int(value)
-

@@ -221,5 +221,3 @@ def _show(part: object) -> str:
             return " or ".join(map(str, part))
         case _:
             return str(part)
-
-

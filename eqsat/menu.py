@@ -44,7 +44,9 @@ def _blocks(extents: tuple[int, ...], most_points: int = 1 << 20) -> NDArray[np.
     return np.unique(kept if len(kept) else table[:1], axis=0)
 
 
-def pick(tiles: dict[str, NDArray[np.float64]], choice: int, names: Sequence[str]) -> dict[str, int]:
+def pick(
+    tiles: dict[str, NDArray[np.float64]], choice: int, names: Sequence[str]
+) -> dict[str, int]:
     """One row of a menu."""
     return {name: int(tiles[name][choice]) for name in names}
 

@@ -346,9 +346,17 @@ class _Pricing:
             calls = self.tile_points(found.batch)
             for name in self.bit:
                 calls = calls * self.count[name]
-            overhead = calls * operation.latency_cycles / self.spec.cycles_per_s
-            overhead = overhead / self.spec.processors
+            seconds_each = operation.latency_cycles / self.spec.cycles_per_s + self._packing(found)
+            overhead = calls * seconds_each / self.spec.processors
         return seconds, overhead
+
+    def _packing(self, found: Contraction) -> Array:
+        """A library call copies its second factor into its own order: read, written, read again."""
+        spec, facts = self.spec, self.form.facts
+        held = self.tile_points(found.columns | found.summed) * facts.dtype(found.right).itemsize
+        from_cache = spec.processors / (self.pricer.cache.sustained_gb_per_s * 1e9)
+        to_private = spec.processors / (self.pricer.private.sustained_gb_per_s * 1e9)
+        return held * (from_cache + 2 * to_private)
 
     def _total(self) -> Price:
         spec, pricer = self.spec, self.pricer

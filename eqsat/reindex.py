@@ -55,9 +55,7 @@ def _inside(guards: tuple[Guard, ...]) -> Term:
 
 
 class _Pusher:
-    def __init__(
-        self, facts: Facts, guards: tuple[Guard, ...], stops: Collection[Term]
-    ) -> None:
+    def __init__(self, facts: Facts, guards: tuple[Guard, ...], stops: Collection[Term]) -> None:
         self.facts = facts
         self.guards = guards
         self.stops = stops

@@ -93,7 +93,10 @@ class SearchWorker:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -132,7 +135,9 @@ class SearchWorker:
         except BrokenPipeError:
             line = b""
         if line is None or not line:
-            why = f"over its limit of {seconds:g} s" if line is None else "out of memory, or crashed"
+            why = (
+                f"over its limit of {seconds:g} s" if line is None else "out of memory, or crashed"
+            )
             self.close()
             return {"error": f"search worker {why}"}
         answer = json.loads(line)

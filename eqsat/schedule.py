@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from eqsat.algebra import LEAVES, Facts, Read, Term, post_order, with_children
+from eqsat.coalesce import coalesce
 from eqsat.egglog_text import (
     SCHEDULE,
     AtomTable,
@@ -101,13 +102,16 @@ def schedule_region(
     One kernel, unless a missing fusion rule leaves values that must touch memory; their buffers
     are added to `buffers`. Raises SpecError when no schedule fits the spec.
     """
+    stored, facts = coalesce(stored, facts)
     made = form(stored, facts)
     found = _explore(made, search)
     bodies = _bodies(found, made)
     if not bodies:
         return _unfused(name, stored, facts, pricer, buffers, search)
     choices = _choices(found, made)
-    ranked, refused = _rank(bodies, _alike(_constrained(name, choices, made, search)), facts, pricer)
+    ranked, refused = _rank(
+        bodies, _alike(_constrained(name, choices, made, search)), facts, pricer
+    )
     if not ranked:
         raise SpecError(
             f"no schedule of {name} fits {search.spec.name}: each takes more of "
@@ -155,9 +159,7 @@ def _rank(
     return ranked, refused
 
 
-def _constrained(
-    name: str, choices: list[Choice], made: Form, search: Search
-) -> list[Choice]:
+def _constrained(name: str, choices: list[Choice], made: Form, search: Search) -> list[Choice]:
     """The choices that meet the caller's grid and block dimensions; SpecError if none does."""
 
     def tiles(choice: Choice) -> int:
@@ -218,9 +220,7 @@ def _explore(made: Form, search: Search) -> FrozenEGraph:
     """Saturate the region's kernel terms."""
     inner = [t for t in made.terms if t.op not in LEAVES]
     number = {t: i for i, t in enumerate(inner)}
-    unfused = {
-        t: with_children(t, tuple(_value(c, number) for c in t.children)) for t in inner
-    }
+    unfused = {t: with_children(t, tuple(_value(c, number) for c in t.children)) for t in inner}
     body = _value(made.stored[0].term, number)
     for one in made.stored[1:]:
         body = Term("together", body, _value(one.term, number))
@@ -310,9 +310,7 @@ def _bodies(found: FrozenEGraph, made: Form, most: int = 12) -> list[tuple[Store
             parts.insert(0, body.children[1])
             body = body.children[0]
         parts.insert(0, body)
-        result.append(
-            tuple(replace(o, term=t) for o, t in zip(made.stored, parts, strict=True))
-        )
+        result.append(tuple(replace(o, term=t) for o, t in zip(made.stored, parts, strict=True)))
     return result[:most]
 
 

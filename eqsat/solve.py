@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from eqsat.algebra import Facts
+from eqsat.algebra import Facts, Renaming, Term
 from eqsat.encode import Encoding, encode
 from eqsat.extract import Extractor, Plan
 from eqsat.graph.tensor import Tensor
@@ -41,32 +41,28 @@ def leaf_names(segment: Segment) -> dict[Tensor, str]:
     return {t: f"{'x' if is_buffer(t) else 'b'}{i}" for i, t in enumerate(segment.leaves)}
 
 
+@dataclass(frozen=True)
+class Findings:
+    """What a search found out about a segment: for its solution, and to explain it by.
+
+    `pushed`: for a term with a re-indexing carried down, what it came from.
+    """
+
+    encoding: Encoding
+    graph: FrozenEGraph
+    pricer: Pricer
+    finite: frozenset[str]
+    pushed: Mapping[Term, Mapping[tuple[Renaming, Term], None]]
+    kernels: tuple[Predicted, ...]
+
+
 def solve(segment: Segment, search: Search) -> Solution:
     """The kernels of a segment."""
-    leaves = leaf_names(segment)
-    encoding = encode(segment.tensors, segment.stored, leaves)
-    graph = saturate(
-        [output.term for output in encoding.outputs],
-        encoding.universe,
-        tuple(rule for rule in search.rules if rule.group in ALGEBRA),
-        search.worker,
-        search.limits,
-        finite=_finite(leaves),
-    )
-    pricer = Pricer(
-        search.spec,
-        search.operations,
-        {name: tensor.size * tensor.dtype.itemsize for tensor, name in leaves.items()},
-    )
-    plan = _cut(encoding, graph, pricer)
-    buffers = _buffers(encoding, plan)
-    facts = Facts(encoding.universe)
-    kernels: list[Predicted] = []
-    for stored in plan.kernels:
-        kernels += schedule_region(f"k{len(kernels)}", stored, facts, pricer, buffers, search)
+    found = investigate(segment, search)
+    graph = found.graph
     return Solution(
-        kernels=tuple(kernels),
-        leaves=tuple(leaves.values()),
+        kernels=found.kernels,
+        leaves=tuple(leaf_names(segment).values()),
         stored=tuple(f"y{i}" for i in range(len(segment.stored))),
         fired=graph.fired,
         nodes=graph.size,
@@ -74,6 +70,34 @@ def solve(segment: Segment, search: Search) -> Solution:
         seconds=graph.seconds,
         note=graph.note,
     )
+
+
+def investigate(segment: Segment, search: Search) -> Findings:
+    """Search for the kernels of a segment."""
+    leaves = leaf_names(segment)
+    finite = _finite(leaves)
+    encoding = encode(segment.tensors, segment.stored, leaves)
+    graph = saturate(
+        [output.term for output in encoding.outputs],
+        encoding.universe,
+        tuple(rule for rule in search.rules if rule.group in ALGEBRA),
+        search.worker,
+        search.limits,
+        finite=finite,
+    )
+    pricer = Pricer(
+        search.spec,
+        search.operations,
+        {name: tensor.size * tensor.dtype.itemsize for tensor, name in leaves.items()},
+    )
+    extractor = Extractor(graph, pricer, _order(encoding, graph))
+    plan = _cut(encoding, graph, extractor)
+    buffers = _buffers(encoding, plan)
+    facts = Facts(encoding.universe)
+    kernels: list[Predicted] = []
+    for stored in plan.kernels:
+        kernels += schedule_region(f"k{len(kernels)}", stored, facts, pricer, buffers, search)
+    return Findings(encoding, graph, pricer, finite, extractor.pushed, tuple(kernels))
 
 
 def _finite(leaves: Mapping[Tensor, str]) -> frozenset[str]:
@@ -86,17 +110,21 @@ def _finite(leaves: Mapping[Tensor, str]) -> frozenset[str]:
     return frozenset(names)
 
 
-def _cut(encoding: Encoding, graph: FrozenEGraph, pricer: Pricer) -> Plan:
-    order = {
+def _order(encoding: Encoding, graph: FrozenEGraph) -> dict[int, tuple[str, ...]]:
+    """The memory order of the names of graph values, by class."""
+    return {
         graph.class_of[term]: names
         for term, names in encoding.order.items()
         if term in graph.class_of
     }
+
+
+def _cut(encoding: Encoding, graph: FrozenEGraph, extractor: Extractor) -> Plan:
     outputs = [
         (graph.class_of[o.term], f"y{i}", tuple(name for dim in o.dims for name in dim))
         for i, o in enumerate(encoding.outputs)
     ]
-    return Extractor(graph, pricer, order).run(outputs)
+    return extractor.run(outputs)
 
 
 def _buffers(encoding: Encoding, plan: Plan) -> dict[str, Buffer]:

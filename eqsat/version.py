@@ -24,4 +24,3 @@ def code_digest() -> str:
             for file in sorted([*folder.glob("*.py"), *folder.glob("*.toml")]):
                 digest.update(file.name.encode() + file.read_bytes())
     return digest.hexdigest()
-

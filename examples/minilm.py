@@ -26,8 +26,15 @@ from threadpoolctl import threadpool_limits
 import eqsat
 from eqsat.specs import ParallelProcessingUnit, cpu, from_device, load
 
+try:
+    import resource
+except ModuleNotFoundError:  # Windows
+    resource = None
+
 MAX_ERROR = 1e-4
-SHOWN = 6
+MAX_SPREAD = 1.5
+SHOWN = 6  # sentences in the table
+FILE_WIDTH = 110  # columns, where the output is no terminal
 SENTENCES = (
     "A cat is asleep on the warm windowsill.",
     "The kitten naps in the sun by the window.",
@@ -57,6 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
     options = _parser().parse_args(arguments)
     console = Console()
+    if not console.is_terminal:
+        console.width = FILE_WIDTH
     try:
         with threadpool_limits(eqsat.Settings.from_environment().num_threads):
             return _run(options, console)
@@ -140,7 +149,7 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _device(name: str | None) -> ParallelProcessingUnit | Any:
+def _device(name: str | None) -> Device:
     """The spec asked for, else that of the GPU at hand, else this machine's CPU."""
     if name is not None and name != "cpu":
         spec = load(name)
@@ -224,6 +233,10 @@ def _summary(
         "start",
         f"graph {built:.2f} s, search {found.search_seconds:.2f} s, code {code:.2f} s",
     )
+    if not found.from_cache and resource is not None:
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        peak_mb = peak / (1e6 if sys.platform == "darwin" else 976.6)  # bytes there, else KiB
+        table.add_row("search memory", f"{peak_mb:.0f} MB at most")
     for note in found.notes:
         table.add_row("note", note)
     return table
@@ -241,13 +254,14 @@ def _print_speed(
     for one in contenders:
         if one not in right:
             console.print(f"{one.name}: max error {errors[one.name]:.1e}, hence not timed.")
-    seconds: dict[str, list[float]] = {}
     with Progress(console=console, auto_refresh=False) as progress:  # no thread beside the clock
         task = progress.add_task(f"Measure {options.rounds} rounds", total=options.rounds)
-        for seconds in report.interleave(right, options.rounds):
+
+        def after_round() -> None:
             progress.advance(task)
             progress.refresh()
-    timings = {name: report.Timing(tuple(values)) for name, values in seconds.items()}
+
+        timings = report.interleave(right, options.rounds, after_round)
     base = "NumPy" if "NumPy" in timings else "eqsat"
     console.print(report.speed_table(timings, errors, base))
     measured = timings["eqsat"].median
@@ -256,6 +270,13 @@ def _print_speed(
         f"eqsat: predicted {program.cost * 1e3:.1f} ms, measured {measured * 1e3:.1f} ms "
         f"({ratio:.2f} of predicted)"
     )
+    spread = max(timing.spread for timing in timings.values())
+    if spread > MAX_SPREAD:
+        console.print(
+            f"The slowest round took {spread:.1f} times the fastest: the machine has other work, "
+            f"and these times say little.",
+            style="bold yellow",
+        )
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,28 +42,36 @@ class Timing:
         """The middle round."""
         return statistics.median(self.seconds)
 
-    def __str__(self) -> str:
-        low, high = min(self.seconds), max(self.seconds)
-        return f"{_time(self.median)} ({_time(low)} to {_time(high)})"
+    @property
+    def spread(self) -> float:
+        """The slowest round over the fastest."""
+        return max(self.seconds) / min(self.seconds)
 
 
-def interleave(contenders: Sequence[Contender], rounds: int) -> Iterator[dict[str, list[float]]]:
-    """Run every contender once a round; the seconds so far, after each round."""
+def interleave(
+    contenders: Sequence[Contender], rounds: int, after_round: Callable[[], None]
+) -> dict[str, Timing]:
+    """Run every contender once a round, after one that does not count.
+
+    Each round starts with the next contender, so that none always follows the same one.
+    """
     seconds: dict[str, list[float]] = {one.name: [] for one in contenders}
     for one in contenders:
         one.run()
-    for _ in range(rounds):
-        for one in contenders:
+    for turn in range(rounds):
+        first = turn % len(contenders)
+        for one in (*contenders[first:], *contenders[:first]):
             time.sleep(PAUSE_SECONDS)
             started = time.perf_counter()
             one.run()
             seconds[one.name].append(time.perf_counter() - started)
-        yield seconds
+        after_round()
+    return {name: Timing(tuple(values)) for name, values in seconds.items()}
 
 
 def speed_table(timings: Mapping[str, Timing], errors: Mapping[str, float], base: str) -> Table:
     """Times and errors, and how many times the speed of `base` each has."""
-    table = Table("", "median", "fastest", "slowest", f"speed, {base} = 1", "max error")
+    table = Table("", "median", "fastest", "slowest", f"speed ({base} = 1)", "max error")
     for column in table.columns[1:]:
         column.justify = "right"
     for name, timing in timings.items():
@@ -143,16 +151,16 @@ def profile(
 
 def profile_table(rows: Sequence[KernelTiming]) -> Table:
     """One row for each distinct kernel, in the order of first launch; times of all its launches."""
-    table = Table(show_footer=True, title="Kernels (times of all launches of each)")
+    table = Table(show_footer=True, title="Kernels, with the times of all runs of each")
     predicted, measured = sum(r.predicted for r in rows), sum(r.measured for r in rows)
     table.add_column("kernel", no_wrap=True)
     table.add_column("runs", f"{sum(r.launches for r in rows)}", justify="right")
-    table.add_column("grid, tile/extent; then streams")
+    table.add_column("tile/extent of grid; of streams")
     table.add_column("computes")
     table.add_column("predicted", _time(predicted), justify="right", no_wrap=True)
     table.add_column("measured", _time(measured), justify="right", no_wrap=True)
     table.add_column("share", "100%", justify="right")
-    table.add_column("of predicted", f"{measured / predicted:.2f}x", justify="right")
+    table.add_column("ratio", f"{measured / predicted:.2f}x", justify="right")
     table.add_column("limit")
     for i, row in enumerate(rows):
         table.add_row(

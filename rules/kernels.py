@@ -109,9 +109,7 @@ def stage(b: "Expr", s: "Expr", m: "Text", n: "Count") -> Iterator[Rewrite]:
     yield rewrite(kernel(b, s), kernel(b, apply("stage", m, n, s))).when(*conditions)
 
 
-def substitutions(
-    spec: ParallelProcessingUnit, operations: frozenset[str]
-) -> tuple[Rule, ...]:
+def substitutions(spec: ParallelProcessingUnit, operations: frozenset[str]) -> tuple[Rule, ...]:
     """A `substitute` rule for each sum-of-products operation of a spec that its target can emit."""
     rules = []
     for operation in spec.operations:

@@ -102,7 +102,7 @@ SAMPLES: dict[str, Callable[..., Sample]] = {
         elementwise_chain, elementwise_float16, elementwise_bfloat16, broadcast, transpose, reshape,
         window, gather, scatter, row_reduce, column_reduce, integer_reduce, softmax_resident,
         softmax_online, layer_norm, argmax, prefix_sum, prefix_product, matmul, matmul_float16,
-        matmul_bfloat16, matmul_blas, matmul_whole, matmul_batched, matmul_batched_blas, attention, attention_blas,
-        attention_online, attention_online_blas,
+        matmul_bfloat16, matmul_blas, matmul_whole, matmul_batched, matmul_batched_blas, attention,
+        attention_blas, attention_online, attention_online_blas,
     )
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The Numba target against the oracle: samples, every op and dtype, memory safety, threads, cache."""
+"""The Numba target against the oracle: samples, ops and dtypes, memory safety, threads, cache."""
 
 import os
 import re
@@ -61,7 +61,7 @@ def test_samples_at_more_sizes(name: str, extents: tuple[int, int, int], folder:
 
 # --- every op and dtype ---
 
-SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, 3.0, -0.3, 7.25, 40.0]
+SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, 3.0, -0.3, 7.25, 40]
 
 
 def operands_of(dtype: DType) -> tuple[np.ndarray, np.ndarray]:
@@ -233,6 +233,20 @@ def test_masked_first_chunks_give_no_nan(name: str, folder: Path) -> None:
     kernels.assert_close(arrays["y"], expected["y"], 1e-4)
 
 
+@pytest.mark.parametrize("name", ["attention_online", "attention_online_blas"])
+def test_a_carry_may_be_rescaled_by_a_value_defined_after_its_chunk(
+    name: str, folder: Path
+) -> None:
+    sample = kernels.SAMPLES[name](9, 17, 5)
+    stream, last = sample.kernel.phases
+    late = [s for s in stream.body if s.name in ("shrink", "weights", "next")]
+    body = (*(s for s in stream.body if s not in late), *late)
+    kernel = replace(sample.kernel, phases=(replace(stream, body=body), last))
+    arrays = kernels.arrays(sample)
+    run_numba(kernel, arrays, folder)
+    kernels.check(sample, arrays)
+
+
 def test_nan_and_infinity_pass_through_a_library_call(folder: Path) -> None:
     sample = kernels.matmul_blas(9, 17, 5)
     sample.inputs["x"][0, 0], sample.inputs["x"][1, 1] = np.nan, np.inf
@@ -353,11 +367,9 @@ def test_second_process_does_not_compile(tmp_path: Path) -> None:
     environment = os.environ | {"NUMBA_DEBUG_CACHE": "1"}
     logs = []
     for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-        )
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         logs.append(done.stdout)
     assert "data saved to" in logs[0]
     assert "data loaded from" in logs[1] and "data saved to" not in logs[1]
     assert not list(tmp_path.glob("*.tmp"))
-

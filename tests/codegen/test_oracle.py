@@ -40,9 +40,7 @@ def operation(semantics: str, **extents: int) -> ParallelOperation:
     )
 
 
-@pytest.mark.parametrize(
-    "semantics", ["d[m,n] += a[m,k] * b[k,n]", "z[q,r] += x[s,q] * y[r,s]"]
-)
+@pytest.mark.parametrize("semantics", ["d[m,n] += a[m,k] * b[k,n]", "z[q,r] += x[s,q] * y[r,s]"])
 @pytest.mark.parametrize("extents", [0, 3, 16])
 @pytest.mark.parametrize("name", ["matmul_blas", "matmul_batched_blas", "attention_online_blas"])
 def test_contraction_by_semantics(name: str, extents: int, semantics: str) -> None:
@@ -113,4 +111,3 @@ def test_inputs_must_be_contiguous() -> None:
     arrays["x"] = np.asfortranarray(arrays["x"])
     with pytest.raises(AttributeError):
         run(sample.kernel, arrays)
-

