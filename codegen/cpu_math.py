@@ -31,6 +31,7 @@ from eqsat.codegen.cpu_bits import (
     scalar_intrinsic,
     select,
 )
+from eqsat.codegen.cpu_coefficients import COS, ERF_FAR, ERF_NEAR, EXP, LOG, SIN, TANH
 
 _LN2 = math.log(2.0)
 _LOG2E = 1 / _LN2
@@ -47,81 +48,6 @@ _LOG2E_SPLIT = {
     "float64": (1.44269504072144627571e00, 1.67517131648865118353e-10),
 }
 
-# Unformatted: the formatter would give each coefficient a line.
-# fmt: off
-# (e^r - 1 - r) / r^2 on |r| <= 1.001 ln2 / 2; error of e^r - 1: 1.3e-8 and 1.8e-17.
-_EXP = {
-    "float32": (0.49999997, 0.16666543, 0.0416672, 0.008366581, 0.001388248),
-    "float64": (
-        0.5000000000000006, 0.16666666666666588, 0.04166666666657611, 0.008333333333389972,
-        0.0013888888931793447, 0.00019841269718324223, 2.4801504980527055e-05,
-        2.7557407872358224e-06, 2.762616082659028e-07, 2.5053776375863808e-08,
-    ),
-}
-
-# (2 atanh(s) / s - 2) / z with z = s^2, s = f / (2 + f), 1 + f in [sqrt(1/2), sqrt(2)];
-# error of log(1 + f): 8.1e-10 and 1.2e-18.
-_LOG = {
-    "float32": (0.66666776, 0.39977533, 0.29871982),
-    "float64": (
-        0.6666666666666734, 0.3999999999941399, 0.28571428742558697, 0.22222198554030942,
-        0.18183565399648743, 0.1531402118952703, 0.14796261606348485,
-    ),
-}
-
-# erf(x) / x - 1 in z = x^2, on x <= 0.9 and x <= 1; error of erf: 1.2e-8 and 7.3e-18.
-_ERF_NEAR = {
-    "float32": (0.12837915, -0.37612525, 0.11282141, -0.02677891, 0.0050119646, -0.00060903665),
-    "float64": (
-        0.12837916709551256, -0.3761263890318352, 0.11283791670944185, -0.026866170643111375,
-        0.00522397760611762, -0.0008548325929271576, 0.00012055293575585293, -1.492471227639966e-05,
-        1.644713125315939e-06, -1.6206311317613116e-07, 1.3710969859773255e-08,
-        -7.77944891324782e-10,
-    ),
-}
-
-# log(erfc(x)) in x - start, for x in [start, end] as (start, end, coefficients); beyond `end` erf
-# rounds to 1. Error of erf: 1.9e-9 and 3.1e-17. About `start`, where erf is the most sensitive, the
-# high terms and their rounding errors vanish.
-_ERF_FAR = {
-    "float32": (
-        0.875,
-        4.0,
-        (
-            -1.5328244, -2.430219, -0.8265527, -0.046839047, 0.011199716, -0.0020370306,
-            0.0002009878,
-        ),
-    ),
-    "float64": (
-        1.0,
-        6.0,
-        (
-            -1.8496055099332485, -2.638967514234732, -0.8431072563618521, -0.04156109797270257,
-            0.010033824605746207, -0.001977897519814237, 0.0002373011622241916,
-            2.6339037354190504e-05, -2.7282744685329603e-05, 9.789307066954714e-06,
-            -2.252700551422783e-06, 2.952055737915653e-07, 8.73401255070031e-09,
-            -1.4100882308235065e-08, 3.2507075705662965e-09, -3.6855350623024803e-10,
-            1.7704490707772336e-11,
-        ),
-    ),
-}
-
-# (tanh(x) / x - 1) / z with z = x^2, |x| <= 0.5501; error of tanh: 1.1e-9 and 2.0e-17.
-_TANH = {
-    "float32": (-0.33333316, 0.13332585, -0.053852197, 0.021071173, -0.006273478),
-    "float64": (
-        -0.3333333333333231, 0.13333333333168187, -0.05396825387582479, 0.02186948596871589,
-        -0.008863194422013243, 0.0035917190310951435, -0.0014532134333630387, 0.0005791270575468713,
-        -0.00021028595546165478, 5.1009982077978035e-05,
-    ),
-}
-# fmt: on
-
-# (sin(r) / r - 1) / z and (cos(r) - 1 + z / 2) / z^2 with z = r^2, |r| <= pi / 4; float64
-# coefficients for a float32 result: errors 3.8e-9 and 1.2e-10.
-_SIN = (-0.1666665460577806, 0.00833216042714045, -0.00019515229893127647)
-_COS = (0.04166664567033797, -0.0013887315633276955, 2.443308478000183e-05)
-
 
 def _reduce(x: Value) -> tuple[Value, Value]:
     """(r, t): x = r + k ln2 with |r| <= ln2 / 2, and t = magic + k."""
@@ -133,7 +59,7 @@ def _reduce(x: Value) -> tuple[Value, Value]:
 
 def _expm1_near(r: Value) -> Value:
     """e^r - 1 for |r| <= ln2 / 2."""
-    return fma(r * r, horner(r, _EXP[r.format.name]), r)
+    return fma(r * r, horner(r, EXP[r.format.name]), r)
 
 
 def _power_of_two(t: Value, shift: int = 0) -> Value:
@@ -237,7 +163,7 @@ def _tanh(x: Value) -> Value:
     power = _power_of_two(t)
     far = 1.0 - 2.0 / (fma(power, _expm1_near(r), power) + 1.0)
     z = a * a
-    near = fma(a * z, horner(z, _TANH[name]), a)
+    near = fma(a * z, horner(z, TANH[name]), a)
     return _copysign(select(a < 0.55, near, far), x)
 
 
@@ -264,7 +190,7 @@ def _log_terms(f: Value) -> tuple[Value, Value]:
     s = f / (f + 2.0)
     z = s * s
     h = f * f * 0.5
-    return h, s * fma(z, horner(z, _LOG[f.format.name]), h)
+    return h, s * fma(z, horner(z, LOG[f.format.name]), h)
 
 
 def _log_of(f: Value, k: Value) -> Value:
@@ -315,12 +241,12 @@ def _log1p(x: Value) -> Value:
 def _erf(x: Value) -> Value:
     """With a = |x|: erf a = a (1 + near(a^2)) below `start`, 1 - e^far(a) from there on."""
     name = x.format.name
-    start, end, far = _ERF_FAR[name]
+    start, end, far = ERF_FAR[name]
     a = _abs(x)
     r, t = _reduce(horner(_at_most(a, end) - start, far))
     power = _power_of_two(t)
     beyond = (1.0 - power) - power * _expm1_near(r)
-    near = fma(a, horner(a * a, _ERF_NEAR[name]), a)
+    near = fma(a, horner(a * a, ERF_NEAR[name]), a)
     return _copysign(select(a < start, near, beyond), x)
 
 
@@ -373,8 +299,8 @@ def _quadrant(x: Value) -> tuple[Value, Value, Value]:
     t = (a + b) + FLOAT64.round_magic
     r = ((a - (t - FLOAT64.round_magic)) + b + c) * (math.pi / 2)
     z = r * r
-    sine = r * fma(z, horner(z, _SIN), 1.0)
-    cosine = fma(z * z, horner(z, _COS), fma(z, -0.5, 1.0))
+    sine = r * fma(z, horner(z, SIN), 1.0)
+    cosine = fma(z * z, horner(z, COS), fma(z, -0.5, 1.0))
     return t.bits(), sine, cosine
 
 

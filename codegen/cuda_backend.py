@@ -27,7 +27,7 @@ class CudaBackend:
         self.operations = {operation.name: operation for operation in spec.operations}
 
     def receive(self, value: Any, argument: Argument) -> Any:
-        """The argument as a contiguous aligned CuPy array; NumPy arrays are copied to the device."""
+        """The argument as a contiguous aligned CuPy array; NumPy arrays are copied over."""
         array = _as_cupy(value, argument.name)
         wanted = argument.dtype
         if tuple(array.shape) != argument.shape:

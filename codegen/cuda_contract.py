@@ -11,7 +11,7 @@ from eqsat.codegen.cuda_placement import FETCH, INLINE, REGISTERS, SHARED
 from eqsat.codegen.cuda_tiles import stage
 from eqsat.kernel import Contract
 
-UNROLLED = 2048  # multiply-adds of one thread that are written out; longer sums stay loops
+UNROLLED = 1024  # multiply-adds of one thread that are written out; longer sums stay loops
 PARTLY = 8
 
 
@@ -60,14 +60,13 @@ def _serial_points(block: Block, c: Contract, over: list[str]) -> Iterator[Point
     """Plain loops over the summed indices, every thread running through all of the tile."""
     at, register, depth = {}, {}, 0
     each = block.register_count(c.indices)
-    for i in reversed(over):
-        each *= _length(block, i)
     held = any(
         block.placement.where[name] == REGISTERS and set(over) & set(block.placement.indices[name])
         for name in (c.left, c.right)
     )
     for i in over:
         number, name = block.index("r", i), block.index("at", i)
+        each *= _length(block, i)
         whole = held or each <= UNROLLED
         block.out.line("#pragma unroll" if whole else f"#pragma unroll {PARTLY}")
         block.out.line(f"for (int {number} = 0; {number} < {_length(block, i)}; ++{number}) {{")

@@ -16,8 +16,8 @@ from eqsat.kernel import Guard
 REDUCTIONS = {"reduce_sum": "sum", "reduce_prod": "prod", "reduce_max": "max", "reduce_min": "min"}
 LEAVES = frozenset({"read", "literal", "position"})
 COMPARISONS = frozenset(
-    "equal not_equal less less_equal greater greater_equal logical_and logical_or logical_xor "
-    "logical_not isnan isfinite isinf".split()
+    {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"}
+    | {"logical_and", "logical_or", "logical_xor", "logical_not", "isnan", "isfinite", "isinf"}
 )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from eqsat.cache import Cache, content_key
 from eqsat.codegen.targets import TARGETS
 from eqsat.errors import ArgumentError, EqsatError, IdentifierError, UnsupportedError
-from eqsat.fold import apart, fold_empty
+from eqsat.fold import settle
 from eqsat.graph import input as graph_input
 from eqsat.graph.dtypes import as_dtype
 from eqsat.graph.evaluate import input_nodes, topological
@@ -68,7 +68,7 @@ def compile(
     for tensor in tensors:
         if not isinstance(tensor, Tensor):
             raise ArgumentError(f"compile takes tensors; got a {type(tensor).__name__}.")
-    folded = apart(fold_empty(tensors))
+    folded = settle(tensors)
     bounds = limits or Limits(
         nodes=settings.search_nodes,
         seconds=settings.search_seconds,
@@ -266,7 +266,7 @@ def _report(
 
 
 class Jit:
-    """A function of tensors, compiled once for each signature of shapes and dtypes it is called with."""
+    """A function of tensors, compiled once for each signature of shapes and dtypes."""
 
     def __init__(self, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
         self.function = function

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eqsat.algebra import Facts, Read, Renaming, Term, Universe, post_order
+from eqsat.graph.dtypes import iinfo
 from eqsat.graph.index import (
     Affine,
     add,
@@ -238,7 +239,17 @@ class TermBuilder:
         read = Read(
             self.naming.leaves[table], table.dtype, address, (), 0, along, table.shape[axis]
         )
-        return Term("gather", read, self.operand(tensor, 1, dims))
+        return Term("gather", read, self._nearest(self.operand(tensor, 1, dims), tensor))
+
+    def _nearest(self, index: Term, gather: Tensor) -> Term:
+        """The index, past the ends the nearest position."""
+        table, at = gather.operands
+        last, limits = table.shape[gather.attributes["axis"]] - 1, iinfo(at.dtype)
+        if limits.max > last:
+            index = Term("minimum", index, Term("literal", float(last), at.dtype.name))
+        if limits.min < 0:
+            index = Term("maximum", index, Term("literal", 0.0, at.dtype.name))
+        return index
 
 
 def encode(

@@ -35,10 +35,11 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Plan:
-    """Kernels in order: what each stores, and its predicted seconds and tiles."""
+    """Kernels in order: what each stores, their predicted seconds; and the values before joining."""
 
     kernels: tuple[tuple[Stored, ...], ...]
     seconds: float
+    separate: tuple[Stored, ...] = ()
 
 
 class Extractor:
@@ -214,8 +215,10 @@ class Extractor:
                 self._emit(needed, kernels)
             one = Stored(buffer, best.term, names, as_dtype(self.graph.dtype[number]))
             kernels[-len(kernels) - 1] = (one,)
-        joined = join(in_order(list(kernels.values())), self.facts, self.price_kernel)
-        return Plan(tuple(joined), sum(self.price_kernel(kernel) for kernel in joined))
+        separate = in_order(list(kernels.values()))
+        joined = join(separate, self.facts, self.price_kernel)
+        seconds = sum(self.price_kernel(kernel) for kernel in joined)
+        return Plan(tuple(joined), seconds, tuple(one for kernel in separate for one in kernel))
 
     def _best_output(self, number: int, names: tuple[str, ...]) -> Candidate:
         dtype = self.graph.dtype[number]

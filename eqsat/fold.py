@@ -1,21 +1,27 @@
-"""What is settled before the search: values read from empty tensors, and outputs given twice."""
+"""What is settled before the search: values of empty tensors, tables of gathers, repeated outputs."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from eqsat.graph.build import constant
+from eqsat.graph.build import constant, view
 from eqsat.graph.evaluate import topological
-from eqsat.graph.movement import positions
+from eqsat.graph.index import free_names, substitute, var
+from eqsat.graph.movement import output_extents, positions
 from eqsat.graph.tensor import Tensor
 
 EMPTY_SUMS = {"reduce_sum": 0, "reduce_prod": 1}
 
 
-def fold_empty(outputs: Sequence[Tensor]) -> list[Tensor]:
-    """The outputs with every empty tensor made a constant, and every value of one too."""
+def settle(outputs: Sequence[Tensor]) -> list[Tensor]:
+    """The outputs, equal in value, as the search can take them.
+
+    Every empty tensor is a constant, and every value of one too; every gather reads a buffer or a
+    computed value, not a view; no output is given twice.
+    """
     done: dict[Tensor, Tensor] = {}
+    copies: dict[Tensor, Tensor] = {}
     for tensor in topological(outputs):
         operands = tuple(done[operand] for operand in tensor.operands)
         if tensor.size == 0:
@@ -26,10 +32,41 @@ def fold_empty(outputs: Sequence[Tensor]) -> list[Tensor]:
             done[tensor] = tensor
         else:
             done[tensor] = replace(tensor, operands=operands)
-    return [done[output] for output in outputs]
+        if tensor.op == "gather":
+            done[tensor] = _from_buffer(done[tensor], copies)
+    return _apart([done[output] for output in outputs])
 
 
-def apart(outputs: Sequence[Tensor]) -> list[Tensor]:
+def _of_nothing(tensor: Tensor) -> Tensor:
+    """A tensor with elements, made from one without: an empty sum, or a padding."""
+    value = EMPTY_SUMS.get(tensor.op, tensor.attributes.get("fill", 0)) or 0
+    return constant(np.full(tensor.shape, value, tensor.dtype.numpy))
+
+
+def _from_buffer(gather: Tensor, copies: dict[Tensor, Tensor]) -> Tensor:
+    """The gather from what its table looks at, or from a copy if the view moves its axis."""
+    while gather.op == "gather" and gather.operands[0].op == "view":
+        table, index = gather.operands
+        base, coordinates = table.operands[0], table.attributes["coordinates"]
+        axis, at = gather.attributes["axis"], gather.attributes["coordinates"]
+        along = [d for d, c in enumerate(coordinates) if f"i{axis}" in free_names(c)]
+        same = [d for d in along if coordinates[d] == var(f"i{axis}")]
+        whole = all(base.shape[d] == table.shape[axis] for d in same)
+        if table.attributes["fill"] is not None or along != same or len(same) > 1 or not whole:
+            copy = Tensor("cast", (table,), {"dtype": table.dtype}, table.shape, table.dtype)
+            return replace(gather, operands=(copies.setdefault(table, copy), index))
+        place = {f"i{d}": c for d, c in enumerate(at) if c is not None}
+        extents = output_extents(gather.shape)
+        moved = [substitute(c, place, extents) for c in coordinates]
+        if not same:
+            return view(base, gather.shape, moved)
+        kept = tuple(None if d == same[0] else c for d, c in enumerate(moved))
+        attributes = {"axis": same[0], "coordinates": kept}
+        gather = replace(gather, operands=(base, index), attributes=attributes)
+    return gather
+
+
+def _apart(outputs: Sequence[Tensor]) -> list[Tensor]:
     """The outputs, one that is given again made a view: each is stored in memory of its own."""
     done: set[Tensor] = set()
     result: list[Tensor] = []
@@ -40,9 +77,3 @@ def apart(outputs: Sequence[Tensor]) -> list[Tensor]:
         done.add(tensor)
         result.append(tensor)
     return result
-
-
-def _of_nothing(tensor: Tensor) -> Tensor:
-    """A tensor with elements, made from one without: an empty sum, or a padding."""
-    value = EMPTY_SUMS.get(tensor.op, tensor.attributes.get("fill", 0)) or 0
-    return constant(np.full(tensor.shape, value, tensor.dtype.numpy))

@@ -1,5 +1,6 @@
 """Kernels and their parts as JSON values, for the cache and for `eqsat-explain`."""
 
+import math
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -43,7 +44,7 @@ def encode(value: Any) -> Any:
         return {"type": type(value).__name__, **parts}
     if isinstance(value, tuple):
         return [encode(item) for item in value]
-    if isinstance(value, float) and value != value or value in (float("inf"), float("-inf")):
+    if isinstance(value, float) and not math.isfinite(value):
         return {"type": "float", "value": repr(value)}
     return value
 

@@ -48,7 +48,7 @@ class Atoms:
         return out
 
     def split(self, atom: int, inner: int) -> bool:
-        """Split an unsplit representative into (extent / inner, inner); False if it won't divide."""
+        """Split an unsplit representative into (extent / inner, inner), if that divides."""
         extent = self.extent(atom)
         if extent % inner:
             return False

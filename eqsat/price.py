@@ -306,7 +306,7 @@ class _Pricing:
                 self._keep(self.form.facts.free(side), self.form.facts.dtype(side).itemsize)
 
     def _operand_seconds(self) -> float:
-        """One operand of a multiply-add read again from private memory, where loops are not blocked."""
+        """One operand of each multiply-add read from private memory: loops are not blocked."""
         if self.pricer.overlap:
             return 0.0
         return 4.0 / (self.pricer.private.sustained_gb_per_s * 1e9)

@@ -286,12 +286,24 @@ def thaw(
     class_of = {term: by_number[numbers[term]] for term in terms}
     return FrozenEGraph(
         universe=universe,
-        nodes=nodes,
+        nodes=_founded(nodes),
         free=dict(map(tuple, rows["free"])),
         dtype=dict(map(tuple, rows["dtype"])),
         roots=tuple(class_of[root] for root in roots),
         class_of=class_of,
     )
+
+
+def _founded(nodes: dict[int, list[ENode]]) -> dict[int, list[ENode]]:
+    """Without e-nodes over classes that hold none.
+
+    Back-off applies matches late; egglog 13.2 then leaves rows over classes long merged into others.
+    """
+    while True:
+        kept = {c: [n for n in ns if all(x in nodes for x in n.children)] for c, ns in nodes.items()}
+        if all(kept.values()) and all(len(kept[c]) == len(nodes[c]) for c in kept):
+            return nodes
+        nodes = {number: members for number, members in kept.items() if members}
 
 
 def as_written(roots: tuple[Term, ...], universe: Universe) -> FrozenEGraph:

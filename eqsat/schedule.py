@@ -68,9 +68,13 @@ class Choice:
 
 @dataclass(frozen=True)
 class Chosen:
-    """Where a kernel came from: the values it stores, as given and as fused, and its schedule."""
+    """Where a kernel came from: the values that were asked for, as fused, and their schedule.
+
+    `body` has the names of `coalesce(stored, facts)`.
+    """
 
     stored: tuple[Stored, ...]
+    facts: Facts
     body: tuple[Stored, ...]
     choice: Choice
 
@@ -102,6 +106,7 @@ def schedule_region(
     One kernel, unless a missing fusion rule leaves values that must touch memory; their buffers
     are added to `buffers`. Raises SpecError when no schedule fits the spec.
     """
+    given, before = stored, facts
     stored, facts = coalesce(stored, facts)
     made = form(stored, facts)
     found = _explore(made, search)
@@ -127,7 +132,7 @@ def schedule_region(
                 replace(lowered, rules=steps),
                 seconds,
                 bottleneck,
-                chosen=Chosen(stored, shaped.stored, choice),
+                chosen=Chosen(given, before, shaped.stored, choice),
             )
         if len(kernels) == search.candidates:
             break

@@ -53,7 +53,9 @@ def partition(outputs: Sequence[Tensor]) -> list[Segment]:
     order = topological(outputs)
     pieces = [p for p in _pieces(order, _cuts(order), _forced(order)) if p]
     owner = {tensor: number for number, piece in enumerate(pieces) for tensor in piece}
-    crossing: set[Tensor] = set()
+    # A scan is stored as it is; a view of one is read from memory.
+    looks = {t for t in outputs if t.op == "view" and anchor(t).op == "scan_sum"}
+    crossing = {anchor(output) for output in looks}
     for tensor in owner:
         for operand in tensor.operands:
             source = anchor(operand)
@@ -65,7 +67,7 @@ def partition(outputs: Sequence[Tensor]) -> list[Segment]:
     copies: dict[Tensor, None] = {}
     for output in outputs:
         source = anchor(output)
-        (roots[owner[source]] if source in owner else copies)[output] = None
+        (roots[owner[source]] if source in owner and output not in looks else copies)[output] = None
     segments = [
         _segment(set(piece), tuple(stored)) for piece, stored in zip(pieces, roots, strict=True)
     ]

@@ -52,7 +52,10 @@ class Findings:
     graph: FrozenEGraph
     pricer: Pricer
     finite: frozenset[str]
+    plan: Plan
     pushed: Mapping[Term, Mapping[tuple[Renaming, Term], None]]
+    order: Mapping[int, tuple[str, ...]]
+    buffers: dict[str, Buffer]
     kernels: tuple[Predicted, ...]
 
 
@@ -97,7 +100,10 @@ def investigate(segment: Segment, search: Search) -> Findings:
     kernels: list[Predicted] = []
     for stored in plan.kernels:
         kernels += schedule_region(f"k{len(kernels)}", stored, facts, pricer, buffers, search)
-    return Findings(encoding, graph, pricer, finite, extractor.pushed, tuple(kernels))
+    return Findings(
+        encoding, graph, pricer, finite, plan, extractor.pushed, _order(encoding, graph), buffers,
+        tuple(kernels),
+    )
 
 
 def _finite(leaves: Mapping[Tensor, str]) -> frozenset[str]:

@@ -2,12 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .fields import did_you_mean
-
-if TYPE_CHECKING:
-    from .model import ParallelGroup, ParallelMemory, ParallelOperation
 
 
 @dataclass(frozen=True)
@@ -28,9 +25,9 @@ class Problem:
 
 def reference_problems(
     tile_group: str,
-    groups: "Sequence[ParallelGroup]",
-    memories: "Sequence[ParallelMemory]",
-    operations: "Sequence[ParallelOperation]",
+    groups: Sequence[Any],
+    memories: Sequence[Any],
+    operations: Sequence[Any],
 ) -> Iterator[Problem]:
     """Every unresolved, repeated or inconsistent name."""
     group_names = [group.name for group in groups]
@@ -78,7 +75,7 @@ def _repeated(section: str, parts: Sequence[Any]) -> Iterator[Problem]:
             yield Problem(section, position, "name", text, part.name)
 
 
-def _group_problems(groups: "Sequence[ParallelGroup]", known: Sequence[str]) -> Iterator[Problem]:
+def _group_problems(groups: Sequence[Any], known: Sequence[str]) -> Iterator[Problem]:
     seen: list[str] = []
     for position, group in enumerate(groups):
         inner = group.contains
@@ -92,7 +89,7 @@ def _group_problems(groups: "Sequence[ParallelGroup]", known: Sequence[str]) -> 
 
 
 def _operation_problems(
-    operation: "ParallelOperation", groups: Sequence[str], memories: Sequence[str]
+    operation: Any, groups: Sequence[str], memories: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
     for key in ("supported_by", "throughput_group"):
         used = getattr(operation, key)
@@ -120,7 +117,7 @@ def _operation_problems(
     yield from _operand_problems(operation)
 
 
-def _operand_problems(operation: "ParallelOperation") -> Iterator[tuple[str, str]]:
+def _operand_problems(operation: Any) -> Iterator[tuple[str, str]]:
     semantics = operation.semantics
     assert semantics is not None
     operands = (semantics.output.operand, *semantics.operands)
