@@ -26,6 +26,25 @@ class CudaBackend:
         self.folder = (cache_dir or Path(".")).parent / "cubin"
         self.operations = {operation.name: operation for operation in spec.operations}
 
+    @property
+    def device(self) -> str:
+        """Name and driver of CuPy's current device."""
+        runtime = _cupy().cuda.runtime
+        name = runtime.getDeviceProperties(_cupy().cuda.Device().id)["name"].decode()
+        return f"{name} {runtime.driverGetVersion()} {self.spec.fingerprint}"
+
+    def measure(self, run: Runner, arrays: Mapping[str, Any]) -> float:
+        """Seconds of one call on the device, of several back to back."""
+        cuda, repeats = _cupy().cuda, 10
+        first, last = cuda.Event(), cuda.Event()
+        run(arrays)
+        first.record()
+        for _ in range(repeats):
+            run(arrays)
+        last.record()
+        last.synchronize()
+        return cuda.get_elapsed_time(first, last) * 1e-3 / repeats
+
     def receive(self, value: Any, argument: Argument) -> Any:
         """The argument as a contiguous aligned CuPy array; NumPy arrays are copied over."""
         array = _as_cupy(value, argument.name)
@@ -132,7 +151,7 @@ def _as_cupy(value: Any, name: str) -> Any:
             value = value.contiguous().view(sys.modules["torch"].int16)
         array = cupy.from_dlpack(value) if value.is_cuda else cupy.asarray(value.numpy())
     elif isinstance(value, np.ndarray | np.generic):
-        plain = np.ascontiguousarray(value)
+        plain = np.asarray(value, order="C")
         array = cupy.asarray(plain.view(np.uint16) if _is_sixteen(plain.dtype) else plain)
     elif hasattr(value, "__cuda_array_interface__") or hasattr(value, "__dlpack__"):
         array = cupy.asarray(value)

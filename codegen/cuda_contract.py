@@ -11,7 +11,7 @@ from eqsat.codegen.cuda_placement import FETCH, INLINE, REGISTERS, SHARED
 from eqsat.codegen.cuda_tiles import stage
 from eqsat.kernel import Contract
 
-UNROLLED = 1024  # multiply-adds of one thread that are written out; longer sums stay loops
+UNROLLED = 256  # multiply-adds of one thread that are written out; longer sums stay loops
 PARTLY = 8
 
 

@@ -7,7 +7,7 @@ of the indices that it lacks.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from eqsat.codegen.cuda_access import VECTOR_BYTES, unit_stride, vector_width
@@ -34,11 +34,26 @@ class Factor:
 
 
 @dataclass(frozen=True)
+class Part:
+    """What one of several row (or column) indices is of a fragment.
+
+    Row f of a fragment has the coordinate f / below % count in this index; a warp holds `blocks`
+    fragments along it. `pair`: the two rows of a lane (8 apart), or its two columns, lie along it.
+    """
+
+    count: int
+    below: int
+    blocks: int
+    pair: bool
+
+
+@dataclass(frozen=True)
 class Distribution:
-    """For each index its factors, outermost first."""
+    """For each index its factors, outermost first; for rows and columns their part of fragments."""
 
     threads: int
     factors: Mapping[str, tuple[Factor, ...]]
+    parts: Mapping[str, Part] = field(default_factory=dict)
 
     def padded(self, index: str) -> int:
         """Points covered; at least the tile."""
@@ -130,6 +145,9 @@ def _factors(points: int, width: int, digits: Sequence[tuple[int, int]]) -> tupl
     )
 
 
+Units = tuple[Factor, ...]  # of one fragment's rows or columns, innermost first
+
+
 class _Choice:
     """The state of one choice: digits taken so far, and what is known of each index."""
 
@@ -141,6 +159,7 @@ class _Choice:
         self.taken: dict[str, list[tuple[int, int]]] = {}
         self.width: dict[str, int] = {}
         self.factors: dict[str, tuple[Factor, ...]] = {}
+        self.parts: dict[str, Part] = {}
         self.neighbours: dict[str, set[str]] = {i: set() for i in self.axes}
         for indices in register_sets(kernel, placement):
             for i in indices:
@@ -169,7 +188,7 @@ class _Choice:
             if i not in self.factors:
                 digits = self.taken.get(i, [])
                 self.factors[i] = _factors(self.points(i), self.width.get(i, 1), digits)
-        return Distribution(self.kernel.threads, self.factors)
+        return Distribution(self.kernel.threads, self.factors, self.parts)
 
     def points(self, index: str) -> int:
         axis = self.axes[index]
@@ -252,7 +271,8 @@ class _Choice:
     def assign_fragments(self, matrices: Sequence[Matrix]) -> None:
         """The mma.sync result layout for every row and column index.
 
-        rows: warps x blocks x 2 x 8 lanes; columns: warps x blocks x 4 lanes x 2
+        rows: warps x blocks x 2 x 8 lanes; columns: warps x blocks x 4 lanes x 2. Of several
+        rows, the innermost takes its part of the 16 first.
         """
         steps = {i: m.operation.k for m in matrices for i in m.contract.over}
 
@@ -261,42 +281,87 @@ class _Choice:
             points, step = self.points(index), steps.get(index, 1)
             return -(-points // step) * step
 
-        rows = {m.row: covered(m.row) for m in matrices}
-        columns = {m.column: covered(m.column) for m in matrices}
-        stay = bool(set(columns) & self.reduced)  # a row inside one warp: reductions by shuffles
-        along, across = self.split_warps(max(rows.values()), max(columns.values()), stay)
-        for index, points in rows.items():
-            self.factors[index] = (
-                Factor("thread", along, WARP * across),
-                Factor("register", -(-points // (ROWS * along))),
-                Factor("register", 2),
-                Factor("thread", 8, 4),
-            )
-        for index, points in columns.items():
-            self.factors[index] = (
-                Factor("thread", across, WARP),
-                Factor("register", -(-points // (COLUMNS * across))),
-                Factor("thread", 4, 1),
-                Factor("register", 2),
-            )
+        rows = {m.rows: [covered(i) for i in m.rows] for m in matrices}
+        columns = {m.columns: [covered(i) for i in m.columns] for m in matrices}
+        held = {i for group in columns for i in group}
+        stay = bool(held & self.reduced)  # a row inside one warp: reductions by shuffles
+        row_units = (Factor("thread", 8, 4), Factor("register", 2))
+        column_units = (Factor("register", 2), Factor("thread", 4, 1))
+        row_blocks = [_blocks(points, row_units) for points in rows.values()]
+        column_blocks = [_blocks(points, column_units) for points in columns.values()]
+        along, across = self.split_warps(row_blocks, column_blocks, stay)
+        for group, points in rows.items():
+            self.assign_group(group, points, row_units, along, WARP * across)
+        for group, points in columns.items():
+            self.assign_group(group, points, column_units, across, WARP)
         for i in steps:
-            if self.is_held(i) and i not in self.factors and not self.neighbours[i] & set(columns):
+            if self.is_held(i) and i not in self.factors and not self.neighbours[i] & held:
                 # a computed left factor: the layout of columns, which is that of its fragments
                 blocks = Factor("register", covered(i) // COLUMNS)
                 self.factors[i] = (blocks, Factor("thread", 4, 1), Factor("register", 2))
 
-    def split_warps(self, m: int, n: int, stay: bool) -> tuple[int, int]:
+    def assign_group(
+        self, group: Sequence[str], points: Sequence[int], units: Units, warps: int, stride: int
+    ) -> None:
+        """Spread fragments over row (or column) indices, and warps over the one with most."""
+        shares = _shares(points, units)
+        blocks = [count for _, count in shares]
+        most = blocks.index(max(blocks))
+        below = 1
+        for n in reversed(range(len(group))):
+            taken, count = shares[n]
+            over = warps if n == most else 1
+            each = -(-count // over)
+            size = prod(f.count for f in taken)
+            spread = (Factor("thread", over, stride), Factor("register", each), *reversed(taken))
+            self.factors[group[n]] = spread
+            pair = any(f.kind == "register" and f.count == 2 for f in taken)
+            self.parts[group[n]] = Part(size, below, each, pair)
+            below *= size
+
+    def split_warps(
+        self, rows: Sequence[Sequence[int]], columns: Sequence[Sequence[int]], stay: bool
+    ) -> tuple[int, int]:
         """Warps along rows and columns: least work, then least operand traffic, per warp."""
         warps = self.kernel.threads // WARP
+
+        def per_warp(groups: Sequence[Sequence[int]], over: int) -> int:
+            return max(prod(g) // max(g) * -(-max(g) // over) for g in groups)
+
         best: tuple[tuple[int, ...], tuple[int, int]] | None = None
         for along in range(1, warps + 1):
             for across in range(1, warps // along + 1):
                 if warps % (along * across):
                     continue
-                blocks = (-(-m // (ROWS * along)), -(-n // (COLUMNS * across)))
-                traffic = 2 * blocks[0] + blocks[1]
-                key = (stay and across > 1, blocks[0] * blocks[1], traffic, along * across)
+                down, right = per_warp(rows, along), per_warp(columns, across)
+                key = (stay and across > 1, down * right, 2 * down + right, along * across)
                 if best is None or key < best[0]:
                     best = (key, (along, across))
         assert best is not None
         return best[1]
+
+
+def _shares(points: Sequence[int], units: Units) -> list[tuple[list[Factor], int]]:
+    """For each index, outermost first: its factors of a fragment, innermost first, and fragments.
+
+    The innermost index fills its share of the fragment first; what is left goes to the next.
+    """
+    left = list(units)
+    shares: list[tuple[list[Factor], int]] = []
+    for n in reversed(range(len(points))):
+        taken: list[Factor] = []
+        while left and (n == 0 or prod(f.count for f in taken) < points[n]):
+            unit = left.pop(0)
+            need = 1
+            while n and need * prod(f.count for f in taken) < points[n]:
+                need *= 2
+            if n and need < unit.count:
+                left.insert(0, Factor(unit.kind, unit.count // need, unit.stride * need))
+                unit = Factor(unit.kind, need, unit.stride)
+            taken.append(unit)
+        shares.append((taken, max(-(-points[n] // prod(f.count for f in taken)), 1)))
+    return shares[::-1]
+
+
+def _blocks(points: Sequence[int], units: Units) -> list[int]:
+    return [count for _, count in _shares(points, units)]

@@ -20,10 +20,14 @@ from eqsat.errors import UnsupportedError
 
 @dataclass(frozen=True)
 class Factor:
-    """One side of a contraction: its tile in shared memory, or None if it stays in registers."""
+    """One side of a contraction: its tile in shared memory, or None if it stays in registers.
+
+    `free` are the row indices of a left factor, the column indices of a right one.
+    """
 
     name: str
-    free: str
+    free: tuple[str, ...]
+    k: str
     tile: Tile | None
 
 

@@ -29,12 +29,16 @@ REGISTERS, SHARED, FETCH, INLINE = "registers", "shared", "fetch", "inline"
 
 @dataclass(frozen=True)
 class Matrix:
-    """A contraction by a matrix operation, its factors in the order of the instruction."""
+    """A contraction by a matrix operation, its factors in the order of the instruction.
+
+    `rows` are the tiled indices of the left factor and the result, outermost first; `columns`
+    those of the right factor and the result.
+    """
 
     contract: Contract
     operation: MatrixOperation
-    row: str
-    column: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
     left: str
     right: str
     function: str
@@ -155,7 +159,7 @@ def _matrices(
     for c in contracts:
         first, second = pairs[c.name]
         swapped = roles[first] == "n"
-        row, column = (second, first) if swapped else (first, second)
+        rows, columns = (second, first) if swapped else (first, second)
         left, right = (c.right, c.left) if swapped else (c.left, c.right)
         if dtypes[left] != dtypes[right]:
             raise UnsupportedError(
@@ -171,29 +175,29 @@ def _matrices(
             invocation = (spec.invocation_name or c.operation) if spec else c.operation
             operation = find(invocation, dtypes[left], c.dtype)
         function = c.operation if native else operation.function
-        result[c.name] = Matrix(c, operation, row, column, left, right, function)
+        result[c.name] = Matrix(c, operation, rows, columns, left, right, function)
     return result
 
 
-def _free(kernel: Kernel, c: Contract, indices: Mapping[str, tuple[str, ...]], side: int) -> str:
-    """The one index that only this factor brings to the result."""
+Group = tuple[str, ...]
+
+
+def _free(kernel: Kernel, c: Contract, indices: Mapping[str, Group], side: int) -> Group:
+    """The tiled indices that only this factor brings to the result; one of tile 1 if none is."""
     own, other = (c.left, c.right) if side == 0 else (c.right, c.left)
     axes = kernel.axes()
-    free = [i for i in c.indices if i in indices[own] and i not in indices[other]]
-    wide = [i for i in free if axes[i].tile > 1] or free[-1:]
-    if len(wide) != 1 or any(axes[i].tile > 1 for i in free if i not in wide):
-        found = ", ".join(wide) or "none"
+    free = [i for i in axes if i in c.indices and i in indices[own] and i not in indices[other]]
+    if not free:
         raise UnsupportedError(
-            f"contraction {c.name} of kernel {kernel.name} by {c.operation} needs exactly one "
-            f"tiled index that only {own} has; found {found}. Merge them into one index, give all "
-            f"but one the tile 1, or leave the operation empty."
+            f"contraction {c.name} of kernel {kernel.name} by {c.operation}: {own} brings no index "
+            f"of its own to the result, so there is no matrix. Leave the operation empty."
         )
-    return wide[0]
+    return tuple(i for i in free if axes[i].tile > 1) or (free[-1],)
 
 
-def _colour(pairs: list[tuple[str, str]], kernel: str) -> dict[str, str]:
-    """A role, m or n, for each index, so that each pair has both; the first pair is (m, n)."""
-    roles: dict[str, str] = {}
+def _colour(pairs: list[tuple[Group, Group]], kernel: str) -> dict[Group, str]:
+    """A role, m or n, for each group, so that each pair has both; the first pair is (m, n)."""
+    roles: dict[Group, str] = {}
     other = {"m": "n", "n": "m"}
     waiting = list(pairs)
     while waiting:
@@ -203,11 +207,19 @@ def _colour(pairs: list[tuple[str, str]], kernel: str) -> dict[str, str]:
         if first not in roles:
             roles[first] = other[roles[second]] if second in roles else "m"
         if roles.setdefault(second, other[roles[first]]) == roles[first]:
-            raise UnsupportedError(
-                f"kernel {kernel}: matrix operations use {first} and {second} as rows and columns "
-                f"in a circle, so no one layout serves all. Split the kernel."
-            )
+            raise UnsupportedError(_conflict(kernel, first, second))
+    for a in roles:
+        for b in roles:
+            if a != b and set(a) & set(b):
+                raise UnsupportedError(_conflict(kernel, a, b))
     return roles
+
+
+def _conflict(kernel: str, a: Group, b: Group) -> str:
+    return (
+        f"kernel {kernel}: its matrix operations use {', '.join(a)} and {', '.join(b)} as rows and "
+        f"columns in ways that no one layout serves. Split the kernel, or leave an operation empty."
+    )
 
 
 def register_sets(kernel: Kernel, placement: Placement) -> Iterator[frozenset[str]]:

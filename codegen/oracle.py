@@ -69,8 +69,9 @@ def run(
     """
     memory = {}
     for buffer in kernel.buffers:
-        flat = arrays[buffer.name].view()
-        flat.shape = (buffer.size,)  # raises rather than copy
+        array = arrays[buffer.name]
+        assert array.flags.c_contiguous, f"buffer {buffer.name} is not contiguous"
+        flat = array.reshape(buffer.size)
         memory[buffer.name] = flat
     inner = {axis.name: np.arange(axis.extent) for axis in kernel.inner}
     with np.errstate(all="ignore"):

@@ -1,6 +1,7 @@
 """The targets by name: what they can emit, and what runs their kernels."""
 
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,17 @@ class HostBackend:
     def __init__(self, spec: ParallelProcessingUnit, cache_dir: Path | None) -> None:
         self.spec = spec
         self.cache_dir = cache_dir
+
+    @property
+    def device(self) -> str:
+        """The spec as adapted to this machine."""
+        return f"{self.spec.name} {self.spec.fingerprint}"
+
+    def measure(self, run: Runner, arrays: Mapping[str, Any]) -> float:
+        """Seconds of one call."""
+        started = time.perf_counter()
+        run(arrays)
+        return time.perf_counter() - started
 
     def receive(self, value: Any, argument: Argument) -> np.ndarray:
         """The argument as a contiguous array; ArgumentError if it does not match."""

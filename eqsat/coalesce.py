@@ -128,4 +128,3 @@ def _renamed(
 
     names = tuple(dict.fromkeys(member[name] for name in one.names))
     return replace(one, term=rebuild(one.term, change), names=names)
-

@@ -3,6 +3,7 @@
 import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import update_wrapper
 from typing import Any
 
@@ -27,6 +28,7 @@ from eqsat.segments import Segment, is_buffer, partition
 from eqsat.settings import Settings
 from eqsat.solve import Solution, solve
 from eqsat.specs import ParallelProcessingUnit, cpu, load
+from eqsat.tune import fastest
 from eqsat.version import code_digest
 
 
@@ -43,6 +45,8 @@ def compile(
     rules: Sequence[Rule] | None = None,
     limits: Limits | None = None,
     cache: Cache | None = None,
+    candidates: int = 1,
+    tune: bool = False,
     grid_dim: int | None = None,
     block_dim: int | None = None,
 ) -> Program:
@@ -52,7 +56,8 @@ def compile(
     nesting. spec: a ParallelProcessingUnit, the name of a shipped one, a TOML file's path, or None
     for this machine's CPU. inputs: the order of positional arguments (default: first use). rules:
     in place of `default_rules()`. limits: bounds of each search. cache: in place of the user's
-    persistent cache. grid_dim, block_dim: the number of tiles, and the threads of a tile, that
+    persistent cache. candidates: how many of the best kernels to keep for each region (see
+    `Launch.alternatives`). tune: measure them on the device and use the fastest. grid_dim, block_dim: the number of tiles, and the threads of a tile, that
     every kernel must have. Raises the errors of eqsat.errors.
     """
     started = time.perf_counter()
@@ -84,6 +89,7 @@ def compile(
             target.operations,
             worker,
             bounds,
+            candidates=candidates,
             grid_dim=grid_dim,
             block_dim=block_dim,
         )
@@ -94,6 +100,8 @@ def compile(
     found = time.perf_counter() - started
     backend = target.backend(unit, store.numba_dir)
     report = _report(tensors, segments, solutions, found)
+    if tune:
+        parts = replace(parts, launches=fastest(parts.launches, backend, store))
     program = Program(parts, backend, outputs, report)
     object.__setattr__(report, "compile_seconds", time.perf_counter() - started)
     return program
@@ -129,10 +137,7 @@ def _solve_all(segments: Sequence[Segment], search: Search, store: Cache) -> lis
 
 def _record(solution: Solution) -> dict[str, Any]:
     return {
-        "kernels": [
-            {"kernel": encode(p.kernel), "seconds": p.seconds, "bottleneck": p.bottleneck}
-            for p in solution.kernels
-        ],
+        "kernels": [[_predicted(p), *map(_predicted, p.alternatives)] for p in solution.kernels],
         "leaves": list(solution.leaves),
         "stored": list(solution.stored),
         "fired": dict(solution.fired),
@@ -141,12 +146,18 @@ def _record(solution: Solution) -> dict[str, Any]:
     }
 
 
+def _predicted(one: Predicted) -> dict[str, Any]:
+    return {"kernel": encode(one.kernel), "seconds": one.seconds, "bottleneck": one.bottleneck}
+
+
 def _restore(record: Mapping[str, Any]) -> Solution | None:
     """The solution in a cache record; None for a record of another form."""
     try:
-        kernels = tuple(
-            Predicted(decode(p["kernel"]), p["seconds"], p["bottleneck"]) for p in record["kernels"]
-        )
+        ranked = [
+            [Predicted(decode(p["kernel"]), p["seconds"], p["bottleneck"]) for p in region]
+            for region in record["kernels"]
+        ]
+        kernels = tuple(replace(best, alternatives=tuple(rest)) for best, *rest in ranked)
         return Solution(
             kernels=kernels,
             leaves=tuple(record["leaves"]),
@@ -210,7 +221,13 @@ def _assemble(
                     buffers[own] = Buffer(own, buffer.shape, buffer.dtype, "temporary")
             names = tuple(local[buffer.name] for buffer in predicted.kernel.buffers)
             launches.append(
-                Launch(predicted.kernel, names, predicted.seconds, predicted.bottleneck)
+                Launch(
+                    predicted.kernel,
+                    names,
+                    predicted.seconds,
+                    predicted.bottleneck,
+                    alternatives=predicted.alternatives,
+                )
             )
     return _with_outputs(tensors, arguments, buffers, constants, made, launches, unit)
 

@@ -8,6 +8,7 @@ numbers into a table that stays in Python. Facts: `free` (an index mask; refines
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from eqsat import finite
 from eqsat.algebra import COMPARISONS, REDUCTIONS, Atom, Read, Renaming, Term, Universe, post_order
 from eqsat.errors import RuleError
 from eqsat.graph.index import Affine, free_names
@@ -95,18 +96,20 @@ def declarations(ops: Mapping[str, tuple[str, ...]], groups: Iterable[str]) -> l
     lines += [
         "(function free (E) i64 :merge (& old new))",
         "(function dtype (E) String :no-merge)",
-        "(relation finite (E))",
         "(function atom_free (i64) i64 :no-merge)",
         "(function atom_source (i64) i64 :no-merge)",
         "(function atom_dtype (i64) String :no-merge)",
         "(relation atom_finite (i64))",
+        "(relation atom_below (i64))",
         "(function points (i64) i64 :no-merge)",
         "(function node (i64) E :no-merge)",
         "(relation dtype_is (String String))",
+        *(f'(dtype_is "{name}" "floating")' for name in finite.FLOATING),
     ]
-    for op, sorts in ops.items():
-        if op not in SCHEDULE and op != "value":
-            lines += analysis(op, sorts)
+    algebra = [op for op in ops if op not in SCHEDULE and op != "value"]
+    lines += finite.declarations({op: constructor(op) for op in algebra})
+    for op in algebra:
+        lines += analysis(op, ops[op])
     return lines
 
 
@@ -131,8 +134,7 @@ def analysis(op: str, sorts: tuple[str, ...]) -> list[str]:
         union = f"(| own {union})" if exprs else "own"
     lines = [f"(rule ({head}{conditions}) ((set (free e) {union})) :ruleset facts)"]
     lines.append(_dtype_rule(op, head, exprs))
-    lines.append(_finite_rule(op, head, exprs))
-    return lines
+    return [*lines, *finite.rules(op, head, exprs)]
 
 
 def _dtype_rule(op: str, head: str, exprs: list[str]) -> str:
@@ -149,19 +151,6 @@ def _dtype_rule(op: str, head: str, exprs: list[str]) -> str:
         carrier = {"where": 1, "weighted_sum": -1}.get(op, 0)
         condition, source = f" (= d (dtype {exprs[carrier]}))", "d"
     return f"(rule ({head}{condition}) ((set (dtype e) {source})) :ruleset facts)"
-
-
-def _finite_rule(op: str, head: str, exprs: list[str]) -> str:
-    if op == "literal":
-        condition = " (< x0 1.7e308) (> x0 -1.7e308)"
-    elif op == "read":
-        condition = " (atom_finite x0)"
-    elif op in {"position", "exp", "weighted_sum", *COMPARISONS}:
-        condition = ""
-    else:
-        condition = "".join(f" (finite {a})" for a in exprs)
-        condition += " (atom_finite x0)" if op in {"gather", "reindex"} else ""
-    return f"(rule ({head}{condition}) ((finite e)) :ruleset facts)"
 
 
 def number_text(value: float) -> str:
@@ -184,11 +173,11 @@ def atom_text(atom: Atom, table: AtomTable) -> str:
 
 
 def seed(
-    roots: Iterable[Term], universe: Universe, table: AtomTable, finite: frozenset[str]
+    roots: Iterable[Term], universe: Universe, table: AtomTable, finite_buffers: frozenset[str]
 ) -> tuple[list[str], dict[Term, int]]:
     """Commands that enter terms, one node each, and the facts of their atoms.
 
-    `finite` names the buffers whose elements are taken to be finite.
+    `finite_buffers` are those whose elements are taken to be finite.
     """
     numbers: dict[Term, int] = {}
     lines: list[str] = []
@@ -199,10 +188,10 @@ def seed(
         ]
         numbers[term] = len(numbers)
         lines.append(f"(set (node {numbers[term]}) ({' '.join([constructor(term.op), *args])}))")
-    return [*atom_facts(universe, table, finite), *lines], numbers
+    return [*atom_facts(universe, table, finite_buffers), *lines], numbers
 
 
-def atom_facts(universe: Universe, table: AtomTable, finite: frozenset[str]) -> list[str]:
+def atom_facts(universe: Universe, table: AtomTable, finite_buffers: frozenset[str]) -> list[str]:
     """The facts of the atoms in a table."""
     lines = []
     for number, atom in enumerate(table.atoms):
@@ -213,9 +202,11 @@ def atom_facts(universe: Universe, table: AtomTable, finite: frozenset[str]) -> 
         if isinstance(atom, Renaming):
             lines.append(f"(set (atom_source {number}) {universe.mask(atom.source)})")
         fill = 0 if isinstance(atom, Affine) else atom.fill
-        known = not isinstance(atom, Read) or atom.buffer in finite
-        if known and abs(fill) < 1.7e308:
+        known = not isinstance(atom, Read) or atom.buffer in finite_buffers
+        if known and abs(fill) < finite.LARGEST:
             lines.append(f"(atom_finite {number})")
+        if known and fill < finite.LARGEST:
+            lines.append(f"(atom_below {number})")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""What is settled before the search: values of empty tensors, tables of gathers, repeated outputs."""
+"""What is settled before the search: empty tensors, tables of gathers, repeated outputs."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -5,6 +5,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from eqsat import kernel as ir
+from eqsat.algebra import Read, Renaming
 from eqsat.graph.dtypes import DType, as_dtype
 from eqsat.graph.index import Affine, FloorDiv, Mod
 
@@ -31,6 +32,8 @@ _CLASSES: dict[str, type] = {
         Affine,
         FloorDiv,
         Mod,
+        Read,
+        Renaming,
     )
 }
 

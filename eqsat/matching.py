@@ -7,7 +7,8 @@ else, so that what the search found can be checked here.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from eqsat.algebra import COMPARISONS, Facts, Read, Renaming, Term, Universe, post_order
+from eqsat import finite
+from eqsat.algebra import Facts, Read, Renaming, Term, Universe, post_order
 from eqsat.errors import RuleError
 from eqsat.rule import (
     Condition,
@@ -26,7 +27,6 @@ Binding = Mapping[str, Value]
 # Rows of a relation that agree with the known arguments; None stands for an unknown one.
 Relation = Callable[[tuple[Value | None, ...]], Iterable[tuple[Value, ...]]]
 SORTS: dict[str, type] = {"Expr": Term, "Indices": int, "Count": int, "Number": float, "Text": str}
-ALWAYS_FINITE = frozenset({"position", "exp", "weighted_sum", *COMPARISONS})
 
 
 class RegionFacts(Facts):
@@ -55,26 +55,47 @@ class Setting:
     facts: Facts
     finite: frozenset[str] = frozenset()
     relations: Mapping[str, Relation] = field(default_factory=dict)
-    _finite: dict[Term, bool] = field(default_factory=dict, repr=False)
+    _known: dict[Term, frozenset[str]] = field(default_factory=dict, repr=False)
 
     def is_finite(self, term: Term) -> bool:
-        """Whether a term holds no infinity and no NaN, inputs being so."""
-        for sub in post_order([term]) if term not in self._finite else ():
-            if sub not in self._finite:
-                self._finite[sub] = self._own_finite(sub)
-        return self._finite[term]
+        """Whether a term holds no infinity, inputs being finite; as eqsat.finite has it."""
+        for sub in post_order([term]) if term not in self._known else ():
+            if sub not in self._known:
+                self._known[sub] = finite.closed(self._own_facts(sub))
+        return "finite" in self._known[term]
 
-    def _own_finite(self, term: Term) -> bool:
-        if term.op in ALWAYS_FINITE:
-            return True
+    def _own_facts(self, term: Term) -> set[str]:
         first = term.args[0] if term.args else None
         if term.op == "literal":
-            return abs(float(first)) < 1.7e308  # type: ignore[arg-type]
-        if isinstance(first, Read) and first.buffer not in self.finite:
-            return False
-        if isinstance(first, Read | Renaming) and not abs(float(first.fill)) < 1.7e308:
-            return False
-        return term.op != "value" and all(self._finite[child] for child in term.children)
+            return finite.of_number(float(first))  # type: ignore[arg-type]
+        held = isinstance(first, Renaming) or (
+            isinstance(first, Read) and first.buffer in self.finite
+        )
+        found: set[str] = {"finite"} if self.facts.dtype(term).name in finite.INTEGRAL else set()
+        if isinstance(first, Read | Renaming) and not (held and abs(first.fill) < finite.LARGEST):
+            return found | ({"below"} if held and first.fill < finite.LARGEST else set())
+        if term.op == "read":
+            return found | {"finite"}
+        children = term.children
+        if _from_largest(term) is not None:
+            found.add("below")
+        if term.op == "reduce_sum" and children[0].op == "exp":
+            found |= {"positive"} if _from_largest(children[0].children[0]) == first else set()
+        floats = not children or self.facts.dtype(children[-1]).name in finite.FLOATING
+        for fact, needs in finite.required(term.op, len(children)):
+            pairs = zip(needs, children, strict=True)
+            if (fact != "nonneg" or floats) and all(not n or n in self._known[c] for n, c in pairs):
+                found.add(fact)
+        return found
+
+
+def _from_largest(term: Term) -> int | None:
+    """S where the term is a - max_S a."""
+    if term.op != "sub" or term.children[1].op != "reduce_max":
+        return None
+    a, largest = term.children
+    mask = largest.args[0]
+    return mask if largest.children == (a,) and isinstance(mask, int) else None
 
 
 def match(pattern: object, value: object, binding: dict[str, Value]) -> bool:

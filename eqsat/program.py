@@ -22,10 +22,24 @@ class Argument:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel over program buffers, in the order of the kernel's parameters."""
+    """One kernel over program buffers, in the order of the kernel's parameters.
+
+    `seconds` is predicted; `measured` is what tuning found, if it ran. `alternatives` are the next
+    best kernels, for the same parameters.
+    """
 
     kernel: Kernel
     buffers: tuple[str, ...]
+    seconds: float
+    bottleneck: str
+    measured: float | None = None
+    alternatives: tuple["Alternative", ...] = ()
+
+
+class Alternative(Protocol):
+    """Another kernel for the same values."""
+
+    kernel: Kernel
     seconds: float
     bottleneck: str
 
@@ -60,6 +74,15 @@ class Parts:
 
 class Backend(Protocol):
     """What runs kernels: device arrays, and a function over them for a list of launches."""
+
+    @property
+    def device(self) -> str:
+        """What the kernels run on, as text that tells devices apart."""
+        ...
+
+    def measure(self, run: Any, arrays: Mapping[str, Any]) -> float:
+        """Seconds of one call of a prepared function."""
+        ...
 
     def receive(self, value: Any, argument: Argument) -> Any:
         """A device array for an argument; ArgumentError if it does not match."""

@@ -300,7 +300,9 @@ def _founded(nodes: dict[int, list[ENode]]) -> dict[int, list[ENode]]:
     Back-off applies matches late; egglog 13.2 then leaves rows over classes long merged into others.
     """
     while True:
-        kept = {c: [n for n in ns if all(x in nodes for x in n.children)] for c, ns in nodes.items()}
+        kept = {
+            c: [n for n in ns if all(x in nodes for x in n.children)] for c, ns in nodes.items()
+        }
         if all(kept.values()) and all(len(kept[c]) == len(nodes[c]) for c in kept):
             return nodes
         nodes = {number: members for number, members in kept.items() if members}

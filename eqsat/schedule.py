@@ -6,7 +6,7 @@ stage and substitute rules; every complete schedule is then priced.
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -125,7 +125,7 @@ def schedule_region(
         )
     kernels: dict[Kernel, Predicted] = {}
     for seconds, bottleneck, shaped, choice in ranked:
-        lowered = lower(name, shaped, _settled(shaped, choice), buffers, search.spec.name)
+        lowered = lower(name, shaped, settled(shaped, choice), buffers, search.spec.name)
         if lowered not in kernels:
             steps = (*_body_rules(shaped), *choice.rules)
             kernels[lowered] = Predicted(
@@ -154,7 +154,7 @@ def _rank(
         for choices in groups:
             if any(axis not in (*shaped.grid, *shaped.reduced) for axis in choices[0].chunks):
                 continue
-            price = _price(shaped, choices, pricer)
+            price = price_choices(shaped, choices, pricer)
             refused |= {reason for reason, bad in price.refused.items() if bad.any()}
             for index in np.argsort(price.seconds, kind="stable")[:24]:
                 seconds = float(price.seconds[index])
@@ -223,16 +223,9 @@ def _unfused(
 
 def _explore(made: Form, search: Search) -> FrozenEGraph:
     """Saturate the region's kernel terms."""
-    inner = [t for t in made.terms if t.op not in LEAVES]
-    number = {t: i for i, t in enumerate(inner)}
-    unfused = {t: with_children(t, tuple(_value(c, number) for c in t.children)) for t in inner}
-    body = _value(made.stored[0].term, number)
-    for one in made.stored[1:]:
-        body = Term("together", body, _value(one.term, number))
-    if len(made.stored) == 1:
-        body = unfused.get(made.stored[0].term, body)
-    root = Term("kernel", body, Term("untiled"))
-    roots = [root, *unfused.values()]
+    start = unfused(made)
+    root = start.kernel
+    roots = [root, *start.bodies.values()]
     menus = schedule_menus(made, search.spec)
     table = AtomTable()
     rules = [rule for rule in search.rules if rule.group in GROUPS]
@@ -248,7 +241,7 @@ def _explore(made: Form, search: Search) -> FrozenEGraph:
         *_schedule_facts(ops),
         *rule_lines(rules),
         *seeds,
-        *(f"(body {number[t]} (node {numbers[unfused[t]]}))" for t in inner),
+        *(f"(body {n} (node {numbers[body]}))" for n, body in start.bodies.items()),
         *menus.facts(),
     ]
     every = " ".join(f"(run {group})" for group in GROUPS)
@@ -261,6 +254,38 @@ def _explore(made: Form, search: Search) -> FrozenEGraph:
     if "error" in answer:
         raise SearchError(f"the search for a kernel's schedule failed: {answer['error']}")
     return thaw(answer, ops, table, made.facts.universe, terms, numbers, (root,))
+
+
+@dataclass(frozen=True)
+class Unfused:
+    """A region before any rule: its kernel term; for each numbered value, its term and its body."""
+
+    kernel: Term
+    meanings: dict[int, Term]
+    bodies: dict[int, Term]
+
+
+def unfused(made: Form) -> Unfused:
+    """The kernel that reads every operand from memory, under an empty schedule."""
+    inner = [t for t in made.terms if t.op not in LEAVES]
+    number = {t: i for i, t in enumerate(inner)}
+    bodies = {
+        i: with_children(t, tuple(_value(c, number) for c in t.children))
+        for i, t in enumerate(inner)
+    }
+    parts = [_value(one.term, number) for one in made.stored]
+    if len(parts) == 1 and made.stored[0].term in number:
+        parts = [bodies[number[made.stored[0].term]]]
+    kernel = Term("kernel", together(parts), Term("untiled"))
+    return Unfused(kernel, dict(enumerate(inner)), bodies)
+
+
+def together(parts: Sequence[Term]) -> Term:
+    """The values of one kernel as one term."""
+    body = parts[0]
+    for part in parts[1:]:
+        body = Term("together", body, part)
+    return body
 
 
 def _value(term: Term, number: Mapping[Term, int]) -> Term:
@@ -348,10 +373,10 @@ def _choices(found: FrozenEGraph, made: Form) -> list[Choice]:
 
     rows = [chain(n.children[1]) for n in found.nodes[found.roots[0]] if n.op == "kernel"]
     longest = max(len(row) for row in rows)
-    return [_decode(row, made) for row in rows if len(row) == longest]
+    return [decode_choice(row, made) for row in rows if len(row) == longest]
 
 
-def _decode(chain: tuple[tuple[object, ...], ...], made: Form) -> Choice:
+def decode_choice(chain: tuple[tuple[object, ...], ...], made: Form) -> Choice:
     tiles = {name: made.extents[name] for name in made.grid}
     chunks: dict[str, int] = {}
     threads, stages, memory = 1, 1, "registers"
@@ -378,7 +403,7 @@ def _alike(choices: list[Choice]) -> list[list[Choice]]:
     return list(groups.values())
 
 
-def _price(made: Form, choices: list[Choice], pricer: Pricer) -> Price:
+def price_choices(made: Form, choices: list[Choice], pricer: Pricer) -> Price:
     """Prices of the choices, which stream the same axes."""
 
     def column(values: list[int]) -> np.ndarray:
@@ -397,7 +422,7 @@ def _price(made: Form, choices: list[Choice], pricer: Pricer) -> Price:
     )
 
 
-def _settled(made: Form, choice: Choice) -> Schedule:
+def settled(made: Form, choice: Choice) -> Schedule:
     memory: dict[Term, str] = {}
     if choice.memory != "registers":
         for term in made.terms:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from eqsat.finite_tensors import finite_tensors
 from eqsat.graph.evaluate import topological
 from eqsat.graph.tensor import Tensor
 
@@ -19,12 +20,16 @@ LEAST_NODES, MOST_NODES = 12, 90
 
 @dataclass(frozen=True)
 class Segment:
-    """Computed tensors in topological order, those stored, and those read from memory."""
+    """Computed tensors in topological order, those stored, and those read from memory.
+
+    `finite` are the leaves that hold no infinity where the inputs hold none.
+    """
 
     tensors: tuple[Tensor, ...]
     stored: tuple[Tensor, ...]
     leaves: tuple[Tensor, ...]
     signature: str
+    finite: frozenset[Tensor] = frozenset()
 
 
 def is_buffer(tensor: Tensor) -> bool:
@@ -68,10 +73,12 @@ def partition(outputs: Sequence[Tensor]) -> list[Segment]:
     for output in outputs:
         source = anchor(output)
         (roots[owner[source]] if source in owner and output not in looks else copies)[output] = None
+    finite = finite_tensors(order)
     segments = [
-        _segment(set(piece), tuple(stored)) for piece, stored in zip(pieces, roots, strict=True)
+        _segment(set(piece), tuple(stored), finite)
+        for piece, stored in zip(pieces, roots, strict=True)
     ]
-    return [*segments, *(_segment(set(), (copy,)) for copy in copies)]
+    return [*segments, *(_segment(set(), (copy,), finite) for copy in copies)]
 
 
 def _forced(order: Sequence[Tensor]) -> set[Tensor]:
@@ -146,7 +153,9 @@ def _pieces(order: Sequence[Tensor], ends: set[int], forced: set[Tensor]) -> lis
     return pieces
 
 
-def _segment(inside: set[Tensor], stored: tuple[Tensor, ...]) -> Segment:
+def _segment(
+    inside: set[Tensor], stored: tuple[Tensor, ...], finite: Collection[Tensor]
+) -> Segment:
     """A segment with every view and number that its tensors read."""
     tensors: dict[Tensor, None] = {}
     leaves: dict[Tensor, None] = {}
@@ -163,11 +172,16 @@ def _segment(inside: set[Tensor], stored: tuple[Tensor, ...]) -> Segment:
                 stack.append((tensor, True))
                 stack += [(operand, False) for operand in reversed(tensor.operands)]
     order = (*leaves, *tensors)
-    return Segment(order, stored, tuple(leaves), _signature(order, stored, leaves))
+    known = frozenset(leaf for leaf in leaves if leaf in finite)
+    signature = _signature(order, stored, leaves, known)
+    return Segment(order, stored, tuple(leaves), signature, known)
 
 
 def _signature(
-    order: Sequence[Tensor], stored: Sequence[Tensor], leaves: Collection[Tensor]
+    order: Sequence[Tensor],
+    stored: Sequence[Tensor],
+    leaves: Collection[Tensor],
+    finite: Collection[Tensor],
 ) -> str:
     """A hash of everything that a segment's kernels depend on."""
     number = {tensor: i for i, tensor in enumerate(order)}
@@ -176,7 +190,7 @@ def _signature(
         head = f"{tensor.shape} {tensor.dtype.name}"
         if tensor in leaves:
             resident = "memory" if is_buffer(tensor) else "computed"
-            parts.append(f"leaf {resident} {head}")
+            parts.append(f"leaf {resident} {head} {'finite' if tensor in finite else ''}")
             continue
         operands = [number[operand] for operand in tensor.operands]
         attributes = sorted((k, _text(v)) for k, v in tensor.attributes.items())

@@ -78,7 +78,7 @@ def solve(segment: Segment, search: Search) -> Solution:
 def investigate(segment: Segment, search: Search) -> Findings:
     """Search for the kernels of a segment."""
     leaves = leaf_names(segment)
-    finite = _finite(leaves)
+    finite = finite_buffers(leaves)
     encoding = encode(segment.tensors, segment.stored, leaves)
     graph = saturate(
         [output.term for output in encoding.outputs],
@@ -101,12 +101,19 @@ def investigate(segment: Segment, search: Search) -> Findings:
     for stored in plan.kernels:
         kernels += schedule_region(f"k{len(kernels)}", stored, facts, pricer, buffers, search)
     return Findings(
-        encoding, graph, pricer, finite, plan, extractor.pushed, _order(encoding, graph), buffers,
+        encoding,
+        graph,
+        pricer,
+        finite,
+        plan,
+        extractor.pushed,
+        _order(encoding, graph),
+        buffers,
         tuple(kernels),
     )
 
 
-def _finite(leaves: Mapping[Tensor, str]) -> frozenset[str]:
+def finite_buffers(leaves: Mapping[Tensor, str]) -> frozenset[str]:
     """Buffers taken to be finite: inputs and computed values, and constants that are."""
     names = set()
     for tensor, name in leaves.items():

@@ -1,32 +1,13 @@
-"""The steps that lead from one term to an equal one, found by replaying the search with a goal.
+"""Steps that lead from one term to another: what they are, and how they are applied."""
 
-For explaining only: a fresh instrumented e-graph holds both terms and grows until they are equal;
-the rows that its rules left prove the equality, and the proof is written out as steps. Whatever is
-found here is checked by eqsat.replay; where nothing is found, the trace says so.
-"""
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-
-from eqsat.algebra import Read, Renaming, Term, Universe, post_order, with_children
-from eqsat.egglog_text import BINDERS, AtomTable, declarations, seed, signatures, subset_points
-from eqsat.egglog_witness import (
-    witness_declarations,
-    witness_rules,
-    witness_seeds,
-    witness_terms,
-)
+from eqsat.algebra import Term, post_order, with_children
 from eqsat.form import Stored
-from eqsat.graph.index import row_major
-from eqsat.matching import Setting, results
-from eqsat.proof import Closure, Equation, Move, Unrolling, shortest
-from eqsat.renaming import read_renaming, same_when_pushed
-from eqsat.rule import Rewrite, Rule
-from eqsat.saturate import SearchWorker
 
 Position = tuple[int, ...]
-Expanded = dict[Term, Term]
-WEIGHTS = {"add_commute": 2, "mul_commute": 2, "mul_associate": 3, "swap_in_sum": 4}
 
 
 @dataclass(frozen=True)
@@ -36,6 +17,7 @@ class Step:
     kind: `rule` (a rewrite of a rule, right to left unless `forward`), `reindex` (a re-indexing is
     carried down to the reads), `cut` (a value is read from the buffer that holds it), or `again`
     (steps first..last, shown under another position, are done anew; undone unless `forward`).
+    `whole` is the digest of the whole term after the step.
     """
 
     kind: str
@@ -46,6 +28,7 @@ class Step:
     variant: int = 1
     forward: bool = True
     again: tuple[int, int, Position] | None = None
+    whole: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,27 +44,6 @@ class Trace:
     steps: tuple[Step, ...]
     stored: tuple[Stored, ...] = ()
     note: str = ""
-
-
-@dataclass(frozen=True)
-class Hunt:
-    """What a search for steps works with: the rules, their setting, a worker, limits in seconds."""
-
-    rules: tuple[Rule, ...]
-    setting: Setting
-    worker: SearchWorker
-    seconds: float = 20.0
-    shorten_seconds: float = 1.0
-    rounds: int = 14
-
-
-@dataclass(frozen=True)
-class _Label:
-    """Why an equation holds: a rewrite of a rule, or a re-indexing."""
-
-    kind: str
-    rule: str = ""
-    variant: int = 1
 
 
 def term_at(term: Term, position: Position) -> Term:
@@ -102,244 +64,27 @@ def replace_at(term: Term, position: Position, new: Term) -> Term:
     return with_children(term, tuple(children))
 
 
-def equations(
-    source: Term,
-    target: Term,
-    hunt: Hunt,
-    known: Sequence[Equation] = (),
-    extra: Sequence[str] = (),
-) -> tuple[list[Equation], str]:
-    """Equations that the rules gave on the way from source to target, and a note on failure.
-
-    `known`: equations that hold besides. `extra`: commands that declare and state relations.
-    """
-    universe = hunt.setting.facts.universe
-    table = AtomTable()
-    sides = [side for e in known for side in (e.left, e.right)]
-    terms = list(post_order([source, target, *sides]))
-    for term in terms:
-        for arg in term.args:
-            if not isinstance(arg, Term | int | float | str):
-                table.number(arg)
-    ops = signatures(terms, hunt.rules)
-    seeds, numbers = seed([source, target, *sides], universe, table, hunt.setting.finite)
-    texts, rows_of = witness_rules(hunt.rules)
-    groups = sorted({rule.group for rule in hunt.rules})
-    commands = [
-        *declarations(ops, groups),
-        *witness_declarations(ops),
-        *texts,
-        *extra,
-        "(relation done ())",
-        *subset_points(_masks(terms), universe),
-        *seeds,
-        *witness_seeds(numbers, table),
-        *(f"(union (node {numbers[e.left]}) (node {numbers[e.right]}))" for e in known),
-        f"(rule ((= (node {numbers[source]}) (node {numbers[target]}))) ((done)) :ruleset facts)",
-    ]
-    request = {
-        "commands": commands,
-        "schedules": _schedules(groups, hunt.rounds),
-        "read": [*(f"W_{op}" for op in ops), "rw"],
-    }
-    answer = hunt.worker.ask(request, hunt.seconds)
-    if "error" in answer:
-        return [], f"the search for the steps was cut: {answer['error']}"
-    made = witness_terms(answer["rows"], ops, table)
-    found = [
-        _equation(rows_of[number], made[left], made[right])
-        for number, left, right, *_ in answer["rows"].get("rw", ())
-    ]
-    sound = [e for e in dict.fromkeys(found) if _holds(e, rows_of, hunt.setting)]
-    return [*known, *sound], ""
+def digests(roots: Iterable[Term]) -> dict[Term, str]:
+    """A digest of each term below the roots, the same in every process."""
+    found: dict[Term, str] = {}
+    for term in post_order(roots):
+        args = [found[a] if isinstance(a, Term) else f"{type(a).__name__} {a!r}" for a in term.args]
+        text = "\n".join([term.op, *args])
+        found[term] = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return found
 
 
-def _masks(terms: Iterable[Term]) -> list[int]:
-    masks = [int(t.args[0]) for t in terms if t.op in BINDERS]  # type: ignore[arg-type]
-    whole = 0
-    for mask in masks:
-        whole |= mask
-    return [whole] if whole.bit_count() <= 10 else masks
+def states(trace: Trace) -> list[Term]:
+    """The whole term before the first step and after each, the steps taken at their word."""
+    found = [trace.source]
+    for step in trace.steps:
+        found.append(replace_at(found[-1], step.position, step.after))
+    return found
 
 
-def _schedules(groups: Sequence[str], rounds: int) -> list[str]:
-    """Rounds of the rules until the goal is met; what distributes comes between the others."""
-    facts = "(saturate (run facts))"
-
-    def some(names: Iterable[str], count: int, matches: int) -> str:
-        runs = " ".join(f"(run-with bo {name} :until (done))" for name in names)
-        return (
-            f"(run-schedule (let-scheduler bo (back-off :match-limit {matches} :ban-length 5)) "
-            f"(repeat {count} {facts} {runs}))"
-        )
-
-    plain = [name for name in groups if name != "distribute"]
-    if "distribute" not in groups:
-        return [some(plain, rounds, 1000)]
-    between = [some(["distribute"], 1, 500), some(plain, 6, 1000)]
-    return [some(plain, rounds, 1000), *between, *between]
-
-
-def _equation(row: tuple[Rule, int, Rewrite], left: Term, right: Term) -> Equation:
-    rule, variant, _ = row
-    return Equation(left, right, _Label("rule", rule.name, variant), WEIGHTS.get(rule.name, 1))
-
-
-def _holds(equation: Equation, rows: Sequence[tuple[Rule, int, Rewrite]], setting: Setting) -> bool:
-    """Whether the rule makes the right term of the left one, its guards asked of these terms."""
-    label = equation.label
-    assert isinstance(label, _Label)
-    for rule, variant, one in rows:
-        if (rule.name, variant) == (label.rule, label.variant):
-            return equation.right in results(one, equation.left, setting)
-    return False
-
-
-def as_step(move: Move) -> Step:
-    """A move of a proof as a step of a trace."""
-    if move.again is not None:
-        return Step(
-            "again", move.position, move.before, move.after, again=move.again, forward=move.forward
-        )
-    label = move.equation.label if move.equation else None
-    assert isinstance(label, _Label)
-    return Step(
-        label.kind, move.position, move.before, move.after, label.rule, label.variant, move.forward
-    )
-
-
-# --- stage A: the algebra of a segment ---------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Inlined:
-    """Stored values with what they read from one another put back in place."""
-
-    stored: tuple[Stored, ...]
-    pushed: Mapping[Term, Mapping[tuple[Renaming, Term], None]]
-    universe: Universe
-
-    def whole(self, one: Stored) -> Term:
-        """The read of a stored value as it lies in memory."""
-        return Term("read", Read(one.buffer, one.dtype, row_major(one.names, self.universe.extents)))
-
-    def origin(self, term: Term) -> tuple[Renaming, Stored] | None:
-        """For a read of a stored value: under which re-indexing, which value."""
-        read = term.args[0] if term.op == "read" else None
-        for one in self.stored:
-            if isinstance(read, Read) and read.buffer == one.buffer:
-                return read_renaming(read, one.names, self.universe), one
-        return None
-
-    def expand(self, roots: Iterable[Term], done: dict[Term, Term] | None = None) -> Expanded:
-        """Each term below the roots as it is without temporaries."""
-        done = {} if done is None else done
-
-        def visit(term: Term) -> Term:
-            if term not in done:
-                found = self.origin(term)
-                if found is None:
-                    done[term] = with_children(term, tuple(map(visit, term.children)))
-                else:
-                    renaming, one = found
-                    body = visit(one.term)
-                    moved = renaming.source or renaming.guards
-                    done[term] = Term("reindex", renaming, body) if moved else body
-            return done[term]
-
-        for root in roots:
-            visit(root)
-        return done
-
-    def reindexings(self, expanded: Expanded) -> list[Equation]:
-        """What carrying a re-indexing down made of terms, as equations."""
-        found = []
-        for result, origins in self.pushed.items():
-            if result not in expanded:
-                continue
-            for renaming, body in origins:
-                self.expand([body], expanded)
-                left, right = Term("reindex", renaming, expanded[body]), expanded[result]
-                if left is not right and same_when_pushed(left, right, self.universe):
-                    found.append(Equation(left, right, _Label("reindex")))
-        return found
-
-
-def algebra_trace(
-    name: str,
-    outputs: Sequence[Term],
-    target: Sequence[str],
-    inlined: Inlined,
-    hunt: Hunt,
-) -> Trace:
-    """The trace from a segment's terms to what its kernels store.
-
-    target: the buffers of the outputs, in order. First the rules, then the cuts.
-    """
-    by_buffer = {one.buffer: one for one in inlined.stored}
-    source = Term("program", *outputs)
-    goal = Term("program", *(by_buffer[buffer].term for buffer in target))
-    trace = Trace(name, source, goal, (), inlined.stored)
-    expanded = inlined.expand([*(one.term for one in inlined.stored), goal])
-    whole = expanded[goal]
-    known = inlined.reindexings(expanded)
-    unrolling = Unrolling()
-    if source is not whole:
-        found, note = equations(source, whole, hunt, known)
-        few = shortest(found, source, whole, hunt.shorten_seconds)
-        if few is None:
-            return _lacking(trace, note)
-        unrolling.prove(Closure(few, (source, whole)), source, whole, ())
-    _cut(unrolling, expanded, inlined, goal, ())
-    return Trace(name, source, goal, tuple(map(as_step, unrolling.moves)), inlined.stored)
-
-
-def _lacking(trace: Trace, note: str) -> Trace:
-    why = note or "the rules that fired do not connect the source with the program as run"
-    return Trace(trace.name, trace.source, trace.target, (), trace.stored, why)
-
-
-def _cut(
-    unrolling: Unrolling,
-    expanded: Expanded,
-    inlined: Inlined,
-    term: Term,
-    position: Position,
-) -> None:
-    """Moves from the expanded term at a position to the term itself."""
-
-    def write(term: Term, position: Position) -> None:
-        unrolling.show(expanded[term], term, position, lambda: steps(term, position))
-
-    def steps(term: Term, position: Position) -> None:
-        found = inlined.origin(term)
-        if found is None:
-            for place, child in enumerate(term.children):
-                write(child, (*position, place))
-            return
-        renaming, one = found
-        whole = inlined.whole(one)
-        moved = whole is not term
-        inner = (*position, 0) if moved else position
-        write(one.term, inner)
-        cut = Equation(one.term, whole, _Label("cut"))
-        unrolling.moves.append(Move(inner, one.term, whole, cut, True))
-        if moved:
-            carried = Equation(Term("reindex", renaming, whole), term, _Label("reindex"))
-            unrolling.moves.append(Move(position, carried.left, term, carried, True))
-
-    write(term, position)
-
-
-def find_steps(
-    name: str, source: Term, target: Term, hunt: Hunt, extra: Sequence[str] = ()
-) -> Trace:
-    """The trace from one term to another by rules alone."""
-    trace = Trace(name, source, target, ())
-    found, note = equations(source, target, hunt, (), extra)
-    few = shortest(found, source, target, hunt.shorten_seconds)
-    if few is None:
-        return _lacking(trace, note)
-    unrolling = Unrolling()
-    unrolling.prove(Closure(few, (source, target)), source, target, ())
-    return Trace(name, source, target, tuple(map(as_step, unrolling.moves)))
+def stamped(trace: Trace) -> Trace:
+    """The trace with the digests of its whole terms."""
+    whole = states(trace)
+    known = digests(whole)
+    steps = zip(trace.steps, whole[1:], strict=True)
+    return replace(trace, steps=tuple(replace(s, whole=known[term]) for s, term in steps))

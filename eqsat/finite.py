@@ -1,0 +1,101 @@
+"""Which values hold no infinity: what laws that multiply out, or cancel, ask for.
+
+Inputs are taken to be finite and arithmetic not to overflow. NaN does not count: where the source
+has NaN, whatever a law gives is as good. Facts: `finite`; `below`, never +inf; `nonzero`;
+`nonneg`, at least 0; `positive`, above 0. The same tables serve the search and the checker.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from eqsat.algebra import COMPARISONS
+
+LARGEST = 1.7e308
+INTEGRAL = ("bool", "int8", "int16", "int32", "int64", "uint8")
+FLOATING = ("float16", "bfloat16", "float32", "float64")
+
+IMPLIES = (("finite", "below"), ("positive", "nonneg"), ("positive", "nonzero"))
+# What has a fact whatever its arguments are.
+ALWAYS = {
+    "finite": COMPARISONS | {"position", "tanh", "erf", "sin", "cos", "atan", "sign"},
+    "nonneg": frozenset({"square", "abs", "exp", "sqrt"}),
+}
+# What has a fact where all of its arguments do.
+MONOTONE = frozenset({"add", "maximum", "where", "cast", "reduce_sum", "reduce_max", "reduce_min"})
+KEPT = {
+    "finite": MONOTONE
+    | {"sub", "mul", "neg", "abs", "square", "minimum", "floor", "ceil", "trunc", "round", "sqrt"}
+    | {"expm1", "sinh", "cosh", "asin", "acos", "reduce_prod", "scan_sum", "contract"}
+    | {"gather", "reindex"},
+    "below": MONOTONE | {"minimum"},
+    "nonneg": MONOTONE | {"mul", "div", "minimum", "rsqrt", "reciprocal"},
+}
+# (fact, operation, what each argument must be)
+SPECIAL: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("finite", "exp", ("below",)),
+    ("finite", "div", ("finite", "nonzero")),
+    ("finite", "reciprocal", ("nonzero",)),
+    ("finite", "rsqrt", ("positive",)),
+    ("finite", "weighted_sum", ("", "finite")),
+    ("below", "sub", ("below", "finite")),
+    ("positive", "add", ("nonneg", "positive")),
+    ("positive", "add", ("positive", "nonneg")),
+)
+FACTS = ("finite", "below", "nonzero", "nonneg", "positive")
+
+
+def required(op: str, count: int) -> list[tuple[str, tuple[str, ...]]]:
+    """(fact, what each of the `count` arguments must be) for an operation of terms."""
+    found = [(fact, ("",) * count) for fact, ops in ALWAYS.items() if op in ops]
+    found += [(fact, (fact,) * count) for fact, ops in KEPT.items() if op in ops]
+    return [*found, *((fact, needs) for fact, own, needs in SPECIAL if own == op)]
+
+
+def of_number(value: float) -> set[str]:
+    """The facts of a literal."""
+    known = {"nonzero"} if value != 0 else set()
+    known |= {"below"} if value < LARGEST else set()
+    known |= {"finite"} if abs(value) < LARGEST else set()
+    known |= {"nonneg"} if value >= 0 else set()
+    return known | ({"positive"} if value > 0 else set())
+
+
+def closed(known: Collection[str]) -> frozenset[str]:
+    """Facts with those that they imply."""
+    return frozenset(known) | {weak for strong, weak in IMPLIES if strong in known}
+
+
+def declarations(constructors: Mapping[str, str]) -> list[str]:
+    """The relations in egglog, and the rules of no single operation.
+
+    a - max a is at most 0, and 0 somewhere, so that a sum of exp(a - max a) is at least 1.
+    """
+    lines = [f"(relation {fact} (E))" for fact in FACTS]
+    lines.append("(relation integral (String))")
+    if {"sub", "reduce_max"} <= constructors.keys():
+        below = f"(= d ({constructors['sub']} a ({constructors['reduce_max']} S a)))"
+        lines.append(f"(rule ({below}) ((below d)) :ruleset facts)")
+        if {"exp", "reduce_sum"} <= constructors.keys():
+            total = f"(= e ({constructors['reduce_sum']} S ({constructors['exp']} d)))"
+            lines.append(f"(rule ({below} {total}) ((positive e)) :ruleset facts)")
+    lines += [f"(rule (({a} e)) (({b} e)) :ruleset facts)" for a, b in IMPLIES]
+    lines.append("(rule ((= d (dtype e)) (integral d)) ((finite e)) :ruleset facts)")
+    return [*lines, *(f'(integral "{name}")' for name in INTEGRAL)]
+
+
+def rules(op: str, head: str, exprs: Sequence[str]) -> list[str]:
+    """The egglog rules that give facts to an operation; `head` binds it to e."""
+    when: list[tuple[str, str]] = []
+    for fact, needs in required(op, len(exprs)):
+        parts = [f"({need} {a})" for need, a in zip(needs, exprs, strict=True) if need]
+        if op in {"gather", "reindex"}:
+            parts.append("(atom_finite x0)")
+        if fact == "nonneg":  # integers wrap
+            parts += [f'(= d_{a} (dtype {a})) (dtype_is d_{a} "floating")' for a in exprs[-1:]]
+        when.append((fact, " ".join(parts)))
+    if op == "literal":
+        when.append(("finite", f"(< x0 {LARGEST!r}) (> x0 -{LARGEST!r})"))
+        when += [("below", f"(< x0 {LARGEST!r})"), ("nonzero", "(!= x0 0.0)")]
+        when += [("nonneg", "(>= x0 0.0)"), ("positive", "(> x0 0.0)")]
+    if op == "read":
+        when += [("finite", "(atom_finite x0)"), ("below", "(atom_below x0)")]
+    return [f"(rule ({head} {what}) (({fact} e)) :ruleset facts)" for fact, what in when]

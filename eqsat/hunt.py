@@ -1,0 +1,327 @@
+"""The steps that lead from one term to an equal one, found by replaying the search with a goal.
+
+For explaining only: a fresh instrumented e-graph holds both terms and grows until they are equal;
+the rows that its rules left prove the equality, and the proof is written out as steps. Whatever is
+found here is checked by eqsat.replay; where nothing is found, the trace says so.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from eqsat.algebra import Read, Renaming, Term, Universe, post_order, with_children
+from eqsat.egglog_text import BINDERS, AtomTable, declarations, seed, signatures, subset_points
+from eqsat.egglog_witness import (
+    witness_declarations,
+    witness_rules,
+    witness_seeds,
+    witness_terms,
+)
+from eqsat.form import Stored
+from eqsat.graph.index import row_major
+from eqsat.matching import Setting, results
+from eqsat.proof import Closure, Equation, Move, Unrolling, shortest
+from eqsat.region import Region, prefixes
+from eqsat.renaming import read_renaming, same_when_pushed
+from eqsat.rule import Rewrite, Rule
+from eqsat.saturate import SearchWorker
+from eqsat.trace import Position, Step, Trace, stamped
+
+FUSION = frozenset({"fusion", "substitution"})
+Expanded = dict[Term, Term]
+Extra = Callable[[Mapping[Term, int]], tuple[list[str], list[str]]]
+WEIGHTS = {"add_commute": 2, "mul_commute": 2, "mul_associate": 3, "swap_in_sum": 4}
+
+
+@dataclass(frozen=True)
+class Hunt:
+    """What a search for steps works with: the rules, their setting, a worker, limits in seconds."""
+
+    rules: tuple[Rule, ...]
+    setting: Setting
+    worker: SearchWorker
+    seconds: float = 20.0
+    shorten_seconds: float = 1.0
+    rounds: int = 14
+
+
+@dataclass(frozen=True)
+class _Label:
+    """Why an equation holds: a rewrite of a rule, or a re-indexing."""
+
+    kind: str
+    rule: str = ""
+    variant: int = 1
+
+
+def equations(
+    source: Term,
+    target: Term,
+    hunt: Hunt,
+    known: Sequence[Equation] = (),
+    extra: Extra | None = None,
+    also: Sequence[Term] = (),
+) -> tuple[list[Equation], str]:
+    """Equations that the rules gave on the way from source to target, and a note on failure.
+
+    `known`: equations that hold besides. `extra`: commands that declare relations, and commands
+    that state them, given the numbers of terms; `also`: terms that those need.
+    """
+    universe = hunt.setting.facts.universe
+    table = AtomTable()
+    sides = [*also, *(side for e in known for side in (e.left, e.right))]
+    terms = list(post_order([source, target, *sides]))
+    for term in terms:
+        for arg in term.args:
+            if not isinstance(arg, Term | int | float | str):
+                table.number(arg)
+    ops = signatures(terms, hunt.rules)
+    seeds, numbers = seed([source, target, *sides], universe, table, hunt.setting.finite)
+    texts, rows_of = witness_rules(hunt.rules)
+    groups = sorted({rule.group for rule in hunt.rules})
+    before, after = extra(numbers) if extra else ([], [])
+    commands = [
+        *declarations(ops, groups),
+        *witness_declarations(ops),
+        *before,
+        *texts,
+        "(relation done ())",
+        *subset_points(_masks(terms), universe),
+        *seeds,
+        *witness_seeds(numbers, table),
+        *after,
+        *(f"(union (node {numbers[e.left]}) (node {numbers[e.right]}))" for e in known),
+        f"(rule ((= (node {numbers[source]}) (node {numbers[target]}))) ((done)) :ruleset facts)",
+    ]
+    request = {
+        "commands": commands,
+        "schedules": _schedules(groups, hunt.rounds),
+        "read": [*(f"W_{op}" for op in ops), "rw"],
+    }
+    answer = hunt.worker.ask(request, hunt.seconds)
+    if "error" in answer:
+        return [], f"the search for the steps was cut: {answer['error']}"
+    made = witness_terms(answer["rows"], ops, table)
+    found = [
+        _equation(rows_of[number], made[left], made[right])
+        for number, left, right, *_ in answer["rows"].get("rw", ())
+    ]
+    sound = [e for e in dict.fromkeys(found) if _holds(e, rows_of, hunt.setting)]
+    return [*known, *sound], ""
+
+
+def _masks(terms: Iterable[Term]) -> list[int]:
+    masks = [int(t.args[0]) for t in terms if t.op in BINDERS]  # type: ignore[arg-type]
+    whole = 0
+    for mask in masks:
+        whole |= mask
+    return [whole] if whole.bit_count() <= 10 else masks
+
+
+def _schedules(groups: Sequence[str], rounds: int) -> list[str]:
+    """Rounds of the rules until the goal is met; what distributes comes between the others."""
+    facts = "(saturate (run facts))"
+
+    def some(names: Iterable[str], count: int, matches: int) -> str:
+        runs = " ".join(f"(run-with bo {name} :until (done))" for name in names)
+        return (
+            f"(run-schedule (let-scheduler bo (back-off :match-limit {matches} :ban-length 5)) "
+            f"(repeat {count} {facts} {runs}))"
+        )
+
+    plain = [name for name in groups if name != "distribute"]
+    if "distribute" not in groups:
+        return [some(plain, rounds, 1000)]
+    between = [some(["distribute"], 1, 500), some(plain, 6, 1000)]
+    return [some(plain, rounds, 1000), *between, *between]
+
+
+def _equation(row: tuple[Rule, int, Rewrite], left: Term, right: Term) -> Equation:
+    rule, variant, _ = row
+    return Equation(left, right, _Label("rule", rule.name, variant), WEIGHTS.get(rule.name, 1))
+
+
+def _holds(equation: Equation, rows: Sequence[tuple[Rule, int, Rewrite]], setting: Setting) -> bool:
+    """Whether the rule makes the right term of the left one, its guards asked of these terms."""
+    label = equation.label
+    assert isinstance(label, _Label)
+    for rule, variant, one in rows:
+        if (rule.name, variant) == (label.rule, label.variant):
+            return equation.right in results(one, equation.left, setting)
+    return False
+
+
+def as_step(move: Move) -> Step:
+    """A move of a proof as a step of a trace."""
+    if move.again is not None:
+        return Step(
+            "again", move.position, move.before, move.after, again=move.again, forward=move.forward
+        )
+    label = move.equation.label if move.equation else None
+    assert isinstance(label, _Label)
+    return Step(
+        label.kind, move.position, move.before, move.after, label.rule, label.variant, move.forward
+    )
+
+
+# --- stage A: the algebra of a segment ---------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Inlined:
+    """Stored values with what they read from one another put back in place."""
+
+    stored: tuple[Stored, ...]
+    pushed: Mapping[Term, Mapping[tuple[Renaming, Term], None]]
+    universe: Universe
+
+    def whole(self, one: Stored) -> Term:
+        """The read of a stored value as it lies in memory."""
+        address = row_major(one.names, self.universe.extents)
+        return Term("read", Read(one.buffer, one.dtype, address))
+
+    def origin(self, term: Term) -> tuple[Renaming, Stored] | None:
+        """For a read of a stored value: under which re-indexing, which value."""
+        read = term.args[0] if term.op == "read" else None
+        for one in self.stored:
+            if isinstance(read, Read) and read.buffer == one.buffer:
+                return read_renaming(read, one.names, self.universe), one
+        return None
+
+    def expand(self, roots: Iterable[Term], done: dict[Term, Term] | None = None) -> Expanded:
+        """Each term below the roots as it is without temporaries."""
+        done = {} if done is None else done
+
+        def visit(term: Term) -> Term:
+            if term not in done:
+                found = self.origin(term)
+                if found is None:
+                    done[term] = with_children(term, tuple(map(visit, term.children)))
+                else:
+                    renaming, one = found
+                    body = visit(one.term)
+                    moved = renaming.source or renaming.guards
+                    done[term] = Term("reindex", renaming, body) if moved else body
+            return done[term]
+
+        for root in roots:
+            visit(root)
+        return done
+
+    def reindexings(self, expanded: Expanded) -> list[Equation]:
+        """What carrying a re-indexing down made of terms, as equations."""
+        found = []
+        for result, origins in self.pushed.items():
+            if result not in expanded:
+                continue
+            for renaming, body in origins:
+                self.expand([body], expanded)
+                left, right = Term("reindex", renaming, expanded[body]), expanded[result]
+                if left is not right and same_when_pushed(left, right, self.universe):
+                    found.append(Equation(left, right, _Label("reindex")))
+        return found
+
+
+def algebra_trace(
+    name: str,
+    outputs: Sequence[Term],
+    target: Sequence[str],
+    inlined: Inlined,
+    hunt: Hunt,
+) -> Trace:
+    """The trace from a segment's terms to what its kernels store.
+
+    target: the buffers of the outputs, in order. First the rules, then the cuts.
+    """
+    by_buffer = {one.buffer: one for one in inlined.stored}
+    source = Term("program", *outputs)
+    goal = Term("program", *(by_buffer[buffer].term for buffer in target))
+    trace = Trace(name, source, goal, (), inlined.stored)
+    expanded = inlined.expand([*(one.term for one in inlined.stored), goal])
+    whole = expanded[goal]
+    known = inlined.reindexings(expanded)
+    unrolling = Unrolling()
+    if source is not whole:
+        found, note = equations(source, whole, hunt, known)
+        few = shortest(found, source, whole, hunt.shorten_seconds)
+        if few is None:
+            return _lacking(trace, note)
+        unrolling.prove(Closure(few, (source, whole)), source, whole, ())
+    _cut(unrolling, expanded, inlined, goal, ())
+    return stamped(replace(trace, steps=tuple(map(as_step, unrolling.moves))))
+
+
+def _lacking(trace: Trace, note: str) -> Trace:
+    why = note or "the rules that fired do not connect the source with the program as run"
+    return replace(trace, note=why)
+
+
+def _cut(
+    unrolling: Unrolling,
+    expanded: Expanded,
+    inlined: Inlined,
+    term: Term,
+    position: Position,
+) -> None:
+    """Moves from the expanded term at a position to the term itself."""
+
+    def write(term: Term, position: Position) -> None:
+        unrolling.show(expanded[term], term, position, lambda: steps(term, position))
+
+    def steps(term: Term, position: Position) -> None:
+        found = inlined.origin(term)
+        if found is None:
+            for place, child in enumerate(term.children):
+                write(child, (*position, place))
+            return
+        renaming, one = found
+        whole = inlined.whole(one)
+        moved = whole is not term
+        inner = (*position, 0) if moved else position
+        write(one.term, inner)
+        cut = Equation(one.term, whole, _Label("cut"))
+        unrolling.moves.append(Move(inner, one.term, whole, cut, True))
+        if moved:
+            carried = Equation(Term("reindex", renaming, whole), term, _Label("reindex"))
+            unrolling.moves.append(Move(position, carried.left, term, carried, True))
+
+    write(term, position)
+
+
+# --- stage B: one kernel -------------------------------------------------------------------------
+
+
+def kernel_trace(name: str, region: Region, target: Term, hunt: Hunt) -> Trace:
+    """The trace from a region's unfused kernel to a fused and then scheduled one."""
+    start = region.start
+    trace = Trace(name, start.kernel, target, (), region.stored)
+
+    def bodies(numbers: Mapping[Term, int]) -> tuple[list[str], list[str]]:
+        rows = [f"(body {n} (node {numbers[body]}))" for n, body in start.bodies.items()]
+        return ["(relation body (i64 E))"], rows
+
+    source, goal = start.kernel.children[0], target.children[0]
+    fusion = replace(hunt, rules=tuple(rule for rule in hunt.rules if rule.group in FUSION))
+    unrolling = Unrolling()
+    if source is not goal:
+        found, note = equations(source, goal, fusion, (), bodies, tuple(start.bodies.values()))
+        few = shortest(found, source, goal, hunt.shorten_seconds)
+        if few is None:
+            return _lacking(trace, note)
+        unrolling.prove(Closure(few, (source, goal)), source, goal, (0,))
+    steps = list(map(as_step, unrolling.moves))
+    fused = Term("kernel", goal, start.kernel.children[1])
+    for following in prefixes(target):
+        step = _schedule_step(fused, following, hunt)
+        if step is None:
+            return _lacking(trace, f"no rule settles {following.children[1].op} as the kernel does")
+        steps.append(step)
+        fused = following
+    return stamped(replace(trace, steps=tuple(steps)))
+
+
+def _schedule_step(before: Term, after: Term, hunt: Hunt) -> Step | None:
+    for rule in hunt.rules:
+        for variant, one in enumerate(rule.rewrites, 1):
+            if rule.group not in FUSION and after in results(one, before, hunt.setting):
+                return Step("rule", (), before, after, rule.name, variant)
+    return None

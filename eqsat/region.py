@@ -1,0 +1,127 @@
+"""One kernel between its stored values and its code, as terms: where rewriting starts and ends."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from eqsat.algebra import Facts, Term
+from eqsat.coalesce import coalesce
+from eqsat.errors import TraceError
+from eqsat.form import Form, Stored, form
+from eqsat.kernel import Buffer, Kernel
+from eqsat.lower import lower
+from eqsat.matching import RegionFacts, Relation, Setting, Value
+from eqsat.menu import Menus, schedule_menus
+from eqsat.schedule import Choice, Unfused, decode_choice, settled, together, unfused
+from eqsat.specs import ParallelProcessingUnit
+
+Row = tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class Region:
+    """A kernel's stored values, in the names of their segment, and the spec that it is for."""
+
+    stored: tuple[Stored, ...]
+    facts: Facts
+    spec: ParallelProcessingUnit
+
+    @cached_property
+    def made(self) -> Form:
+        """The form of the values over as few axes as will do."""
+        return form(*coalesce(self.stored, self.facts))
+
+    @cached_property
+    def start(self) -> Unfused:
+        """The kernel before any rule."""
+        return unfused(self.made)
+
+    @cached_property
+    def menus(self) -> Menus:
+        """What the spec offers its schedule."""
+        return schedule_menus(self.made, self.spec)
+
+    def setting(self) -> Setting:
+        """What the guards of kernel rules are evaluated in."""
+        facts = RegionFacts(self.made.facts.universe, self.start.meanings)
+        menus = self.menus
+        offered = {
+            "tile_menu": [(n, s) for n, sizes in menus.tiles.items() for s in sizes],
+            "chunk_menu": [(n, s) for n, sizes in menus.chunks.items() for s in sizes],
+            "keep_menu": [(n,) for n in menus.kept],
+            "thread_menu": [(n,) for n in menus.threads],
+            "stage_menu": list(menus.stages),
+            "body": list(self.start.bodies.items()),
+        }
+        relations: dict[str, Relation] = {k: _table(rows) for k, rows in offered.items()}
+        relations["next_axis"] = self._next_axis
+        return Setting(facts, frozenset(), relations)
+
+    def _next_axis(self, known: tuple[Value | None, ...]) -> Iterable[Row]:
+        schedule = known[0]
+        assert isinstance(schedule, Term)
+        depth = len(chain(schedule))
+        if depth < len(self.menus.axes):
+            yield schedule, self.menus.axes[depth]
+
+    def target(self, body: tuple[Stored, ...], choice: Choice) -> Term:
+        """The kernel term of a fused body under a schedule."""
+        schedule = Term("untiled")
+        for text in choice.rules:
+            op, *args = text.split(" ")
+            schedule = Term(op, *(int(a) if a.isdecimal() else a for a in args), schedule)
+        return Term("kernel", together([one.term for one in body]), schedule)
+
+    def kernel(self, name: str, term: Term, buffers: Mapping[str, Buffer]) -> Kernel:
+        """The code of a kernel term. Raises TraceError for a term that is no whole kernel."""
+        shaped, choice = self.shaped(term)
+        return lower(name, shaped, settled(shaped, choice), buffers, self.spec.name)
+
+    def shaped(self, term: Term) -> tuple[Form, Choice]:
+        """The form and the schedule that a kernel term describes."""
+        body, schedule = term.children
+        parts: list[Term] = []
+        while body.op == "together" and len(parts) < len(self.made.stored) - 1:
+            body, last = body.children
+            parts.insert(0, last)
+        parts.insert(0, body)
+        if len(parts) != len(self.made.stored) or len(chain(schedule)) != len(self.menus.axes):
+            raise TraceError(f"{term} settles {len(chain(schedule))} axes of {self.menus.axes}")
+        values = [
+            Stored(one.buffer, part, one.names, one.dtype)
+            for one, part in zip(self.made.stored, parts, strict=True)
+        ]
+        return form(values, self.made.facts), decode_choice(tuple(chain(schedule)), self.made)
+
+
+def _table(rows: Iterable[Row]) -> Relation:
+    rows = tuple(rows)
+
+    def agree(known: tuple[Value | None, ...]) -> Iterable[Row]:
+        return (
+            row
+            for row in rows
+            if all(k is None or k == value for k, value in zip(known, row, strict=True))
+        )
+
+    return agree
+
+
+def chain(schedule: Term) -> list[tuple[object, ...]]:
+    """The entries of a schedule term, the first settled first."""
+    entries: list[tuple[object, ...]] = []
+    while schedule.children:
+        own = (schedule.op, *(a for a in schedule.args if not isinstance(a, Term)))
+        entries.insert(0, own)
+        schedule = schedule.children[0]
+    return entries
+
+
+def prefixes(kernel: Term) -> list[Term]:
+    """The kernel under each beginning of its schedule, the first entry alone to the whole."""
+    found: list[Term] = []
+    body, schedule = kernel.children
+    while schedule.children:
+        found.insert(0, Term("kernel", body, schedule))
+        schedule = schedule.children[0]
+    return found

@@ -1,0 +1,246 @@
+"""An independent checker of traces: no e-graph, one step after the other, from the graph itself.
+
+It matches every rule where the trace says, evaluates the guards in Python, applies every step, and
+must land on the program: from the source graph's terms to the stored values, from each kernel's
+unfused term to its code.
+"""
+
+from collections.abc import Sequence
+
+from eqsat.algebra import Facts, Read, Renaming, Term, Universe
+from eqsat.encode import encode
+from eqsat.errors import TraceError
+from eqsat.explanation import Explanation, KernelRecord, SegmentRecord
+from eqsat.form import Stored
+from eqsat.graph.index import row_major, var
+from eqsat.kernel import Buffer
+from eqsat.matching import Setting, bindings, failed, results, show_condition
+from eqsat.region import Region
+from eqsat.renaming import same_when_pushed
+from eqsat.rule import Rewrite, Rule
+from eqsat.segments import Segment
+from eqsat.solve import ALGEBRA, finite_buffers, leaf_names
+from eqsat.specs import ParallelProcessingUnit
+from eqsat.trace import Step, Trace, digests, replace_at, term_at
+
+
+def replay(
+    trace: Trace, source: Term, target: Term, rules: Sequence[Rule], setting: Setting
+) -> list[Term]:
+    """The whole term before the first step and after each.
+
+    Raises TraceError, naming the step, unless every step holds and the last gives the target.
+    """
+    if trace.note:
+        raise TraceError(f"{trace.name} has no steps: {trace.note}. Raise the search's limits.")
+    return _Replay(trace, rules, setting).run(source, target)
+
+
+class _Replay:
+    def __init__(self, trace: Trace, rules: Sequence[Rule], setting: Setting) -> None:
+        self.trace, self.setting = trace, setting
+        self.rules = {rule.name: rule for rule in rules}
+        self.universe = setting.facts.universe
+        self.states: list[Term] = []
+
+    def run(self, source: Term, target: Term) -> list[Term]:
+        trace = self.trace
+        if trace.source is not source:
+            raise TraceError(f"{trace.name} starts from another term than the program as written")
+        self.states = [source]
+        for number, step in enumerate(trace.steps, 1):
+            try:
+                self.states.append(self._apply(number, step))
+            except TraceError as error:
+                what = step.rule or step.kind
+                raise TraceError(f"{trace.name}, step {number} ({what}): {error}") from None
+        if self.states[-1] is not target:
+            raise TraceError(
+                f"{trace.name}: its {len(trace.steps)} steps end at another term than the program "
+                f"as run"
+            )
+        return self.states
+
+    def _apply(self, number: int, step: Step) -> Term:
+        state = self.states[-1]
+        try:
+            found = term_at(state, step.position)
+        except IndexError:
+            raise TraceError(f"there is no position {step.position}") from None
+        if found is not step.before:
+            raise TraceError(
+                f"at {step.position} stands {_brief(found)}, not {_brief(step.before)}"
+            )
+        self._check(number, step)
+        result = replace_at(state, step.position, step.after)
+        if digests([result])[result] != step.whole:
+            raise TraceError("it does not give the whole term that the trace records")
+        return result
+
+    def _check(self, number: int, step: Step) -> None:
+        if step.before is step.after:
+            raise TraceError("it changes nothing")
+        match step.kind:
+            case "rule":
+                self._check_rule(step)
+            case "reindex":
+                if not same_when_pushed(step.before, step.after, self.universe):
+                    raise TraceError("the re-indexing, carried down, gives another term")
+            case "cut":
+                self._check_cut(step)
+            case "again":
+                self._check_again(number, step)
+            case _:
+                raise TraceError(f"{step.kind!r} is no kind of step")
+
+    def _check_rule(self, step: Step) -> None:
+        rule = self.rules.get(step.rule)
+        if rule is None or not 1 <= step.variant <= len(rule.rewrites):
+            raise TraceError(f"there is no rule {step.rule!r} with a variant {step.variant}")
+        one = rule.rewrites[step.variant - 1]
+        ends = (step.before, step.after) if step.forward else (step.after, step.before)
+        if ends[1] not in results(one, ends[0], self.setting):
+            raise TraceError(self._why(one, *ends))
+
+    def _why(self, one: Rewrite, left: Term, right: Term) -> str:
+        ways = list(bindings(one, left, self.setting))
+        if not ways:
+            return f"its left side does not match {_brief(left)}, or a relation it asks for fails"
+        for way in ways:
+            guard = failed(one, way, self.setting)
+            if guard is not None:
+                return f"its guard {show_condition(guard)} does not hold for {_brief(left)}"
+        return f"from {_brief(left)} it does not give {_brief(right)}"
+
+    def _check_cut(self, step: Step) -> None:
+        for one in self.trace.stored:
+            if one.term is step.before and whole_read(one, self.universe) is step.after:
+                return
+        raise TraceError("no stored value is computed and read like that")
+
+    def _check_again(self, number: int, step: Step) -> None:
+        if step.again is None:
+            raise TraceError("it names no steps")
+        first, last, base = step.again
+        if not 0 <= first <= last < number - 1:
+            raise TraceError(f"steps {first + 1} to {last + 1} do not come before it")
+        for earlier in self.trace.steps[first : last + 1]:
+            if earlier.position[: len(base)] != base:
+                raise TraceError(f"steps {first + 1} to {last + 1} are not all under {base}")
+        try:
+            ends = (term_at(self.states[first], base), term_at(self.states[last + 1], base))
+        except IndexError:
+            raise TraceError(f"there is no position {base} at step {first + 1}") from None
+        if ends != ((step.before, step.after) if step.forward else (step.after, step.before)):
+            raise TraceError(f"steps {first + 1} to {last + 1} showed another equality")
+
+
+def whole_read(one: Stored, universe: Universe) -> Term:
+    """A stored value read back as it lies in memory."""
+    return Term("read", Read(one.buffer, one.dtype, row_major(one.names, universe.extents)))
+
+
+def _brief(term: Term) -> str:
+    text = f"({' '.join([term.op, *('..' for _ in term.args)])})"
+    return text if term.children or not term.args else f"({term.op} {str(term.args[0])[:60]})"
+
+
+# --- a whole program ---------------------------------------------------------------------------
+
+
+def check(
+    explanation: Explanation,
+    segments: Sequence[Segment],
+    rules: Sequence[Rule],
+    spec: ParallelProcessingUnit,
+) -> int:
+    """Check every trace against the segments of the source graph; the number of steps checked.
+
+    Raises TraceError, naming the step or the part that does not hold.
+    """
+    places = [place for record in explanation.segments for place in record.places]
+    if sorted(places) != list(range(len(segments))):
+        raise TraceError(f"the trace is of segments {sorted(places)}, not all {len(segments)}")
+    return sum(
+        _check_segment(record, segments[place], rules, spec)
+        for record in explanation.segments
+        for place in record.places[:1]
+    )
+
+
+def _check_segment(
+    record: SegmentRecord, segment: Segment, rules: Sequence[Rule], spec: ParallelProcessingUnit
+) -> int:
+    leaves = leaf_names(segment)
+    encoding = encode(segment.tensors, segment.stored, leaves)
+    universe = _universe(record, encoding.universe)
+    setting = Setting(Facts(universe), finite_buffers(leaves))
+    stored = {one.buffer: one for one in record.trace.stored}
+    targets = []
+    for i, output in enumerate(encoding.outputs):
+        one = stored.get(f"y{i}")
+        names = tuple(name for dim in output.dims for name in dim)
+        if one is None or one.names != names or one.dtype != output.tensor.dtype:
+            raise TraceError(f"{record.trace.name} does not store output y{i} as the graph has it")
+        targets.append(one.term)
+    source = Term("program", *(output.term for output in encoding.outputs))
+    algebra = [rule for rule in rules if rule.group in ALGEBRA]
+    replay(record.trace, source, Term("program", *targets), algebra, setting)
+    if record.trace.target is not Term("program", *targets):
+        raise TraceError(f"{record.trace.name} names another target than what is stored")
+    buffers = {
+        name: Buffer(name, tensor.shape, tensor.dtype, "input")
+        for name, tensor in leaves_of(leaves)
+    }
+    shapes = {f"y{i}": output.tensor.shape for i, output in enumerate(encoding.outputs)}
+    for one in stored.values():
+        shape = tuple(universe.extents[name] for name in one.names)
+        role = "output" if one.buffer in shapes else "temporary"
+        buffers[one.buffer] = Buffer(one.buffer, shapes.get(one.buffer, shape), one.dtype, role)
+    made = [one.buffer for kernel in record.kernels for one in kernel.stored]
+    if sorted(made) != sorted(stored):
+        raise TraceError(f"{record.trace.name}: the kernels store {made}, not {list(stored)}")
+    for kernel in record.kernels:
+        for one in kernel.stored:
+            _check_renamed(stored[one.buffer], one, universe)
+        _check_kernel(kernel, Region(kernel.stored, Facts(universe), spec), rules, buffers)
+    return len(record.trace.steps) + sum(len(k.trace.steps) for k in record.kernels)
+
+
+def leaves_of(leaves: dict) -> list:  # type: ignore[type-arg]
+    """(buffer, tensor) of each leaf."""
+    return [(name, tensor) for tensor, name in leaves.items()]
+
+
+def _universe(record: SegmentRecord, own: Universe) -> Universe:
+    """The segment's own names, and those that the trace adds for re-indexed sums."""
+    known = tuple((name, own.extents[name]) for name in own.names)
+    if record.names[: len(known)] != known:
+        raise TraceError(f"{record.trace.name} has other indices than the program as written")
+    return Universe([name for name, _ in record.names], dict(record.names))
+
+
+def _check_renamed(separate: Stored, joined: Stored, universe: Universe) -> None:
+    """A kernel may name the axes of a value anew, to share its grid with another value."""
+    extents = [[universe.extents[n] for n in one.names] for one in (separate, joined)]
+    if extents[0] != extents[1] or separate.dtype != joined.dtype:
+        raise TraceError(f"the kernel stores {joined.buffer} in another shape than its trace")
+    pairs = [(a, b) for a, b in zip(separate.names, joined.names, strict=True) if a != b]
+    term = separate.term
+    if pairs:
+        renaming = Renaming(tuple(a for a, _ in pairs), tuple(var(b) for _, b in pairs))
+        term = Term("reindex", renaming, term)
+    if not same_when_pushed(term, joined.term, universe):
+        raise TraceError(f"the kernel stores another value in {joined.buffer} than its trace")
+
+
+def _check_kernel(
+    record: KernelRecord, region: Region, rules: Sequence[Rule], buffers: dict[str, Buffer]
+) -> None:
+    name = record.trace.name
+    others = [rule for rule in rules if rule.group not in ALGEBRA]
+    target = record.trace.target
+    replay(record.trace, region.start.kernel, target, others, region.setting())
+    made = region.kernel(record.kernel.name, target, buffers)
+    if made.fingerprint != record.kernel.fingerprint:
+        raise TraceError(f"{name}: its last term is not the kernel that runs")

@@ -1,0 +1,168 @@
+"""How tiles are spread over threads, and what the emitter does at the edges of its range."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cuda_cases import BF16, case, product
+from cuda_emulation import COMPILER, Emulator
+from kernel_building import Body, Sample, arrays, at, buffers, check
+from kernel_products import matmul
+from kernels import SAMPLES
+
+from eqsat.codegen.cuda_compile import compile_cubin
+from eqsat.codegen.cuda_distribution import Factor, cover, thread_digits
+from eqsat.codegen.cuda_emit import choose, emit
+from eqsat.errors import UnsupportedError
+from eqsat.graph.dtypes import bfloat16, float32
+from eqsat.kernel import Axis, Kernel, Store
+from eqsat.specs.model import ParallelOperation
+
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no g++ on this machine")
+
+
+def distribution(sample: Sample, threads: int, **more: bool):
+    return choose(case("k", sample, threads, **more).kernel)[1]
+
+
+def test_contiguous_elements_go_to_vectors_then_lanes():
+    d = distribution(SAMPLES["elementwise_chain"](64, 4096, 1, (4, 1024, 1)), 256)
+    assert [f for f in d.factors["j"] if f.count > 1] == [
+        Factor("register", 4),
+        Factor("thread", 2, 128),
+        Factor("thread", 32, 1),
+        Factor("register", 4),
+    ]
+    assert d.padded("i") == 4 and d.registers("i") == 1
+
+
+def test_odd_rows_are_read_element_by_element():
+    d = distribution(SAMPLES["elementwise_chain"](64, 4095, 1, (4, 1024, 1)), 256)
+    assert d.vector("j") == 1
+
+
+def test_bfloat16_vectors_hold_eight():
+    d = distribution(SAMPLES["elementwise_bfloat16"](64, 4096, 1, (4, 1024, 1)), 128)
+    assert d.vector("j") == 8
+
+
+def test_a_scalar_product_makes_squares_of_registers():
+    d = distribution(matmul(512, 512, 512, (128, 128, 16)), 256, shared=True)
+    assert d.registers("i") == d.registers("j") == 8 and not d.spread(["l"])
+
+
+def test_a_matrix_operation_gives_its_fragments():
+    d = distribution(matmul(512, 512, 512, (128, 128, 32), bfloat16, BF16), 256)
+    assert d.spread(["i"]) == [Factor("thread", 8, 4), Factor("thread", 2, 128)]
+    assert d.spread(["j"]) == [Factor("thread", 4, 1), Factor("thread", 4, 32)]
+    assert d.registers("i") * d.registers("j") == 64
+
+
+def test_values_of_two_indices_use_different_threads():
+    for name in SAMPLES:
+        kernel = case("k", SAMPLES[name](33, 37, 19), 192).kernel
+        if "cblas" in repr(kernel):
+            continue
+        placement, d = choose(kernel)
+        for value, indices in placement.indices.items():
+            if placement.where[value] == "registers":
+                used = [f for i in indices for f in d.spread([i])]
+                threads = np.arange(192)
+                places = {tuple(t // f.stride % f.count for f in used) for t in threads}
+                assert len(places) == np.prod([f.count for f in used], dtype=int), (name, value)
+
+
+def test_digits_of_a_thread_number():
+    assert thread_digits(96) == [(1, 2), (2, 2), (4, 2), (8, 2), (16, 2), (32, 3)]
+    d = cover([("i", 16), ("j", 64)], 8, 128)
+    assert d.padded("i") == 16 and d.padded("j") == 64 and not d.unused(["i", "j"])
+
+
+def test_an_empty_grid_has_no_blocks():
+    kernel = case("k", SAMPLES["elementwise_chain"](0, 5, 1)).kernel
+    source = emit(kernel)
+    assert source.grid == 0
+    compile_cubin(source.text, "sm_80")
+
+
+def copying(rows: int) -> Kernel:
+    """y = x, rows of 32768 float32"""
+    x, y = buffers(x=(rows, 2**15), y=(rows, 2**15))
+    b = Body()
+    b.load("a", "i j", at(x, "i", "j"))
+    grid = (Axis("i", rows, 1), Axis("j", 2**15, 1024))
+    return Kernel("copy", (x, y), grid, (), (b.phase(Store(at(y, "i", "j"), "a")),), threads=128)
+
+
+def test_addresses_beyond_31_bits_are_64_bit():
+    small, large = (emit(copying(rows)).text for rows in (2**15, 2**16))
+    assert "long long)(" not in small and "(long long)(" in large
+    compile_cubin(large, "sm_90a")
+
+
+def test_two_row_indices_are_refused_with_the_way_out():
+    x, w, y = buffers(bfloat16, x=(4, 8, 16), w=(16, 8), y=(4, 8, 8))
+    b = Body(bfloat16)
+    b.load("a", "g i l", at(x, "g", "i", "l"))
+    b.load("f", "l j", at(w, "l", "j"))
+    b.dtype = float32
+    b.contract("p", "g i j", "l", "a", "f", BF16)
+    inner = (Axis("g", 4, 4), Axis("i", 8, 8), Axis("j", 8, 8), Axis("l", 16, 16))
+    phase = b.phase(Store(at(y, "g", "i", "j"), "p"))
+    with pytest.raises(UnsupportedError, match=r"exactly one tiled index that only a has; found g"):
+        emit(Kernel("k", (x, w, y), (), inner, (phase,), threads=32))
+
+
+NATIVE = """
+__device__ __forceinline__ void made_up(float& d0, float& d1, float& d2, float& d3,
+                                        const unsigned* a, const unsigned* b) {
+    float d[4] = {d0, d1, d2, d3};
+    const int lane = threadIdx.x % 32;
+    for (int n = 0; n < 4; ++n) {
+        for (int k = 0; k < 16; ++k) {
+            const int quad = k % 8 / 2, half = k / 8, shift = k % 2 * 16;
+            const unsigned x = __shfl_sync(~0u, n < 2 ? a[2 * half] : a[2 * half + 1],
+                                           lane / 4 * 4 + quad);
+            const unsigned y = __shfl_sync(~0u, b[half], (lane % 4 * 2 + n % 2) * 4 + quad);
+            d[n] += from_bfloat16((unsigned short)(x >> shift)) *
+                    from_bfloat16((unsigned short)(y >> shift));
+        }
+    }
+    d0 = d[0], d1 = d[1], d2 = d[2], d3 = d[3];
+}
+"""
+
+
+@needs_compiler
+def test_a_native_implementation_takes_the_instructions_place(tmp_path):
+    operation = ParallelOperation(
+        name="made_up",
+        supported_by="warp",
+        supported_data_types=({"a": "bfloat16", "b": "bfloat16", "d": "float32"},),
+        latency_cycles=1,
+        throughput_per_cycle=1,
+        throughput_group="block",
+        extents={"m": 16, "n": 8, "k": 16},
+        native_implementation={"cuda": NATIVE},
+    )
+    sample = product(20, 12, 30, (32, 16, 16), bfloat16, float32, "made_up")
+    kernel = case("native", sample).kernel
+    source = emit(kernel, {"made_up": operation})
+    assert "mma" not in source.text
+    compile_cubin(source.text, "sm_90a")
+    found = arrays(sample)
+    Emulator([kernel], [source], tmp_path).run(0, found)
+    check(sample, found)
+
+
+@needs_compiler
+def test_the_emulator_notices_a_missing_barrier(tmp_path):
+    sample = matmul(33, 37, 19)
+    kernel = case("racy", sample, shared=True).kernel
+    source = emit(kernel)
+    racy = replace(source, text=source.text.replace("__syncthreads();", ""))
+    assert racy.text != source.text
+    found = arrays(sample)
+    Emulator([kernel], [racy], tmp_path).run(0, found)
+    with pytest.raises(AssertionError):
+        check(sample, found)

@@ -1,0 +1,37 @@
+"""The README's Python code runs, block after block in one namespace; what it links to is there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language):
+    """(line of the first statement, source) of each fenced block of a language."""
+    for match in re.finditer(rf"^```{language}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL):
+        yield TEXT.count("\n", 0, match.start(1)), match[1]
+
+
+def test_the_python_blocks_run_in_order(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = list(blocks("python"))
+    assert len(found) >= 6
+    namespace = {"__name__": "readme"}
+    for line, source in found:
+        padded = "\n" * line + source  # so that a traceback shows the README's own lines
+        exec(compile(padded, str(ROOT / "README.md"), "exec"), namespace)
+
+
+def test_the_two_commands_head_it():
+    _, first = next(blocks("sh"))
+    assert re.findall(r"^make \w+", first, re.MULTILINE) == ["make demo", "make test"]
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert all(re.search(rf"^{name}:", makefile, re.MULTILINE) for name in ("demo", "test"))
+
+
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\((?!https?:)([^)#]+)\)", TEXT))))
+def test_links_lead_to_files(target):
+    assert (ROOT / target).exists()
