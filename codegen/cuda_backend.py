@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from eqsat.codegen import cuda_emit, cuda_target
+from eqsat.codegen import cuda_compile, cuda_emit, cuda_target
 from eqsat.errors import ArgumentError
 from eqsat.graph.dtypes import DType
 from eqsat.kernel import Kernel
@@ -126,6 +126,15 @@ class CudaBackend:
     def source(self, kernel: Kernel) -> str:
         """The emitted CUDA C++."""
         return cuda_emit.emit(kernel, self.operations).text
+
+    def ptx(self, kernel: Kernel) -> str:
+        """The PTX of a kernel; needs NVRTC, no GPU."""
+        return cuda_compile.compile_ptx(self.source(kernel), self.spec.architecture)
+
+    def sass(self, kernel: Kernel) -> str:
+        """The machine code of a kernel; needs NVRTC and nvdisasm, no GPU."""
+        cubin = cuda_compile.compile_cubin(self.source(kernel), self.spec.architecture)
+        return cuda_compile.disassemble(cubin.data)
 
 
 def _cupy() -> Any:

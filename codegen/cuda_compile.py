@@ -9,6 +9,9 @@ import ctypes.util
 import importlib.util
 import os
 import re
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -37,8 +40,8 @@ def compile_cubin(source: str, arch: str, rules: Sequence[str] = ()) -> Cubin:
     """Compile for an architecture such as sm_90a.
 
     ptxas may spill a register or two to fit one more block on an SM; then it is told that one
-    block is enough. Raises CompileError with the numbered source, the log and the rules that led to the kernel;
-    UnsupportedError where there is no NVRTC.
+    block is enough. Raises CompileError with the numbered source, the log and the rules that led
+    to the kernel; UnsupportedError where there is no NVRTC.
     """
     cubin = _compile(source, arch, rules)
     if cubin.spills:
@@ -49,7 +52,42 @@ def compile_cubin(source: str, arch: str, rules: Sequence[str] = ()) -> Cubin:
     return cubin
 
 
+def compile_ptx(source: str, arch: str) -> str:
+    """The PTX of a kernel for an architecture such as sm_90a. Raises as `compile_cubin` does."""
+    ptx, _ = _translate(source, arch.replace("sm_", "compute_"), (), "PTX")
+    return ptx.decode().rstrip("\0")
+
+
+def disassemble(cubin: bytes) -> str:
+    """The machine code (SASS) in a cubin; UnsupportedError where nvdisasm is not installed."""
+    places = [shutil.which("nvdisasm"), "/usr/local/cuda/bin/nvdisasm"]
+    places += [str(path) for folder in _packages() for path in folder.glob("*/bin/nvdisasm")]
+    tool = next((place for place in places if place and Path(place).exists()), None)
+    if tool is None:
+        raise UnsupportedError(
+            "showing machine code needs nvdisasm, which was not found. Install it with: "
+            "pip install nvidia-cuda-nvdisasm."
+        )
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [tool, "--print-code", file.name]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 def _compile(source: str, arch: str, rules: Sequence[str]) -> Cubin:
+    data, log = _translate(source, arch, rules, "CUBIN")
+    return Cubin(
+        data,
+        log,
+        _number(r"Used (\d+) registers", log),
+        _number(r"(\d+) bytes spill stores", log) + _number(r"(\d+) bytes spill loads", log),
+        _number(r"(\d+) bytes smem", log),
+    )
+
+
+def _translate(source: str, arch: str, rules: Sequence[str], form: str) -> tuple[bytes, str]:
+    """What NVRTC makes of the source, in the form CUBIN or PTX, and its log."""
     library = _library()
     program = ctypes.c_void_p()
     _check(
@@ -65,16 +103,9 @@ def _compile(source: str, arch: str, rules: Sequence[str]) -> Cubin:
         log = _text(library, program, "ProgramLog").decode(errors="replace").rstrip("\0\n")
         if status:
             raise CompileError(_complaint(source, arch, log, rules))
-        data = _text(library, program, "CUBIN")
+        return _text(library, program, form), log
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
-    return Cubin(
-        data,
-        log,
-        _number(r"Used (\d+) registers", log),
-        _number(r"(\d+) bytes spill stores", log) + _number(r"(\d+) bytes spill loads", log),
-        _number(r"(\d+) bytes smem", log),
-    )
 
 
 def _number(pattern: str, log: str) -> int:
@@ -128,8 +159,7 @@ def _library() -> ctypes.CDLL:
 
 
 def _candidates() -> Iterator[Path]:
-    spec = importlib.util.find_spec("nvidia")
-    folders = [Path(place) for place in (spec.submodule_search_locations or [])] if spec else []
+    folders = _packages()
     roots = [os.environ.get(name) for name in ("CUDA_PATH", "CUDA_HOME")]
     for folder in folders:
         for part in ("cu13/lib", "cuda_nvrtc/lib"):
@@ -140,6 +170,12 @@ def _candidates() -> Iterator[Path]:
     name = ctypes.util.find_library("nvrtc")
     if name:
         yield Path(name)
+
+
+def _packages() -> list[Path]:
+    """Folders of the pip packages below the name `nvidia`."""
+    spec = importlib.util.find_spec("nvidia")
+    return [Path(place) for place in (spec.submodule_search_locations or [])] if spec else []
 
 
 def _libraries(folder: Path) -> list[Path]:

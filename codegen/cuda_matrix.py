@@ -5,13 +5,13 @@ computed in registers lies there as a result fragment; its k order is then 8 (s 
 + s % 2 for the s-th element that a lane holds, which for 16-bit operands is the instruction's own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from eqsat.codegen.cuda_block import TILE_UNIT, Block, Point, Tile
 from eqsat.codegen.cuda_distribution import WARP
 from eqsat.codegen.cuda_math import literal
-from eqsat.codegen.cuda_operations import COLUMNS, ROWS, MatrixOperation
 from eqsat.codegen.cuda_placement import SHARED, Matrix
 from eqsat.codegen.cuda_prelude import load_matrix_name
 from eqsat.codegen.cuda_tiles import stage
@@ -19,258 +19,271 @@ from eqsat.errors import UnsupportedError
 
 
 @dataclass(frozen=True)
-class Factor:
-    """One side of a contraction: its tile in shared memory, or None if it stays in registers.
+class Side:
+    """One factor: its tile in shared memory, or None if it stays in registers.
 
-    `free` are the row indices of a left factor, the column indices of a right one.
+    `free` are the row indices of the left factor, the column indices of the right one.
     """
 
     name: str
     free: tuple[str, ...]
-    k: str
     tile: Tile | None
 
 
 def multiply(block: Block, matrix: Matrix, result: str) -> None:
     """Add the product to the registers `result`, laid out over the contraction's indices."""
-    c, operation = matrix.contract, matrix.operation
-    summed = [i for i in c.over if block.axes[i].tile > 1] or list(c.over[-1:])
-    if len(summed) != 1:
+    k = _summed(block, matrix)
+    left = _side(block, matrix, matrix.left, matrix.rows, k)
+    right = _side(block, matrix, matrix.right, matrix.columns, k)
+    block.before_reading([matrix.left, matrix.right])
+    taken = {*matrix.rows, *matrix.columns, k}
+    others = [i for i in (*matrix.contract.indices, *matrix.contract.over) if i not in taken]
+    with block.points(others) as point, block.out.block():
+        _Product(block, matrix, k, left, right, point).emit(result)
+
+
+def _summed(block: Block, matrix: Matrix) -> str:
+    """The index that runs inside the instruction; others that are summed are loops around it."""
+    c = matrix.contract
+    if not c.over:
         raise UnsupportedError(
             f"contraction {c.name} of kernel {block.kernel.name} by {c.operation} sums over "
-            f"{', '.join(c.over) or 'nothing'}; it needs one tiled index. Give the others tile 1."
+            f"nothing. Leave the operation empty."
         )
-    (k,) = summed
-    others = [i for i in (*c.indices, *c.over) if i not in (matrix.row, matrix.column, k)]
-    left = _factor(block, matrix, matrix.left, matrix.row, k)
-    right = _factor(block, matrix, matrix.right, matrix.column, k)
-    block.before_reading([matrix.left, matrix.right])
-    steps = -(-block.distribution.padded(k) // operation.k)
-    with block.points(others) as point, block.out.block():
-        _define_lanes(block, matrix)
-        block.out.line("#pragma unroll")
-        with block.out.block(f"for (int step = 0; step < {steps}; ++step)"):
-            natural = left.tile is not None or operation.packed == 2
-            _load_left(block, matrix, left, k, point)
-            _load_right(block, matrix, right, k, point, natural)
-            _invoke(block, matrix, result, point)
+    k = max(c.over, key=lambda i: min(block.axes[i].tile, block.axes[i].extent))
+    spread = [i for i in c.over if i != k and block.distribution.spread([i])]
+    if spread:
+        raise UnsupportedError(
+            f"contraction {c.name} of kernel {block.kernel.name} by {c.operation} sums over {k} and "
+            f"{', '.join(spread)}, which other values spread over threads. Give it the tile 1."
+        )
+    return k
 
 
-def _factor(block: Block, matrix: Matrix, name: str, free: str, k: str) -> Factor:
+def _side(block: Block, matrix: Matrix, name: str, free: tuple[str, ...], k: str) -> Side:
     if block.placement.where[name] == SHARED:
-        return Factor(name, free, block.tiles[name])
+        return Side(name, free, block.tiles[name])
     d, indices = block.distribution, block.placement.indices[name]
     lanes = [(f.count, f.stride) for f, _ in d.weighted(k, "thread")] if k in indices else []
     in_fragment = lanes == [(4, 1)] and d.vector(k) == 2 and d.padded(k) % matrix.operation.k == 0
-    if free == matrix.row and in_fragment and free in indices:
-        return Factor(name, free, None)
+    if free == matrix.rows and in_fragment:
+        return Side(name, free, None)
     order = [i for i in block.ordered(indices) if i != k] + [k] * (k in indices)
-    return Factor(name, free, stage(block, name, order))
+    return Side(name, free, stage(block, name, order))
 
 
-def _define_lanes(block: Block, matrix: Matrix) -> None:
-    """The lane, and the first row and column of the warp's part of the tile."""
-    block.out.line(f"const int lane = threadIdx.x % {WARP};")
-    for word, index in (("row", matrix.row), ("column", matrix.column)):
-        factors = block.distribution.weighted(index, "thread")
-        warps = [(f, weight) for f, weight in factors if f.stride >= WARP]
-        block.out.line(f"const int warp_{word} = {block.thread_offset(warps)};")
+@dataclass(frozen=True)
+class _Product:
+    """One product of tiles: what its parts share."""
 
+    block: Block
+    matrix: Matrix
+    k: str
+    left: Side
+    right: Side
+    point: Point
 
-def _blocks(block: Block, index: str) -> int:
-    """Fragments along a row or column index that one warp holds."""
-    return block.distribution.registers(index) // 2
+    def emit(self, result: str) -> None:
+        block, operation = self.block, self.matrix.operation
+        steps = -(-block.distribution.padded(self.k) // operation.k)
+        block.out.line(f"const int lane = threadIdx.x % {WARP};")
+        for i in (*self.matrix.rows, *self.matrix.columns):
+            factors = block.distribution.weighted(i, "thread")
+            warps = [(f, weight) for f, weight in factors if f.stride >= WARP]
+            block.out.line(f"const int {block.index('warp', i)} = {block.thread_offset(warps)};")
+        block.out.line("#pragma unroll")
+        with block.out.block(f"for (int step = 0; step < {steps}; ++step)"):
+            self.load_left()
+            self.load_right()
+            self.invoke(result)
 
+    @property
+    def natural(self) -> bool:
+        """Whether k runs in the instruction's own order."""
+        return self.left.tile is not None or self.matrix.operation.packed == 2
 
-def _load_left(block: Block, matrix: Matrix, factor: Factor, k: str, point: Point) -> None:
-    operation = matrix.operation
-    blocks = _blocks(block, matrix.row)
-    block.out.line(f"unsigned left[{blocks}][{operation.left_registers}];")
-    block.out.line("#pragma unroll")
-    with block.out.block(f"for (int block = 0; block < {blocks}; ++block)"):
-        first = f"warp_row + block * {ROWS}"
-        if factor.tile is None:
-            _pack_registers(block, matrix, factor, k, point)
-        elif not _load_matrices(
-            block, operation, factor, k, point, first, "left[block]", operation.left_registers, True
-        ):
-            for register in range(operation.left_registers):
-                row = f"{first} + lane / 4 + {8 * (register % 2)}"
-                elements = _elements(operation, register // 2, True)
-                _gather(
-                    block, operation, factor, k, point, row, elements, f"left[block][{register}]"
-                )
-    _round(block, operation, "left", blocks * operation.left_registers)
+    # where things are
 
+    def fragments(self, free: Sequence[str]) -> int:
+        """Fragments along the rows (or columns) that one warp holds."""
+        return prod(self.block.distribution.parts[i].blocks for i in free)
 
-def _load_right(
-    block: Block, matrix: Matrix, factor: Factor, k: str, point: Point, natural: bool
-) -> None:
-    operation = matrix.operation
-    blocks = _blocks(block, matrix.column)
-    block.out.line(f"unsigned right[{blocks}][{operation.right_registers}];")
-    pair = 2 if blocks % 2 == 0 else 1
-    block.out.line("#pragma unroll")
-    advance = "++block" if pair == 1 else f"block += {pair}"
-    with block.out.block(f"for (int block = 0; block < {blocks}; {advance})"):
-        first = f"warp_column + block * {COLUMNS}"
-        count = pair * operation.right_registers
-        if not natural or not _load_matrices(
-            block, operation, factor, k, point, first, "right[block]", count, False
-        ):
-            for number in range(count):
-                other, register = divmod(number, operation.right_registers)
-                column = f"{first} + {8 * other} + lane / 4"
-                elements = _elements(operation, register, natural)
-                target = f"right[block + {other}][{register}]"
-                _gather(block, operation, factor, k, point, column, elements, target)
-    _round(block, operation, "right", blocks * operation.right_registers)
+    def numbers(self, free: Sequence[str], fragment: str, pair: str) -> dict[str, str]:
+        """Register numbers of row (or column) `pair` of a lane in a fragment."""
+        numbers, inner = {}, 1
+        for i in reversed(free):
+            part = self.block.distribution.parts[i]
+            along = _digit(fragment, inner, part.blocks, self.fragments(free))
+            numbers[i] = f"{along} * 2 + {pair}" if part.pair else along
+            inner *= part.blocks
+        return numbers
 
+    def places(self, free: Sequence[str], fragment: str, row: str) -> dict[str, str]:
+        """Coordinates in the tile of row (or column) `row` of a fragment."""
+        places, inner = {}, 1
+        whole = prod(self.block.distribution.parts[i].count for i in free)
+        for i in reversed(free):
+            part = self.block.distribution.parts[i]
+            along = _digit(fragment, inner, part.blocks, self.fragments(free))
+            within = _digit(f"({row})", part.below, part.count, whole)
+            warp = self.block.index("warp", i)
+            places[i] = f"({warp} + ({along}) * {part.count} + {within})"
+            inner *= part.blocks
+        return places
 
-def _elements(operation: MatrixOperation, half: int, natural: bool) -> list[str]:
-    """The k of each element of a lane's register of that half, at `step`."""
-    packed, k = operation.packed, operation.k
-    if natural:
-        first = f"step * {k} + {4 * packed * half} + lane % 4 * {packed}"
-        return [f"({first} + {e})" for e in range(packed)]
-    slots = [f"(step * {k // 4} + {half * packed + e})" for e in range(packed)]
-    return [f"({slot} / 2 * 8 + lane % 4 * 2 + {slot} % 2)" for slot in slots]
+    def offset(self, side: Side, free: Mapping[str, str], along: str) -> str:
+        """The place in a factor's tile of coordinates within the tile."""
+        at = {**self.point.at, **free, self.k: along}
+        origin = {**self.point.origin, self.k: "0", **dict.fromkeys(free, "0")}
+        assert side.tile is not None
+        return side.tile.offset(Point(at, self.point.register, origin))
 
+    def ks(self, half: int) -> list[str]:
+        """The k of each element of a lane's register of that half, at `step`."""
+        packed, k = self.matrix.operation.packed, self.matrix.operation.k
+        if self.natural:
+            first = f"step * {k} + {4 * packed * half} + lane % 4 * {packed}"
+            return [f"({first} + {e})" for e in range(packed)]
+        slots = [f"(step * {k // 4} + {half * packed + e})" for e in range(packed)]
+        return [f"({slot} / 2 * 8 + lane % 4 * 2 + {slot} % 2)" for slot in slots]
 
-def _at(block: Block, factor: Factor, k: str, point: Point, free: str, along: str) -> Point:
-    """The point of a factor at local coordinates of its free and its summed index."""
-    at = {**point.at, factor.free: free, k: along}
-    return Point(at, point.register, {**point.origin, factor.free: "0", k: "0"})
+    # operand registers
 
-
-def _load_matrices(
-    block: Block,
-    operation: MatrixOperation,
-    factor: Factor,
-    k: str,
-    point: Point,
-    first: str,
-    target: str,
-    count: int,
-    is_left: bool,
-) -> bool:
-    """ldmatrix of `count` 8-row matrices; False where the tile's layout does not allow it.
-
-    Left: matrix q holds rows 8 (q % 2), half q / 2 of k; right: columns 8 (q / halves), half
-    q % halves. Lane l points at row l % 8 of matrix l / 8.
-    """
-    tile = factor.tile
-    assert tile is not None
-    unit = TILE_UNIT // tile.dtype.itemsize
-    transposed = tile.strides.get(factor.free) == 1 and tile.order[-1] == factor.free
-    along_k = tile.order[-1] == k
-    rows_aligned = all(tile.strides[i] % unit == 0 for i in tile.order[:-1] if tile.extents[i] > 1)
-    both = factor.free in tile.order and k in tile.order
-    if (
-        count not in (1, 2, 4)
-        or not both
-        or not rows_aligned
-        or tile.extents[tile.order[-1]] < unit
-    ):
-        return False
-    if not along_k and not (transposed and tile.dtype.itemsize == 2):
-        return False
-    number = f"lane / 8 % {count}" if count < 4 else "lane / 8"
-    if is_left:
-        across, half = f"({number}) % 2", f"({number}) / 2"
-    else:
-        across, half = f"({number}) / {operation.halves}", f"({number}) % {operation.halves}"
-    if along_k:
-        free = f"({first} + {across} * 8 + lane % 8)"
-        along = f"(step * {operation.k} + {half} * {unit})"
-    else:
-        free = f"({first} + {across} * 8)"
-        along = f"(step * {operation.k} + {half} * 8 + lane % 8)"
-    place = tile.offset(_at(block, factor, k, point, free, along))
-    function = load_matrix_name(count, not along_k)
-    block.out.line(f"{function}({target}, {tile.pointer} + {place});")
-    return True
-
-
-def _gather(
-    block: Block,
-    operation: MatrixOperation,
-    factor: Factor,
-    k: str,
-    point: Point,
-    free: str,
-    elements: Sequence[str],
-    target: str,
-) -> None:
-    """One operand register from single elements of a tile of any layout."""
-    tile = factor.tile
-    assert tile is not None
-    parts = []
-    for number, along in enumerate(elements):
-        place = tile.offset(_at(block, factor, k, point, f"({free})", along))
-        text = f"{tile.pointer}[{place}]"
-        if operation.operand.itemsize == 4:
-            parts.append(f"__float_as_uint({text})")
-        else:
-            bits = 8 * operation.operand.itemsize
-            mask = 2**bits - 1
-            shift = f" << {bits * number}" if number else ""
-            parts.append(f"(unsigned({text}) & {mask}u){shift}")
-    block.out.line(f"{target} = {' | '.join(parts)};")
-
-
-def _pack_registers(block: Block, matrix: Matrix, factor: Factor, k: str, point: Point) -> None:
-    """Left operand registers from a value that this thread holds; zero outside the extents."""
-    operation = matrix.operation
-    for register in range(operation.left_registers):
-        row, half = register % 2, register // 2
-        parts = []
-        for e in range(operation.packed):
-            slot = half * operation.packed + e
-            own = _own(block, matrix, k, point, row, f"step * {operation.k // 4} + {slot}")
-            text = block.read(factor.name, own)
-            valid = " && ".join(block.valid([k], own))
-            zero = literal(operation.operand, 0)
-            parts.append(f"({valid} ? {text} : {zero})" if valid else text)
-        block.out.line(f"left[block][{register}] = {_packed(operation, parts)};")
-
-
-def _own(block: Block, matrix: Matrix, k: str, point: Point, row: int, number: str) -> Point:
-    registers = {**point.register, matrix.row: f"block * 2 + {row}", k: number}
-    offset = block.register_offset(block.distribution, k, f"({number})")
-    at = {**point.at, k: f"({block.index('base', k)} + {offset})", matrix.row: "0"}
-    return Point(at, registers, point.origin)
-
-
-def _packed(operation: MatrixOperation, parts: Sequence[str]) -> str:
-    if operation.packed == 1:
-        return f"__float_as_uint({parts[0]})"
-    if operation.packed == 2:
-        return f"pack_{operation.operand.name}({parts[0]}, {parts[1]})"
-    return " | ".join(f"(unsigned({part}) & 255u) << {8 * e}" for e, part in enumerate(parts))
-
-
-def _round(block: Block, operation: MatrixOperation, fragment: str, count: int) -> None:
-    if operation.packed == 1:
-        block.out.line(f"round_fragment<{count}>(&{fragment}[0][0]);")
-
-
-def _invoke(block: Block, matrix: Matrix, result: str, point: Point) -> None:
-    out = block.out
-    rows, columns = (_blocks(block, i) for i in (matrix.row, matrix.column))
-    out.line("#pragma unroll")
-    with out.block(f"for (int i = 0; i < {rows}; ++i)"):
+    def load_left(self) -> None:
+        operation, out = self.matrix.operation, self.block.out
+        count, registers = self.fragments(self.matrix.rows), operation.left_registers
+        out.line(f"unsigned left[{count}][{registers}];")
         out.line("#pragma unroll")
-        with out.block(f"for (int j = 0; j < {columns}; ++j)"):
-            registers = []
-            for number in range(4):
-                own = {
-                    **point.register,
-                    matrix.row: f"i * 2 + {number // 2}",
-                    matrix.column: f"j * 2 + {number % 2}",
-                }
-                at = Point(point.at, own, point.origin)
-                place = block.register_number(matrix.contract.indices, at)
-                registers.append(f"{result}[{place}]")
-            arguments = ", ".join(registers)
-            out.line(f"{matrix.function}({arguments}, left[i], right[j]);")
+        with out.block(f"for (int block = 0; block < {count}; ++block)"):
+            if self.left.tile is None:
+                self.pack()
+            elif not self.load_matrices(self.left, registers):
+                for register in range(registers):
+                    row = f"lane / 4 + {8 * (register % 2)}"
+                    place = self.places(self.matrix.rows, "block", row)
+                    self.gather(self.left, place, register // 2, f"left[block][{register}]")
+        self.round("left", count * registers)
+
+    def load_right(self) -> None:
+        operation, out = self.matrix.operation, self.block.out
+        count, registers = self.fragments(self.matrix.columns), operation.right_registers
+        out.line(f"unsigned right[{count}][{registers}];")
+        pair = 2 if count % 2 == 0 else 1
+        out.line("#pragma unroll")
+        advance = "++block" if pair == 1 else f"block += {pair}"
+        with out.block(f"for (int block = 0; block < {count}; {advance})"):
+            if not self.natural or not self.load_matrices(self.right, pair * registers):
+                for number in range(pair * registers):
+                    other, register = divmod(number, registers)
+                    place = self.places(self.matrix.columns, f"(block + {other})", "lane / 4")
+                    self.gather(self.right, place, register, f"right[block + {other}][{register}]")
+        self.round("right", count * registers)
+
+    def load_matrices(self, side: Side, count: int) -> bool:
+        """ldmatrix of `count` 8-row matrices; False where the tile's layout does not allow it.
+
+        Left: matrix q holds rows 8 (q % 2), half q / 2 of k; right: block q / halves, half
+        q % halves. Lane l points at row l % 8 of matrix l / 8.
+        """
+        tile, operation = side.tile, self.matrix.operation
+        assert tile is not None
+        unit, inner = TILE_UNIT // tile.dtype.itemsize, tile.order[-1]
+        aligned = all(tile.strides[i] % unit == 0 for i in tile.order[:-1] if tile.extents[i] > 1)
+        parts = self.block.distribution.parts
+        transposed = inner == side.free[-1] and parts[inner].count >= 8 and unit == 8
+        if count not in (1, 2, 4) or not aligned or tile.extents[inner] < unit:
+            return False
+        if self.k not in tile.order or (inner != self.k and not transposed):
+            return False
+        number = f"lane / 8 % {count}" if count < 4 else "lane / 8"
+        row = "0" if inner != self.k else "lane % 8"
+        if side is self.left:
+            half, block = f"{number} / 2", "block"
+            row = f"{number} % 2 * 8 + {row}"
+        else:
+            half, block = (
+                f"{number} % {operation.halves}",
+                f"(block + {number} / {operation.halves})",
+            )
+        along = f"(step * {operation.k} + {half} * {unit})"
+        if inner != self.k:
+            along = f"(step * {operation.k} + {half} * 8 + lane % 8)"
+        place = self.offset(side, self.places(side.free, block, row), along)
+        target = "left[block]" if side is self.left else "right[block]"
+        function = load_matrix_name(count, inner != self.k)
+        self.block.out.line(f"{function}({target}, {tile.pointer} + {place});")
+        return True
+
+    def gather(self, side: Side, free: Mapping[str, str], half: int, target: str) -> None:
+        """One operand register from single elements of a tile of any layout."""
+        operand = self.matrix.operation.operand
+        assert side.tile is not None
+        parts = []
+        for number, along in enumerate(self.ks(half)):
+            text = f"{side.tile.pointer}[{self.offset(side, free, along)}]"
+            parts.append(_bits(text, operand.itemsize, number))
+        self.block.out.line(f"{target} = {' | '.join(parts)};")
+
+    def pack(self) -> None:
+        """Left operand registers from a value that this thread holds; zero outside the extents."""
+        operation, block = self.matrix.operation, self.block
+        for register in range(operation.left_registers):
+            row, half = register % 2, register // 2
+            parts = []
+            for e in range(operation.packed):
+                number = f"step * {operation.k // 4} + {half * operation.packed + e}"
+                own = self.own(str(row), number)
+                text = block.read(self.left.name, own)
+                valid = " && ".join(block.valid(self.matrix.contract.over, own))
+                zero = literal(operation.operand, 0)
+                parts.append(f"({valid} ? {text} : {zero})" if valid else text)
+            if operation.packed == 2:
+                text = f"pack_{operation.operand.name}({', '.join(parts)})"
+            else:
+                size = operation.operand.itemsize
+                text = " | ".join(_bits(part, size, e) for e, part in enumerate(parts))
+            block.out.line(f"left[block][{register}] = {text};")
+
+    def own(self, row: str, number: str) -> Point:
+        """This thread's point of the left factor: one of its rows of a block, a register of k."""
+        rows = self.numbers(self.matrix.rows, "block", row)
+        registers = {**self.point.register, **rows, self.k: number}
+        offset = self.block.register_offset(self.block.distribution, self.k, f"({number})")
+        at = {**self.point.at, self.k: f"({self.block.index('base', self.k)} + {offset})"}
+        return Point(at, registers, self.point.origin)
+
+    def round(self, fragment: str, count: int) -> None:
+        if self.matrix.operation.packed == 1:
+            self.block.out.line(f"round_fragment<{count}>(&{fragment}[0][0]);")
+
+    def invoke(self, result: str) -> None:
+        out, matrix = self.block.out, self.matrix
+        out.line("#pragma unroll")
+        with out.block(f"for (int i = 0; i < {self.fragments(matrix.rows)}; ++i)"):
+            out.line("#pragma unroll")
+            with out.block(f"for (int j = 0; j < {self.fragments(matrix.columns)}; ++j)"):
+                registers = []
+                for number in range(4):
+                    rows = self.numbers(matrix.rows, "i", str(number // 2))
+                    columns = self.numbers(matrix.columns, "j", str(number % 2))
+                    own = {**self.point.register, **rows, **columns}
+                    at = Point(self.point.at, own, self.point.origin)
+                    place = self.block.register_number(matrix.contract.indices, at)
+                    registers.append(f"{result}[{place}]")
+                out.line(f"{matrix.function}({', '.join(registers)}, left[i], right[j]);")
+
+
+def _digit(number: str, inner: int, count: int, whole: int) -> str:
+    """The digit of a mixed-radix number; `inner` is what lies below it, `whole` their product."""
+    if count == 1:
+        return "0"
+    text = number if inner == 1 else f"{number} / {inner}"
+    return text if inner * count == whole else f"{text} % {count}"
+
+
+def _bits(text: str, itemsize: int, number: int) -> str:
+    """An element's bits at its place in an operand register."""
+    if itemsize == 4:
+        return f"__float_as_uint({text})"
+    shift = f" << {8 * itemsize * number}" if number else ""
+    return f"(unsigned({text}) & {256**itemsize - 1}u){shift}"

@@ -114,9 +114,7 @@ def find(invocation: str, operand: DType, result: DType) -> MatrixOperation:
     return row
 
 
-def find_shape(
-    name: str, extents: Iterable[int], operand: DType, result: DType
-) -> MatrixOperation:
+def find_shape(name: str, extents: Iterable[int], operand: DType, result: DType) -> MatrixOperation:
     """The row whose fragments a native implementation takes: that of the same shape and dtypes."""
     shape = tuple(extents)
     for row in TABLE:

@@ -11,7 +11,7 @@ import numpy as np
 
 from eqsat.codegen import cuda_operations, numba_emit, numba_target, oracle
 from eqsat.codegen.cuda_backend import CudaBackend
-from eqsat.errors import ArgumentError
+from eqsat.errors import ArgumentError, UnsupportedError
 from eqsat.graph.dtypes import DType
 from eqsat.kernel import Kernel
 from eqsat.program import Argument, Backend, Launch
@@ -72,6 +72,15 @@ class HostBackend:
                 f"C-contiguous {dtype.name}{list(shape)}."
             )
         return array
+
+    def ptx(self, kernel: Kernel) -> str:
+        """There is no PTX on the host."""
+        raise UnsupportedError(
+            f"kernel {kernel.name} runs on the host ({self.spec.name}), which has no PTX or SASS. "
+            f"Compile with a GPU spec, or use source()."
+        )
+
+    sass = ptx
 
     def give(self, array: np.ndarray, like: Any, dtype: DType) -> Any:
         """The result as the caller's kind of array."""

@@ -1,7 +1,7 @@
 """A compiled program: kernels in order over buffers, called with arrays."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -112,6 +112,14 @@ class Backend(Protocol):
         """The emitted source of a kernel."""
         ...
 
+    def ptx(self, kernel: Kernel) -> str:
+        """The PTX of a kernel; UnsupportedError where the target has none."""
+        ...
+
+    def sass(self, kernel: Kernel) -> str:
+        """The machine code of a kernel; UnsupportedError where the target or tool is missing."""
+        ...
+
 
 class Program:
     """A compiled program. Call it with arrays by position or name; see `arguments`.
@@ -148,8 +156,19 @@ class Program:
 
     def source(self) -> str:
         """The emitted source of every distinct kernel."""
+        return self._each(self._backend.source)
+
+    def ptx(self) -> str:
+        """The PTX of every distinct kernel; UnsupportedError on a target that has none."""
+        return self._each(self._backend.ptx)
+
+    def sass(self) -> str:
+        """The machine code of every distinct kernel, where nvdisasm is installed."""
+        return self._each(self._backend.sass)
+
+    def _each(self, show_one: Callable[[Kernel], str]) -> str:
         distinct = {kernel.fingerprint: kernel for kernel in self.kernels}
-        return "\n\n".join(self._backend.source(kernel) for kernel in distinct.values())
+        return "\n\n".join(show_one(kernel) for kernel in distinct.values())
 
     def describe(self) -> str:
         """The kernels as text, with predicted time and bottleneck."""

@@ -1,7 +1,7 @@
 """One kernel between its stored values and its code, as terms: where rewriting starts and ends."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from eqsat.algebra import Facts, Term
@@ -79,19 +79,29 @@ class Region:
 
     def shaped(self, term: Term) -> tuple[Form, Choice]:
         """The form and the schedule that a kernel term describes."""
+        made, choice = self.partial(term)
+        if len(choice.rules) != len(self.menus.axes):
+            raise TraceError(f"its schedule settles {choice.rules}, not each of {self.menus.axes}")
+        return made, choice
+
+    def partial(self, term: Term) -> tuple[Form, Choice]:
+        """The same for a schedule that may leave axes open."""
         body, schedule = term.children
-        parts: list[Term] = []
-        while body.op == "together" and len(parts) < len(self.made.stored) - 1:
-            body, last = body.children
-            parts.insert(0, last)
-        parts.insert(0, body)
-        if len(parts) != len(self.made.stored) or len(chain(schedule)) != len(self.menus.axes):
-            raise TraceError(f"{term} settles {len(chain(schedule))} axes of {self.menus.axes}")
-        values = [
-            Stored(one.buffer, part, one.names, one.dtype)
-            for one, part in zip(self.made.stored, parts, strict=True)
+        stored = [
+            replace(one, term=part)
+            for one, part in zip(self.made.stored, self.parts(body), strict=True)
         ]
-        return form(values, self.made.facts), decode_choice(tuple(chain(schedule)), self.made)
+        return form(stored, self.made.facts), decode_choice(tuple(chain(schedule)), self.made)
+
+    def parts(self, body: Term) -> list[Term]:
+        """The values of a kernel's body, as many as it stores."""
+        found: list[Term] = []
+        while len(found) < len(self.made.stored) - 1:
+            if body.op != "together":
+                raise TraceError(f"its body has {len(found) + 1} values, not one for each store")
+            body, last = body.children
+            found.insert(0, last)
+        return [body, *found]
 
 
 def _table(rows: Iterable[Row]) -> Relation:

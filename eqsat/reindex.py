@@ -99,7 +99,8 @@ class _Pusher:
         mask = term.args[0]
         assert isinstance(mask, int)
         bound = universe.members(mask)
-        used = set().union(*(free_names(target) for target in at.values())) if at else set()
+        placed = [*at.values(), *(guard.expression for guard in self.guards)]
+        used = frozenset[str]().union(*map(free_names, placed))
         inner = dict(at)
         names = []
         for name in bound:

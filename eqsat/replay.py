@@ -174,7 +174,7 @@ def _check_segment(
     leaves = leaf_names(segment)
     encoding = encode(segment.tensors, segment.stored, leaves)
     universe = _universe(record, encoding.universe)
-    setting = Setting(Facts(universe), finite_buffers(leaves))
+    setting = Setting(Facts(universe), finite_buffers(segment))
     stored = {one.buffer: one for one in record.trace.stored}
     targets = []
     for i, output in enumerate(encoding.outputs):

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from eqsat.algebra import Facts, Renaming, Term
 from eqsat.encode import Encoding, encode
 from eqsat.extract import Extractor, Plan
@@ -78,7 +76,7 @@ def solve(segment: Segment, search: Search) -> Solution:
 def investigate(segment: Segment, search: Search) -> Findings:
     """Search for the kernels of a segment."""
     leaves = leaf_names(segment)
-    finite = finite_buffers(leaves)
+    finite = finite_buffers(segment)
     encoding = encode(segment.tensors, segment.stored, leaves)
     graph = saturate(
         [output.term for output in encoding.outputs],
@@ -113,14 +111,9 @@ def investigate(segment: Segment, search: Search) -> Findings:
     )
 
 
-def finite_buffers(leaves: Mapping[Tensor, str]) -> frozenset[str]:
-    """Buffers taken to be finite: inputs and computed values, and constants that are."""
-    names = set()
-    for tensor, name in leaves.items():
-        value = tensor.attributes["value"] if tensor.op == "constant" else None
-        if value is None or tensor.dtype.kind != "float" or np.isfinite(value).all():
-            names.add(name)
-    return frozenset(names)
+def finite_buffers(segment: Segment) -> frozenset[str]:
+    """Buffers that hold no infinity where the program's inputs hold none."""
+    return frozenset(name for t, name in leaf_names(segment).items() if t in segment.finite)
 
 
 def _order(encoding: Encoding, graph: FrozenEGraph) -> dict[int, tuple[str, ...]]:

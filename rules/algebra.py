@@ -96,10 +96,11 @@ def split_sum_of_product(a: "Expr", b: "Expr", S: "Indices") -> Iterator[Rewrite
 @rule("algebra")
 def nest_sums(a: "Expr", b: "Expr", S: "Indices", T: "Indices") -> Iterator[Rewrite]:
     """sum_S a * sum_T b  ->  sum_{S + T} a * b
-    when: no index of T is free in a or in S. float: rounding changes.
+    when: no index of T is free in a or in S; a is finite (inf times each b differs from inf times
+    their sum). float: rounding changes.
     """
     yield rewrite(sum_(S, a * sum_(T, b)), sum_(S | T, a * b)).when(
-        disjoint(T, Free(a)), disjoint(S, T), dtype_in(a, *RING)
+        disjoint(T, Free(a)), disjoint(S, T), dtype_in(a, *RING), *finite(a)
     )
 
 
@@ -114,11 +115,15 @@ def merge_sums(a: "Expr", S: "Indices", T: "Indices") -> Iterator[Rewrite]:
 @rule("algebra")
 def swap_in_sum(a: "Expr", b: "Expr", S: "Indices") -> Iterator[Rewrite]:
     """a * sum_S b  ->  sum_S a * b
-    when: no index of S is free in a, and a spans an index that the sum lacks, so that a chain of
-    products may be grouped anew. float: rounding changes.
+    when: no index of S is free in a; a is finite (inf times each b differs from inf times their
+    sum); a spans an index that the sum lacks, so that a chain of products may be grouped anew.
+    float: rounding changes.
     """
     yield rewrite(a * sum_(S, b), sum_(S, a * b)).when(
-        disjoint(S, Free(a)), nonempty(Free(a).without(Free(b))), dtype_in(a, *RING)
+        disjoint(S, Free(a)),
+        nonempty(Free(a).without(Free(b))),
+        dtype_in(a, *RING),
+        *finite(a),
     )
 
 
@@ -168,10 +173,11 @@ def shift_out_of_max(a: "Expr", b: "Expr", S: "Indices") -> Iterator[Rewrite]:
 @rule("algebra")
 def cancel_shift(a: "Expr", b: "Expr", c: "Expr") -> Iterator[Rewrite]:
     """(a + b) - (a + c)  ->  b - c
-    when: a spans fewer indices than the whole, so that work is saved. float: rounding changes.
+    when: a is finite (a mask of -inf must leave its NaN); a spans fewer indices than the whole, so
+    that work is saved. float: rounding changes.
     """
     yield rewrite((a + b) - (a + c), b - c).when(
-        differ(Free(a), Free(a) | Free(b) | Free(c)), dtype_in(a, *WIDE_FLOATS)
+        differ(Free(a), Free(a) | Free(b) | Free(c)), dtype_in(a, *WIDE_FLOATS), *finite(a)
     )
 
 

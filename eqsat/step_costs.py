@@ -1,0 +1,161 @@
+"""The predicted time of a program before and after each step of a trace."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from eqsat.algebra import Facts, Read, Term, post_order
+from eqsat.extract import Extractor
+from eqsat.form import Form, Stored, form
+from eqsat.menu import chunks
+from eqsat.price import Price, Pricer
+from eqsat.region import Region
+from eqsat.replay import whole_read
+from eqsat.saturate import as_written
+from eqsat.schedule import Choice, price_choices
+from eqsat.trace import Trace, states
+
+Pair = tuple[float | None, float | None]
+
+
+@dataclass
+class ProgramCosts:
+    """Costs of a segment's terms, as kernels.
+
+    Before the first cut: cut into kernels as well as the model can. For a cut: with the cuts that
+    were made so far and no others.
+    """
+
+    outputs: Sequence[tuple[str, tuple[str, ...]]]
+    facts: Facts
+    pricer: Pricer
+    order: Mapping[Term, tuple[str, ...]]
+    _kernels: dict[Stored, float] = field(default_factory=dict)
+    _free: dict[Term, float] = field(default_factory=dict)
+
+    def pairs(self, trace: Trace) -> tuple[Pair, ...]:
+        """Seconds before and after each step."""
+        found: list[Pair] = []
+        whole = states(trace)
+        cut = False
+        for i, step in enumerate(trace.steps):
+            cut |= step.kind == "cut"
+            cost = (lambda term: self._cut(term, trace.stored)) if cut else self.freely
+            found.append((cost(whole[i]), cost(whole[i + 1])))
+        return tuple(found)
+
+    def freely(self, program: Term) -> float:
+        """Seconds of a whole term under the cuts that suit it best."""
+        if program not in self._free:
+            graph = as_written(program.children, self.facts.universe)
+            order = {graph.class_of[t]: n for t, n in self.order.items() if t in graph.class_of}
+            outputs = [
+                (graph.class_of[term], buffer, names)
+                for term, (buffer, names) in zip(program.children, self.outputs, strict=True)
+            ]
+            self._free[program] = Extractor(graph, self.pricer, order).run(outputs).seconds
+        return self._free[program]
+
+    def _cut(self, program: Term, stored: Sequence[Stored]) -> float:
+        by_buffer = {one.buffer: one for one in stored}
+        needed = {
+            buffer: replace(by_buffer[buffer], term=term)
+            for term, (buffer, _) in zip(program.children, self.outputs, strict=True)
+        }
+        stack = [one.term for one in needed.values()]
+        while stack:
+            for term in post_order([stack.pop()]):
+                read = term.args[0] if term.args else None
+                if isinstance(read, Read) and read.buffer in by_buffer:
+                    one = by_buffer[read.buffer]
+                    if one.buffer not in needed:
+                        needed[one.buffer] = one
+                        stack.append(one.term)
+        return sum(map(self._kernel, needed.values()))
+
+    def _kernel(self, one: Stored) -> float:
+        if one not in self._kernels:
+            self._kernels[one] = _seconds((one,), self.facts, self.pricer)
+        return self._kernels[one]
+
+
+def _seconds(stored: Sequence[Stored], facts: Facts, pricer: Pricer) -> float:
+    """Seconds of one kernel under the best tiles of the menu."""
+    made = form(stored, facts)
+    return float(pricer.price(made, chunks(made)).seconds.min())
+
+
+class KernelCosts:
+    """Costs of one kernel's terms: while it is fused, with what is not yet fused in kernels of its
+    own, under the best tiles; then under its schedule, what is unsettled lying whole in one tile.
+    """
+
+    def __init__(self, region: Region, pricer: Pricer) -> None:
+        self.region, self.pricer = region, pricer
+        self.facts = region.made.facts
+        self.values = {n: self._value(n) for n in region.start.bodies}
+        self._own: dict[int, float] = {}
+
+    def pairs(self, trace: Trace) -> tuple[Pair, ...]:
+        """Seconds before and after each step."""
+        whole = states(trace)
+        found: list[Pair] = []
+        for i in range(len(trace.steps)):
+            scheduled = bool(whole[i + 1].children[1].children)
+            cost = self._scheduled if scheduled else self._fused
+            found.append((cost(whole[i]), cost(whole[i + 1])))
+        return tuple(found)
+
+    def _value(self, number: int) -> Stored:
+        universe = self.facts.universe
+        meaning = self.region.start.meanings[number]
+        names = universe.members(self.facts.free(meaning))
+        return Stored(f"t{number}", meaning, names, self.facts.dtype(meaning))
+
+    def _loaded(self, term: Term, done: dict[Term, Term]) -> Term:
+        """The term with values read from memory."""
+        for sub in post_order([term]):
+            if sub.op == "value":
+                one = self.values[sub.args[0]]  # type: ignore[index]
+                done[sub] = whole_read(one, self.facts.universe)
+            elif sub not in done:
+                args = (done[a] if isinstance(a, Term) else a for a in sub.args)
+                done[sub] = Term(sub.op, *args)
+        return done[term]
+
+    def _fused(self, kernel: Term) -> float:
+        parts = self.region.parts(self._loaded(kernel.children[0], {}))
+        made = zip(self.region.made.stored, parts, strict=True)
+        stored = [replace(one, term=part) for one, part in made]
+        needed: set[int] = set()
+        stack = [kernel.children[0]]
+        while stack:
+            for sub in post_order([stack.pop()]):
+                if sub.op == "value" and sub.args[0] not in needed:
+                    needed.add(sub.args[0])  # type: ignore[arg-type]
+                    stack.append(self.region.start.bodies[sub.args[0]])  # type: ignore[index]
+        own = _seconds(stored, self.facts, self.pricer)
+        return own + sum(map(self._unfused, sorted(needed)))
+
+    def _unfused(self, number: int) -> float:
+        if number not in self._own:
+            body = self._loaded(self.region.start.bodies[number], {})
+            one = replace(self.values[number], term=body)
+            self._own[number] = _seconds((one,), self.facts, self.pricer)
+        return self._own[number]
+
+    def _scheduled(self, kernel: Term) -> float | None:
+        made, choice = self.region.partial(kernel)
+        if choice.threads == 1 and self.region.menus.threads:
+            choice = replace(choice, threads=max(self.region.menus.threads))
+        return float(self.price(made, choice).seconds[0])
+
+    def price(self, made: Form, choice: Choice) -> Price:
+        """The price of a fused kernel under a schedule."""
+        return price_choices(made, [choice], self.pricer)
+
+    def parts(self, kernel: Term) -> dict[str, float]:
+        """What the predicted time of a whole kernel is made of."""
+        price = self.price(*self.region.shaped(kernel))
+        found = {name: float(value[0]) for name, value in price.parts.items()}
+        return {name: value for name, value in found.items() if math.isfinite(value) and value > 0}
