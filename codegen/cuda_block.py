@@ -134,9 +134,7 @@ class Block:
         origin = {i: f"tile_{self.names.of(i)}" for i in self.axes}
         origin.update({i: "0" for i, axis in self.axes.items() if axis.count <= 1})
         self.frame = Frame(distribution, origin)
-        self.matrix_steps = {
-            i: m.operation.k for m in placement.matrices.values() for i in m.contract.over
-        }
+        self.matrix_steps = placement.matrix_steps
         self.tiles: dict[str, Tile] = {}  # values that are read from shared memory
         self.shared_bytes = 0
         self.shared_peak = 0

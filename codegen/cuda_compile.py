@@ -153,8 +153,9 @@ def _library() -> ctypes.CDLL:
         except OSError:
             continue
     raise UnsupportedError(
-        f"CUDA kernels need the NVRTC library; none was found (tried: {', '.join(tried) or 'none'}). "
-        f"Install it with: pip install 'eqsat[cuda13]' (or 'eqsat[nvrtc]' to compile without a GPU)."
+        f"CUDA kernels need the NVRTC library; none was found (tried: "
+        f"{', '.join(tried) or 'none'}). Install it with: pip install 'eqsat[cuda13]' (or "
+        f"'eqsat[nvrtc]' to compile without a GPU)."
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from eqsat.codegen.cuda_access import VECTOR_BYTES, unit_stride, vector_width
-from eqsat.codegen.cuda_operations import COLUMNS, ROWS
+from eqsat.codegen.cuda_operations import COLUMNS
 from eqsat.codegen.cuda_placement import (
     REGISTERS,
     Matrix,
@@ -238,7 +238,7 @@ class _Choice:
         return min(width, VECTOR_BYTES)
 
     def block_limits(self) -> dict[str, int]:
-        """Threads along the contiguous index of a scalar product, so that registers form a square."""
+        """Threads along the contiguous index of a scalar product: registers form a square."""
         limits: dict[str, int] = {}
         for name in self.placement.serial:
             indices = sorted(self.placement.indices[name], key=lambda i: -self.votes[i])
@@ -274,7 +274,7 @@ class _Choice:
         rows: warps x blocks x 2 x 8 lanes; columns: warps x blocks x 4 lanes x 2. Of several
         rows, the innermost takes its part of the 16 first.
         """
-        steps = {i: m.operation.k for m in matrices for i in m.contract.over}
+        steps = self.placement.matrix_steps
 
         def covered(index: str) -> int:
             """Points, rounded up where a later operation sums over them."""

@@ -32,32 +32,27 @@ class Side:
 
 def multiply(block: Block, matrix: Matrix, result: str) -> None:
     """Add the product to the registers `result`, laid out over the contraction's indices."""
-    k = _summed(block, matrix)
+    _check_loops(block, matrix)
+    k = matrix.k
     left = _side(block, matrix, matrix.left, matrix.rows, k)
     right = _side(block, matrix, matrix.right, matrix.columns, k)
     block.before_reading([matrix.left, matrix.right])
     taken = {*matrix.rows, *matrix.columns, k}
     others = [i for i in (*matrix.contract.indices, *matrix.contract.over) if i not in taken]
     with block.points(others) as point, block.out.block():
-        _Product(block, matrix, k, left, right, point).emit(result)
+        _Product(block, matrix, left, right, point).emit(result)
 
 
-def _summed(block: Block, matrix: Matrix) -> str:
-    """The index that runs inside the instruction; others that are summed are loops around it."""
+def _check_loops(block: Block, matrix: Matrix) -> None:
+    """The summed indices around the instruction must be loops of each thread."""
     c = matrix.contract
-    if not c.over:
-        raise UnsupportedError(
-            f"contraction {c.name} of kernel {block.kernel.name} by {c.operation} sums over "
-            f"nothing. Leave the operation empty."
-        )
-    k = max(c.over, key=lambda i: min(block.axes[i].tile, block.axes[i].extent))
-    spread = [i for i in c.over if i != k and block.distribution.spread([i])]
+    spread = [i for i in c.over if i != matrix.k and block.distribution.spread([i])]
     if spread:
         raise UnsupportedError(
-            f"contraction {c.name} of kernel {block.kernel.name} by {c.operation} sums over {k} and "
-            f"{', '.join(spread)}, which other values spread over threads. Give it the tile 1."
+            f"contraction {c.name} of kernel {block.kernel.name} by {c.operation} sums over "
+            f"{matrix.k} and {', '.join(spread)}, which other values spread over threads. "
+            f"Give all but one the tile 1, or leave the operation empty."
         )
-    return k
 
 
 def _side(block: Block, matrix: Matrix, name: str, free: tuple[str, ...], k: str) -> Side:
@@ -78,14 +73,13 @@ class _Product:
 
     block: Block
     matrix: Matrix
-    k: str
     left: Side
     right: Side
     point: Point
 
     def emit(self, result: str) -> None:
         block, operation = self.block, self.matrix.operation
-        steps = -(-block.distribution.padded(self.k) // operation.k)
+        steps = -(-block.distribution.padded(self.matrix.k) // operation.k)
         block.out.line(f"const int lane = threadIdx.x % {WARP};")
         for i in (*self.matrix.rows, *self.matrix.columns):
             factors = block.distribution.weighted(i, "thread")
@@ -133,8 +127,8 @@ class _Product:
 
     def offset(self, side: Side, free: Mapping[str, str], along: str) -> str:
         """The place in a factor's tile of coordinates within the tile."""
-        at = {**self.point.at, **free, self.k: along}
-        origin = {**self.point.origin, self.k: "0", **dict.fromkeys(free, "0")}
+        at = {**self.point.at, **free, self.matrix.k: along}
+        origin = {**self.point.origin, self.matrix.k: "0", **dict.fromkeys(free, "0")}
         assert side.tile is not None
         return side.tile.offset(Point(at, self.point.register, origin))
 
@@ -193,10 +187,10 @@ class _Product:
         transposed = inner == side.free[-1] and parts[inner].count >= 8 and unit == 8
         if count not in (1, 2, 4) or not aligned or tile.extents[inner] < unit:
             return False
-        if self.k not in tile.order or (inner != self.k and not transposed):
+        if self.matrix.k not in tile.order or (inner != self.matrix.k and not transposed):
             return False
         number = f"lane / 8 % {count}" if count < 4 else "lane / 8"
-        row = "0" if inner != self.k else "lane % 8"
+        row = "0" if inner != self.matrix.k else "lane % 8"
         if side is self.left:
             half, block = f"{number} / 2", "block"
             row = f"{number} % 2 * 8 + {row}"
@@ -206,11 +200,11 @@ class _Product:
                 f"(block + {number} / {operation.halves})",
             )
         along = f"(step * {operation.k} + {half} * {unit})"
-        if inner != self.k:
+        if inner != self.matrix.k:
             along = f"(step * {operation.k} + {half} * 8 + lane % 8)"
         place = self.offset(side, self.places(side.free, block, row), along)
         target = "left[block]" if side is self.left else "right[block]"
-        function = load_matrix_name(count, inner != self.k)
+        function = load_matrix_name(count, inner != self.matrix.k)
         self.block.out.line(f"{function}({target}, {tile.pointer} + {place});")
         return True
 
@@ -247,9 +241,12 @@ class _Product:
     def own(self, row: str, number: str) -> Point:
         """This thread's point of the left factor: one of its rows of a block, a register of k."""
         rows = self.numbers(self.matrix.rows, "block", row)
-        registers = {**self.point.register, **rows, self.k: number}
-        offset = self.block.register_offset(self.block.distribution, self.k, f"({number})")
-        at = {**self.point.at, self.k: f"({self.block.index('base', self.k)} + {offset})"}
+        registers = {**self.point.register, **rows, self.matrix.k: number}
+        offset = self.block.register_offset(self.block.distribution, self.matrix.k, f"({number})")
+        at = {
+            **self.point.at,
+            self.matrix.k: f"({self.block.index('base', self.matrix.k)} + {offset})",
+        }
         return Point(at, registers, self.point.origin)
 
     def round(self, fragment: str, count: int) -> None:

@@ -121,7 +121,7 @@ def find_shape(name: str, extents: Iterable[int], operand: DType, result: DType)
         if (ROWS, COLUMNS, row.k) == shape and (row.operand, row.result) == (operand, result):
             return row
     raise UnsupportedError(
-        f"the native implementation of {name} computes {' x '.join(map(str, shape))} of {operand} to "
-        f"{result}; the CUDA target has fragments for 16 x 8 x k of the shapes of mma.sync only. "
-        f"Give the operation such extents."
+        f"the native implementation of {name} computes {' x '.join(map(str, shape))} of {operand} "
+        f"to {result}; the CUDA target has fragments for the 16 x 8 x k of mma.sync only. Give the "
+        f"operation such extents."
     )

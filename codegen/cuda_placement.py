@@ -32,13 +32,15 @@ class Matrix:
     """A contraction by a matrix operation, its factors in the order of the instruction.
 
     `rows` are the tiled indices of the left factor and the result, outermost first; `columns`
-    those of the right factor and the result.
+    those of the right factor and the result; `k` runs inside the instruction, other summed
+    indices are loops around it.
     """
 
     contract: Contract
     operation: MatrixOperation
     rows: tuple[str, ...]
     columns: tuple[str, ...]
+    k: str
     left: str
     right: str
     function: str
@@ -60,6 +62,14 @@ class Placement:
     users: Mapping[str, tuple[str, ...]]
     serial: frozenset[str]
     matrices: Mapping[str, Matrix]
+
+    @property
+    def matrix_steps(self) -> dict[str, int]:
+        """For each index that runs inside an instruction, the multiple to which it is padded."""
+        steps: dict[str, int] = {}
+        for m in self.matrices.values():
+            steps[m.k] = max(m.operation.k, steps.get(m.k, 1))
+        return steps
 
 
 def unique_names(kernel: Kernel) -> Kernel:
@@ -175,8 +185,20 @@ def _matrices(
             invocation = (spec.invocation_name or c.operation) if spec else c.operation
             operation = find(invocation, dtypes[left], c.dtype)
         function = c.operation if native else operation.function
-        result[c.name] = Matrix(c, operation, rows, columns, left, right, function)
+        result[c.name] = Matrix(
+            c, operation, rows, columns, _summed(kernel, c), left, right, function
+        )
     return result
+
+
+def _summed(kernel: Kernel, c: Contract) -> str:
+    axes = kernel.axes()
+    if not c.over:
+        raise UnsupportedError(
+            f"contraction {c.name} of kernel {kernel.name} by {c.operation} sums over nothing. "
+            f"Leave the operation empty."
+        )
+    return max(c.over, key=lambda i: min(axes[i].tile, axes[i].extent))
 
 
 Group = tuple[str, ...]

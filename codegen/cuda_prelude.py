@@ -154,7 +154,7 @@ template <>
 }}""",
     "integer_power": f"""
 {_EACH} integer_power(T base, T exponent) {{
-    if (exponent < 0) return base == 1 ? T(1) : base == T(-1) ? (exponent & 1 ? T(-1) : T(1)) : T(0);
+    if (exponent < 0) return base == T(-1) ? (exponent & 1 ? T(-1) : T(1)) : T(base == 1);
     T result = 1;
     for (; exponent; exponent = T(exponent >> 1)) {{
         if (exponent & 1) result = wrapping_multiply(result, base);
@@ -365,10 +365,11 @@ def _load_matrix(count: int, trans: bool) -> str:
     outputs = ", ".join(f"%{i}" for i in range(count))
     operands = ", ".join(f'"=r"(fragment[{i}])' for i in range(count))
     modifier = ".trans" if trans else ""
+    instruction = f"ldmatrix.sync.aligned.m8n8.x{count}{modifier}.shared.b16"
     return f"""
 {_DEVICE} void {name}(unsigned* fragment, const void* row) {{
     const unsigned from = unsigned(__cvta_generic_to_shared(row));
-    asm volatile("ldmatrix.sync.aligned.m8n8.x{count}{modifier}.shared.b16 {{{outputs}}}, [%{count}];"
+    asm volatile("{instruction} {{{outputs}}}, [%{count}];"
                  : {operands}
                  : "r"(from)
                  : "memory");

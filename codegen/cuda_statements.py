@@ -61,9 +61,9 @@ class Statements:
 
     def emit(self) -> None:
         for s in self.phase.body:
-            if isinstance(s, Load) and self.block.placement.where[s.name] == SHARED:
-                if s.name in self.ring or not s.access.coordinates:
-                    self.load_tile(s)
+            shared = self.block.placement.where[s.name] == SHARED
+            if isinstance(s, Load) and shared and not s.access.coordinates:
+                self.load_tile(s)
         for s in self.phase.body:
             self.statement(s)
         self.flush()

@@ -134,10 +134,9 @@ def _copy_vector(
     pack = f"Pack<{kind}, {width}>"
     out.line(f"{pack} pack = {{}};")
     if load.fill:
+        fill = _memory_literal(tile.dtype, load.fill)
         out.line(f"if ({' && '.join(valid) or 'true'})")
-        with out.block():
-            out.line(f"for (int e = 0; e < {width}; ++e)")
-            out.line(f"    pack.item[e] = {_memory_literal(tile.dtype, load.fill)};")
+        out.line(f"    for (int e = 0; e < {width}; ++e) pack.item[e] = {fill};")
     read = f"pack = *reinterpret_cast<const {pack}*>({source} + {address});"
     out.line(read if condition == "true" else f"if ({condition}) {read}")
     out.line(f"*reinterpret_cast<{pack}*>({place}) = pack;")

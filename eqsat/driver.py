@@ -19,6 +19,7 @@ from eqsat.graph.evaluate import input_nodes, topological
 from eqsat.graph.tensor import Tensor
 from eqsat.kernel import Buffer
 from eqsat.kernel_json import decode, encode
+from eqsat.planned import Planned
 from eqsat.program import Argument, Launch, Parts, Program, Report, flatten
 from eqsat.rule import Rule, collect
 from eqsat.rules import algebra, kernels
@@ -61,14 +62,54 @@ def compile(
     every kernel must have. Raises the errors of eqsat.errors.
     """
     started = time.perf_counter()
-    settings = Settings.from_environment()
     unit = _spec(spec)
     if unit.target not in TARGETS:
         raise UnsupportedError(
             f"spec {unit.name} is for target {unit.target!r}; this installation runs "
             f"{', '.join(sorted(TARGETS))}."
         )
-    target = TARGETS[unit.target]
+    store = cache or Cache.open()
+    planned = plan(
+        outputs,
+        unit,
+        inputs=inputs,
+        rules=rules,
+        limits=limits,
+        cache=store,
+        candidates=candidates,
+        grid_dim=grid_dim,
+        block_dim=block_dim,
+    )
+    backend = TARGETS[unit.target].backend(unit, store.numba_dir)
+    parts = planned.parts
+    if tune:
+        parts = replace(parts, launches=fastest(parts.launches, backend, store))
+    program = Program(parts, backend, outputs, planned.report, planned.explain)
+    seconds = time.perf_counter() - started
+    object.__setattr__(planned.report, "compile_seconds", seconds)
+    return program
+
+
+def plan(
+    outputs: Any,
+    spec: ParallelProcessingUnit | str | None = None,
+    *,
+    inputs: Sequence[Tensor] | None = None,
+    rules: Sequence[Rule] | None = None,
+    limits: Limits | None = None,
+    cache: Cache | None = None,
+    candidates: int = 1,
+    grid_dim: int | None = None,
+    block_dim: int | None = None,
+) -> Planned:
+    """The kernels of a program, not yet built: needs no device. Arguments are those of `compile`.
+
+    A spec whose target this installation cannot emit for is planned without matrix operations.
+    """
+    started = time.perf_counter()
+    settings = Settings.from_environment()
+    unit = _spec(spec)
+    operations = TARGETS[unit.target].operations if unit.target in TARGETS else frozenset[str]()
     tensors = flatten(outputs)
     for tensor in tensors:
         if not isinstance(tensor, Tensor):
@@ -80,13 +121,12 @@ def compile(
         memory_bytes=settings.search_memory_mb << 20,
     )
     own_rules = tuple(rules) if rules is not None else default_rules()
-    own_rules += kernels.substitutions(unit, target.operations)
-    store = cache or Cache.open()
+    own_rules += kernels.substitutions(unit, operations)
     with SearchWorker(bounds.memory_bytes) as worker:
         search = Search(
             own_rules,
             unit,
-            target.operations,
+            operations,
             worker,
             bounds,
             candidates=candidates,
@@ -94,17 +134,11 @@ def compile(
             block_dim=block_dim,
         )
         segments = partition([t for t in dict.fromkeys(folded) if t.size])
-        solutions = _solve_all(segments, search, store)
+        solutions = _solve_all(segments, search, cache or Cache.open())
     arguments = _arguments(tensors, inputs)
     parts = _assemble(folded, arguments, segments, solutions, unit)
-    found = time.perf_counter() - started
-    backend = target.backend(unit, store.numba_dir)
-    report = _report(tensors, segments, solutions, found)
-    if tune:
-        parts = replace(parts, launches=fastest(parts.launches, backend, store))
-    program = Program(parts, backend, outputs, report)
-    object.__setattr__(report, "compile_seconds", time.perf_counter() - started)
-    return program
+    report = _report(tensors, segments, solutions, time.perf_counter() - started)
+    return Planned(parts, report, outputs, tuple(segments), tuple(solutions), search)
 
 
 def _spec(spec: ParallelProcessingUnit | str | None) -> ParallelProcessingUnit:

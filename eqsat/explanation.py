@@ -1,5 +1,6 @@
 """What explaining a program gives: for each segment its trace, for each kernel its own; as JSON."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -13,14 +14,14 @@ from eqsat.kernel_json import decode, encode
 from eqsat.trace import Step, Trace
 
 FORMAT = "eqsat-trace-1"
-Costs = tuple[float | None, ...]
+Costs = tuple[tuple[float | None, float | None], ...]
 
 
 @dataclass(frozen=True)
 class KernelRecord:
     """A kernel: the values that it stores, its trace, its code, and its predicted seconds by part.
 
-    `costs`: predicted seconds before the first step of the trace and after each; None unknown.
+    `costs`: predicted seconds before and after each step; infinite where the spec has no room.
     """
 
     stored: tuple[Stored, ...]
@@ -41,7 +42,7 @@ class SegmentRecord:
 
     places: tuple[int, ...]
     names: tuple[tuple[str, int], ...]
-    buffers: tuple[tuple[str, str], ...]
+    buffers: tuple[tuple[str, str, tuple[int, ...]], ...]
     outputs: tuple[tuple[str, ...], ...]
     trace: Trace
     costs: Costs
@@ -129,17 +130,33 @@ def _segment_json(segment: SegmentRecord, terms: _Terms) -> dict[str, Any]:
         "names": segment.names,
         "buffers": segment.buffers,
         "outputs": segment.outputs,
-        "costs": segment.costs,
+        "costs": _costs_json(segment.costs),
         "trace": _trace_json(segment.trace, terms),
         "kernels": [_kernel_json(kernel, terms) for kernel in segment.kernels],
     }
+
+
+def _costs_json(costs: Costs) -> list[list[float | str | None]]:
+    return [[encode_seconds(c) for c in pair] for pair in costs]
+
+
+def encode_seconds(seconds: float | None) -> float | str | None:
+    """Strict JSON has no infinity."""
+    return "does not fit" if seconds is not None and math.isinf(seconds) else seconds
+
+
+def _costs(value: Any) -> Costs:
+    return tuple(
+        tuple(None if c is None else math.inf if c == "does not fit" else float(c) for c in pair)
+        for pair in value
+    )  # type: ignore[return-value]
 
 
 def _kernel_json(record: KernelRecord, terms: _Terms) -> dict[str, Any]:
     return {
         "stored": [_stored_json(one, terms) for one in record.stored],
         "trace": _trace_json(record.trace, terms),
-        "costs": record.costs,
+        "costs": _costs_json(record.costs),
         "kernel": encode(record.kernel),
         "seconds": record.seconds,
         "bottleneck": record.bottleneck,
@@ -214,7 +231,7 @@ def _segment(value: Mapping[str, Any], terms: Sequence[Term]) -> SegmentRecord:
         buffers=_tuples(value["buffers"]),
         outputs=_tuples(value["outputs"]),
         trace=_trace(value["trace"], terms),
-        costs=_tuples(value["costs"]),
+        costs=_costs(value["costs"]),
         kernels=tuple(_kernel(kernel, terms) for kernel in value["kernels"]),
     )
 
@@ -223,7 +240,7 @@ def _kernel(value: Mapping[str, Any], terms: Sequence[Term]) -> KernelRecord:
     return KernelRecord(
         stored=tuple(_stored(one, terms) for one in value["stored"]),
         trace=_trace(value["trace"], terms),
-        costs=_tuples(value["costs"]),
+        costs=_costs(value["costs"]),
         kernel=decode(value["kernel"]),
         seconds=float(value["seconds"]),
         bottleneck=str(value["bottleneck"]),

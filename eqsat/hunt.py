@@ -18,11 +18,11 @@ from eqsat.egglog_witness import (
 )
 from eqsat.form import Stored
 from eqsat.graph.index import row_major
-from eqsat.matching import Setting, results
+from eqsat.matching import Setting, bindings, build, failed, results
 from eqsat.proof import Closure, Equation, Move, Unrolling, shortest
 from eqsat.region import Region, prefixes
 from eqsat.renaming import read_renaming, same_when_pushed
-from eqsat.rule import Rewrite, Rule
+from eqsat.rule import Rewrite, Rule, variables_of
 from eqsat.saturate import SearchWorker
 from eqsat.trace import Position, Step, Trace, stamped
 
@@ -105,8 +105,60 @@ def equations(
         _equation(rows_of[number], made[left], made[right])
         for number, left, right, *_ in answer["rows"].get("rw", ())
     ]
-    sound = [e for e in dict.fromkeys(found) if _holds(e, rows_of, hunt.setting)]
-    return [*known, *sound], ""
+    rewrites = {(rule.name, variant): one for rule, variant, one in rows_of}
+    return _sound(dict.fromkeys(found), known, rewrites, hunt.setting), ""
+
+
+Rewrites = Mapping[tuple[str, int], Rewrite]
+
+
+def _sound(
+    found: Iterable[Equation],
+    known: Sequence[Equation],
+    rewrites: Rewrites,
+    setting: Setting,
+) -> list[Equation]:
+    """The equations that hold for these terms, and others in place of those that do not.
+
+    The search asks a guard of a class: it holds where one member shows it. Here the rule must hold
+    for its terms; where one of them does not meet a guard, an equal term may.
+    """
+    sound, doubtful = list(known), []
+    for equation in found:
+        label = equation.label
+        assert isinstance(label, _Label)
+        one = rewrites[label.rule, label.variant]
+        holds = equation.right in results(one, equation.left, setting)
+        (sound if holds else doubtful).append(equation)
+    if doubtful:
+        equal = Closure(sound, [side for e in doubtful for side in (e.left, e.right)]).members()
+        for equation in doubtful:
+            sound += _mended(equation, rewrites, setting, equal)
+    return sound
+
+
+def _mended(
+    equation: Equation, rewrites: Rewrites, setting: Setting, equal: Mapping[Term, list[Term]]
+) -> list[Equation]:
+    """The same rewrite over equal terms that meet its guards, if there are any."""
+    label = equation.label
+    assert isinstance(label, _Label)
+    one = rewrites[label.rule, label.variant]
+    for way in bindings(one, equation.left, setting):
+        for _ in one.conditions:
+            guard = failed(one, way, setting)
+            if guard is None:
+                left, right = (build(side, way, setting) for side in (one.left, one.right))
+                assert isinstance(left, Term) and isinstance(right, Term)
+                return [Equation(left, right, label, equation.weight)]
+            names = {v.name for part in guard.args for v in variables_of(part) if v.sort == "Expr"}
+            others = [
+                {**way, name: member}
+                for name in sorted(names)
+                for member in equal.get(way[name], ())  # type: ignore[call-overload]
+            ]
+            way = next((w for w in others if failed(one, w, setting) is not guard), way)
+    return []
 
 
 def _masks(terms: Iterable[Term]) -> list[int]:
@@ -138,16 +190,6 @@ def _schedules(groups: Sequence[str], rounds: int) -> list[str]:
 def _equation(row: tuple[Rule, int, Rewrite], left: Term, right: Term) -> Equation:
     rule, variant, _ = row
     return Equation(left, right, _Label("rule", rule.name, variant), WEIGHTS.get(rule.name, 1))
-
-
-def _holds(equation: Equation, rows: Sequence[tuple[Rule, int, Rewrite]], setting: Setting) -> bool:
-    """Whether the rule makes the right term of the left one, its guards asked of these terms."""
-    label = equation.label
-    assert isinstance(label, _Label)
-    for rule, variant, one in rows:
-        if (rule.name, variant) == (label.rule, label.variant):
-            return equation.right in results(one, equation.left, setting)
-    return False
 
 
 def as_step(move: Move) -> Step:

@@ -123,7 +123,11 @@ def _block_sizes(form: Form, name: str) -> list[int]:
     else:
         offered = [1, 4, 16, 2, 8, 32]
     kept = [size for size in offered if size < extent]
-    return [*kept, extent] if extent <= max(offered) else kept
+    if extent > max(offered):
+        return kept
+    return (
+        list(dict.fromkeys([*kept[:1], extent, 1, *kept[1:]])) if extent <= 64 else [*kept, extent]
+    )
 
 
 def _thin(tiles: dict[str, list[int]], most: int) -> None:

@@ -19,6 +19,7 @@ Array = NDArray[np.float64]
 REDUCING_OP = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 FREE_OPS = frozenset({"read", "literal", "gather"})
 INFEASIBLE = np.inf
+STREAMED = 32  # points of a reduced name that a tile is taken to hold before it is scheduled
 
 
 @dataclass
@@ -105,7 +106,8 @@ class Pricer:
                 if operation.invocation_name in self.operations
                 or self.spec.target in operation.native_implementation
             ]
-        return self._contractions[a, output]
+        matrix = found.rows and found.columns
+        return [o for o in self._contractions[a, output] if matrix or not any(o.extents.values())]
 
     def price(
         self, form: Form, tiles: Mapping[str, Array], blocking: Blocking | None = None
@@ -143,7 +145,9 @@ class _Pricing:
             self.shape = np.ones_like(blocking.threads)
         else:
             self.shape = np.ones(1) if not tiles else np.ones_like(next(iter(tiles.values())))
-        self.chunks = blocking.chunks if blocking is not None else {}
+        self.chunks: Mapping[str, Array] = blocking.chunks if blocking is not None else {}
+        if blocking is None and pricer.overlap:  # threads share a tile: what is reduced is streamed
+            self.chunks = {n: self.shape * min(form.extents[n], STREAMED) for n in form.reduced}
         self.shared = np.zeros_like(self.shape)
         universe = form.facts.universe
         self.bit = {name: universe.mask([name]) for name in form.grid}
@@ -313,13 +317,14 @@ class _Pricing:
 
     def _stage_operands(self, found: Contraction) -> None:
         """Shared memory that operands take, or the repeated reads where nothing is staged."""
-        if self.blocking is None or not self.pricer.overlap:
+        if not self.pricer.overlap:
             return
+        stages = self.shape if self.blocking is None else self.blocking.stages
         for side in (found.left, found.right):
             facts = self.form.facts
             mask, itemsize = facts.free(side), facts.dtype(side).itemsize
-            if self.blocking.staged:
-                held = self.tile_points(mask) * itemsize * self.blocking.stages
+            if self.blocking is None or self.blocking.staged:
+                held = self.tile_points(mask) * itemsize * stages
                 self.shared = self.shared + held
             else:
                 again = self.points(mask) * self.times(mask) * itemsize
@@ -425,19 +430,18 @@ class _Pricing:
     def _refuse_oversized(self) -> None:
         """Tile values live in registers, staged operands in shared memory; both have limits."""
         registers = self.spec.memory("registers")
-        if self.blocking is None:
-            self.refused["registers"] = self.scratch > registers.size_bytes / 2
-            return
+        most = self.spec.members(self.spec.tile_group, "thread") / 2
+        threads = self.shape * most if self.blocking is None else self.blocking.threads
         largest = self.shape * 0
         for term in self.form.terms:
             if term.op not in {"literal", "position"} and term not in self._absorbed:
                 size = self.tile_points(self.form.facts.free(term))
                 largest = np.maximum(largest, size * self.form.facts.dtype(term).compute.itemsize)
-        if self.blocking.staged:
+        if self.blocking is None or self.blocking.staged:
             self.refused["shared"] = self.shared > self.spec.memory("shared").limit_per_group_bytes
         each = registers.limit_per_group_bytes * 0.6
         held = self.scratch + 2 * largest
-        self.refused["registers"] = held > each * self.blocking.threads
+        self.refused["registers"] = held > each * threads
 
     def _busy(self, tiles: Array) -> Array:
         """The part of the device's arithmetic that the threads in flight keep busy."""

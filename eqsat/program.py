@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from eqsat.errors import ArgumentError
+from eqsat.explanation import Explanation
 from eqsat.graph.dtypes import DType
 from eqsat.kernel import Buffer, Kernel, show
+from eqsat.render import render
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,9 @@ class Backend(Protocol):
         ...
 
 
+Explainer = Callable[[str, Sequence[Launch]], Explanation]
+
+
 class Program:
     """A compiled program. Call it with arrays by position or name; see `arguments`.
 
@@ -129,9 +134,17 @@ class Program:
     not C-contiguous are copied first. Raises ArgumentError for arrays that do not match.
     """
 
-    def __init__(self, parts: Parts, backend: Backend, structure: Any, report: Report) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        backend: Backend,
+        structure: Any,
+        report: Report,
+        explainer: Explainer,
+    ) -> None:
         self.parts = parts
         self.report = report
+        self._explainer = explainer
         self._backend = backend
         self._structure = structure
         self._run = backend.prepare(parts.launches)
@@ -169,6 +182,14 @@ class Program:
     def _each(self, show_one: Callable[[Kernel], str]) -> str:
         distinct = {kernel.fingerprint: kernel for kernel in self.kernels}
         return "\n\n".join(show_one(kernel) for kernel in distinct.values())
+
+    def explain(self, format: str = "text", title: str = "program") -> str:
+        """How the program as written became the program as run, as text, json or html.
+
+        Rewrite steps with rule, place and predicted cost, replayed by an independent checker; then
+        the kernels. Searches once more, which takes about as long as the first time.
+        """
+        return render(self._explainer(title, self.parts.launches), format)
 
     def describe(self) -> str:
         """The kernels as text, with predicted time and bottleneck."""

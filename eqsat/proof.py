@@ -57,6 +57,13 @@ class Closure:
         """Whether two of the terms were found equal."""
         return self._find(a) is self._find(b)
 
+    def members(self) -> dict[Term, list[Term]]:
+        """The terms equal to each, in order of first occurrence."""
+        classes: dict[Term, list[Term]] = {}
+        for term in self._terms:
+            classes.setdefault(self._find(term), []).append(term)
+        return {term: classes[self._find(term)] for term in self._terms}
+
     def _union(self, link: Link) -> bool:
         a, b = self._find(link.before), self._find(link.after)
         if a is b:

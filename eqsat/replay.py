@@ -5,10 +5,11 @@ must land on the program: from the source graph's terms to the stored values, fr
 unfused term to its code.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from eqsat.algebra import Facts, Read, Renaming, Term, Universe
-from eqsat.encode import encode
+from eqsat.encode import Encoding, encode
 from eqsat.errors import TraceError
 from eqsat.explanation import Explanation, KernelRecord, SegmentRecord
 from eqsat.form import Stored
@@ -19,7 +20,7 @@ from eqsat.region import Region
 from eqsat.renaming import same_when_pushed
 from eqsat.rule import Rewrite, Rule
 from eqsat.segments import Segment
-from eqsat.solve import ALGEBRA, finite_buffers, leaf_names
+from eqsat.solve import ALGEBRA, finite_buffers, leaf_names, segment_buffers
 from eqsat.specs import ParallelProcessingUnit
 from eqsat.trace import Step, Trace, digests, replace_at, term_at
 
@@ -171,35 +172,20 @@ def check(
 def _check_segment(
     record: SegmentRecord, segment: Segment, rules: Sequence[Rule], spec: ParallelProcessingUnit
 ) -> int:
+    name = record.trace.name
     leaves = leaf_names(segment)
     encoding = encode(segment.tensors, segment.stored, leaves)
     universe = _universe(record, encoding.universe)
-    setting = Setting(Facts(universe), finite_buffers(segment))
     stored = {one.buffer: one for one in record.trace.stored}
-    targets = []
-    for i, output in enumerate(encoding.outputs):
-        one = stored.get(f"y{i}")
-        names = tuple(name for dim in output.dims for name in dim)
-        if one is None or one.names != names or one.dtype != output.tensor.dtype:
-            raise TraceError(f"{record.trace.name} does not store output y{i} as the graph has it")
-        targets.append(one.term)
     source = Term("program", *(output.term for output in encoding.outputs))
+    target = _target(name, encoding, stored)
     algebra = [rule for rule in rules if rule.group in ALGEBRA]
-    replay(record.trace, source, Term("program", *targets), algebra, setting)
-    if record.trace.target is not Term("program", *targets):
-        raise TraceError(f"{record.trace.name} names another target than what is stored")
-    buffers = {
-        name: Buffer(name, tensor.shape, tensor.dtype, "input")
-        for name, tensor in leaves_of(leaves)
-    }
-    shapes = {f"y{i}": output.tensor.shape for i, output in enumerate(encoding.outputs)}
-    for one in stored.values():
-        shape = tuple(universe.extents[name] for name in one.names)
-        role = "output" if one.buffer in shapes else "temporary"
-        buffers[one.buffer] = Buffer(one.buffer, shapes.get(one.buffer, shape), one.dtype, role)
+    setting = Setting(Facts(universe), finite_buffers(segment))
+    replay(record.trace, source, target, algebra, setting)
     made = [one.buffer for kernel in record.kernels for one in kernel.stored]
     if sorted(made) != sorted(stored):
-        raise TraceError(f"{record.trace.name}: the kernels store {made}, not {list(stored)}")
+        raise TraceError(f"{name}: the kernels store {made}, and the trace {list(stored)}")
+    buffers = segment_buffers(encoding, stored.values())
     for kernel in record.kernels:
         for one in kernel.stored:
             _check_renamed(stored[one.buffer], one, universe)
@@ -207,9 +193,16 @@ def _check_segment(
     return len(record.trace.steps) + sum(len(k.trace.steps) for k in record.kernels)
 
 
-def leaves_of(leaves: dict) -> list:  # type: ignore[type-arg]
-    """(buffer, tensor) of each leaf."""
-    return [(name, tensor) for tensor, name in leaves.items()]
+def _target(name: str, encoding: Encoding, stored: Mapping[str, Stored]) -> Term:
+    """What the outputs' buffers hold, as the trace has it."""
+    terms = []
+    for i, output in enumerate(encoding.outputs):
+        one = stored.get(f"y{i}")
+        names = tuple(n for dim in output.dims for n in dim)
+        if one is None or one.names != names or one.dtype != output.tensor.dtype:
+            raise TraceError(f"{name} does not store output y{i} as the graph has it")
+        terms.append(one.term)
+    return Term("program", *terms)
 
 
 def _universe(record: SegmentRecord, own: Universe) -> Universe:
@@ -242,5 +235,5 @@ def _check_kernel(
     target = record.trace.target
     replay(record.trace, region.start.kernel, target, others, region.setting())
     made = region.kernel(record.kernel.name, target, buffers)
-    if made.fingerprint != record.kernel.fingerprint:
+    if made != replace(record.kernel, rules=()):
         raise TraceError(f"{name}: its last term is not the kernel that runs")

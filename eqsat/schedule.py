@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from eqsat.algebra import LEAVES, Facts, Read, Term, post_order, with_children
+from eqsat.algebra import LEAVES, Facts, Read, Term, post_order, rebuild, with_children
 from eqsat.coalesce import coalesce
 from eqsat.egglog_text import (
     SCHEDULE,
@@ -23,7 +23,7 @@ from eqsat.egglog_text import (
     signatures,
 )
 from eqsat.errors import SearchError, SpecError
-from eqsat.form import Form, Stored, form
+from eqsat.form import REDUCING, Form, Stored, form
 from eqsat.graph.index import row_major
 from eqsat.kernel import Buffer, Kernel
 from eqsat.lower import Schedule, lower
@@ -118,6 +118,15 @@ def schedule_region(
         bodies, _alike(_constrained(name, choices, made, search)), facts, pricer
     )
     if not ranked:
+        parts = _parted(name, stored, made, buffers)
+        if parts:
+            return [
+                predicted
+                for number, part in enumerate(parts)
+                for predicted in schedule_region(
+                    f"{name}_{number}", part, facts, pricer, buffers, search
+                )
+            ]
         raise SpecError(
             f"no schedule of {name} fits {search.spec.name}: each takes more of "
             f"{', '.join(sorted(refused))} than the spec allows. Use a spec with more, or split "
@@ -188,6 +197,34 @@ def _constrained(name: str, choices: list[Choice], made: Form, search: Search) -
                 f"tiles make grids of {', '.join(map(str, found))}."
             )
     return kept
+
+
+def _parted(
+    name: str, stored: tuple[Stored, ...], made: Form, buffers: dict[str, Buffer]
+) -> list[tuple[Stored, ...]]:
+    """Two regions in place of one that fits no schedule: the last inner reduction is stored.
+
+    Empty when there is no inner reduction.
+    """
+    roots = {one.term for one in stored}
+    inner = [t for t in made.terms if t.op in REDUCING and t not in roots]
+    if not inner:
+        return []
+    term = inner[-1]
+    facts = made.facts
+    names = facts.universe.members(facts.free(term))
+    buffer = f"t{name}"
+    extents = facts.universe.extents
+    shape = tuple(extents[n] for n in names)
+    buffers[buffer] = Buffer(buffer, shape, facts.dtype(term), "temporary")
+    first = Stored(buffer, term, names, facts.dtype(term))
+    read = Term("read", Read(buffer, first.dtype, row_major(names, extents)))
+
+    def change(sub: Term, children: tuple[Term, ...]) -> Term:
+        return read if sub is term else with_children(sub, children)
+
+    rest = tuple(replace(one, term=rebuild(one.term, change)) for one in stored)
+    return [(first,), rest]
 
 
 def _unfused(

@@ -1,11 +1,12 @@
 """One segment, from tensors to kernels: encode, saturate, cut, schedule, lower."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from eqsat.algebra import Facts, Renaming, Term
 from eqsat.encode import Encoding, encode
 from eqsat.extract import Extractor, Plan
+from eqsat.form import Stored
 from eqsat.graph.tensor import Tensor
 from eqsat.kernel import Buffer
 from eqsat.price import Pricer
@@ -93,7 +94,7 @@ def investigate(segment: Segment, search: Search) -> Findings:
     )
     extractor = Extractor(graph, pricer, _order(encoding, graph))
     plan = _cut(encoding, graph, extractor)
-    buffers = _buffers(encoding, plan)
+    buffers = segment_buffers(encoding, plan.separate)
     facts = Facts(encoding.universe)
     kernels: list[Predicted] = []
     for stored in plan.kernels:
@@ -133,16 +134,16 @@ def _cut(encoding: Encoding, graph: FrozenEGraph, extractor: Extractor) -> Plan:
     return extractor.run(outputs)
 
 
-def _buffers(encoding: Encoding, plan: Plan) -> dict[str, Buffer]:
+def segment_buffers(encoding: Encoding, stored: Iterable[Stored]) -> dict[str, Buffer]:
+    """The local buffers of a segment that stores those values."""
     buffers = {
         name: Buffer(name, tensor.shape, tensor.dtype, "input")
         for name, tensor in encoding.buffers.items()
     }
     shapes = {f"y{i}": output.tensor.shape for i, output in enumerate(encoding.outputs)}
     extents = encoding.universe.extents
-    for kernel in plan.kernels:
-        for one in kernel:
-            shape = shapes.get(one.buffer, tuple(extents[name] for name in one.names))
-            role = "output" if one.buffer in shapes else "temporary"
-            buffers[one.buffer] = Buffer(one.buffer, shape, one.dtype, role)
+    for one in stored:
+        shape = shapes.get(one.buffer, tuple(extents[name] for name in one.names))
+        role = "output" if one.buffer in shapes else "temporary"
+        buffers[one.buffer] = Buffer(one.buffer, shape, one.dtype, role)
     return buffers

@@ -19,6 +19,7 @@ from eqsat.rule import (
     disjoint,
     dtype_in,
     fact,
+    nonempty,
     rewrite,
     rule,
 )
@@ -141,6 +142,9 @@ def _substitute(operation: ParallelOperation) -> Iterator[Rewrite]:
         if left != right or left is None or out is None:
             continue
         conditions: tuple[Condition, ...] = (dtype_in(a, left), dtype_in(b, left))
+        if any(operation.extents.values()):  # a matrix: each factor has an index of its own
+            own = (Free(a).without(Free(b)), Free(b).without(Free(a)))
+            conditions += (nonempty(own[0]), nonempty(own[1]))
         sides = (a, b)
         if out != left and left in FLOATS:
             sides = (apply("cast", out, a), apply("cast", out, b))

@@ -4,16 +4,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from kernel_building import Body, Sample, at, buffers
+from kernel_building import Body, Sample, at, buffers, normal
 from kernel_building import arrays as sample_arrays
 from kernel_products import attention_online, matmul, matmul_batched
 from kernels import SAMPLES
 
 from eqsat.codegen import oracle
 from eqsat.graph import index
-from eqsat.graph.dtypes import DTYPES, DType, bfloat16, float16, float32, float64, int8, int32
+from eqsat.graph.dtypes import DTYPES, DType, bfloat16, float16, float32, int8, int32
 from eqsat.graph.ops import OPS
-from eqsat.kernel import Axis, Buffer, Carry, Contract, Kernel, Load, Map, Phase, Store
+from eqsat.kernel import (
+    Access,
+    Axis,
+    Buffer,
+    Carry,
+    Coordinate,
+    Guard,
+    Kernel,
+    Load,
+    Phase,
+    Store,
+)
 
 BF16 = "mma.sync.aligned.m16n8k16.row.col"
 K8 = "mma.sync.aligned.m16n8k8.row.col"
@@ -78,6 +89,12 @@ def matrix_cases() -> Iterator[Case]:
         for threads in (32, 64, 256):
             yield case(f"flash-{label}-{threads}", flash(*size, (32, 32, 1)), threads, 2)
         yield case(f"normalised-{label}", normalised(*size, (32, 16, 16)), 64)
+    for size in ((6, 9, 20), (3, 21, 8), (1, 1, 1)):
+        for tiles in ((2, 4, 16), (1, 14, 8), (3, 8, 32), (4, 20, 16)):
+            label = f"{'x'.join(map(str, (*size, *tiles)))}"
+            sample = convolution(*size, tiles, BF16)
+            yield case(f"convolution-{label}", sample, 64, 2)
+            yield case(f"convolution-scalar-{label}", convolution(*size, tiles, ""), 64, 3)
 
 
 def product(
@@ -176,6 +193,43 @@ def normalised(m: int, n: int, k: int, tiles: tuple[int, int, int]) -> Sample:
     return Sample(kernel, {"x": p, "w": q}, {"y": answer}, 3e-2)
 
 
+def convolution(
+    height: int, width: int, channels: int, tiles: tuple[int, int, int], operation: str
+) -> Sample:
+    """y[p,q,h,o] = sum x[p+r-1,q+s-1,c] w[r,s,c,h,o] in a stream over r, s, c; two row and two
+    column indices"""
+    x, w, y = buffers(
+        bfloat16,
+        x=(height, width, channels),
+        w=(3, 3, channels, 2, 5),
+        y=(height, width, 2, 5),
+    )
+    b, end = Body(bfloat16), Body()
+    down, right = (index.add(index.var(a), index.var(c), index.const(-1)) for a, c in ("pr", "qs"))
+    guards = (Guard(down, 0, height), Guard(right, 0, width))
+    b.load("a", "p q r s c", at(x, down, right, "c", guards=guards), memory="shared")
+    b.load("f", "r s c h o", at(w, "r", "s", "c", "h", "o"), memory="shared")
+    b.dtype = float32
+    b.contract("m", "p q h o", "r s c", "a", "f", operation)
+    b.update("next", "p q h o", "acc", "sum", "m")
+    carry = Carry("acc", float32, ("p", "q", "h", "o"), "sum")
+    axes = (Axis("r", 3, 1), Axis("s", 3, 3), Axis("c", channels, tiles[2]))
+    stream = b.phase(stream=axes, carries=(carry,))
+    end_phase = end.phase(Store(at(y, "p", "q", "h", "o"), "acc"))
+    grid = (Axis("p", height, tiles[0]), Axis("q", width, tiles[1]))
+    inner = (Axis("h", 2, 2), Axis("o", 5, 5))
+    kernel = Kernel("convolution", (x, w, y), grid, inner, (stream, end_phase))
+    random = np.random.default_rng(9)
+    p, q = (random.integers(-3, 4, b.shape).astype(bfloat16.numpy) for b in (x, w))
+    padded = np.pad(p.astype(np.int64), ((1, 1), (1, 1), (0, 0)))
+    answer = np.zeros(y.shape)
+    for r in range(3):
+        for s in range(3):
+            part = padded[r : r + height, s : s + width]
+            answer += np.einsum("pqc,cho->pqho", part, q[r, s].astype(np.int64))
+    return Sample(kernel, {"x": p, "w": q}, {"y": answer}, 1e-2)
+
+
 def elementwise_cases() -> Iterator[Case]:
     """Every elementwise op on every dtype that it takes, and every cast; values with edges."""
     for dtype in DTYPES:
@@ -256,8 +310,53 @@ def oracle_result(op, dtype: DType, target: DType | None) -> DType | None:
 def other_cases() -> Iterator[Case]:
     """What the samples do not show: several stores, float to integer casts, wide reductions."""
     yield case("float-to-int", float_to_int(), 32)
-    for dtype in (float64, int32, int8):
+    for size in ((5, 700), (1, 1), (9, 257)):
+        yield case(f"matvec-{size[0]}x{size[1]}", matvec(*size), 128)
+        for shared in (False, True):
+            label = f"gather-sum-{size[0]}x{size[1]}-{shared}"
+            yield case(label, gather_sum(*size), 64, 3, shared)
+    for dtype in DTYPES:
         yield case(f"totals-{dtype}", totals(dtype), 128)
+
+
+def matvec(m: int, k: int) -> Sample:
+    """y[i] = sum_l x[i,l] w[l] in a stream; the threads' parts are joined after it"""
+    x, w, y = buffers(x=(m, k), w=(k,), y=(m,))
+    b, end = Body(), Body()
+    b.load("a", "i l", at(x, "i", "l"))
+    b.load("f", "l", at(w, "l"))
+    b.contract("p", "i", "l", "a", "f")
+    b.update("next", "i", "acc", "sum", "p")
+    stream = (Axis("l", k, 128),)
+    phase = b.phase(stream=stream, carries=(Carry("acc", float32, ("i",), "sum"),))
+    phases = (phase, end.phase(Store(at(y, "i"), "acc")))
+    p, q = normal((m, k), (k,))
+    answer = p.astype(np.float64) @ q
+    kernel = Kernel("matvec", (x, w, y), (Axis("i", m, 4),), (), phases)
+    return Sample(kernel, {"x": p, "w": q}, {"y": answer}, 1e-4)
+
+
+def gather_sum(m: int, k: int) -> Sample:
+    """y[j] = sum_l w[l] x[ids[l],j] where ids[l] is in range, in a stream over l"""
+    x, w = buffers(x=(6, m), w=(k,))
+    ids, y = Buffer("ids", (k,), int32, "input"), Buffer("y", (m,), float32, "output")
+    b, end = Body(), Body()
+    b.load("f", "l", at(w, "l"))
+    b.load("r", "l", at(ids, "l"), dtype=int32)
+    row = Access("x", index.var("j"), coordinates=(Coordinate("r", m, 6),))
+    b.load("a", "l j", row)
+    b.map("p", "l j", "mul", "a", "f")
+    b.reduce("s", "j", "sum", "l", "p")
+    b.update("next", "j", "acc", "sum", "s")
+    stream = (Axis("l", k, 16),)
+    phase = b.phase(stream=stream, carries=(Carry("acc", float32, ("j",), "sum"),))
+    phases = (phase, end.phase(Store(at(y, "j"), "acc")))
+    p, q = normal((6, m), (k,))
+    rows = np.random.default_rng(4).integers(-1, 7, k).astype(np.int32)
+    exists = (rows >= 0) & (rows < 6)
+    answer = (q.astype(np.float64) * exists) @ p[np.clip(rows, 0, 5)]
+    kernel = Kernel("gather_sum", (x, ids, w, y), (Axis("j", m, 4),), (), phases)
+    return Sample(kernel, {"x": p, "ids": rows, "w": q}, {"y": answer}, 1e-4)
 
 
 def float_to_int() -> Sample:
@@ -282,22 +381,21 @@ def totals(dtype: DType) -> Sample:
     x = Buffer("x", (5, 300), dtype, "input")
     b = Body(dtype)
     b.load("a", "i j", at(x, "i", "j"))
-    values = np.random.default_rng(8).integers(1, 3, (5, 300)).astype(dtype.numpy)
+    values = np.ones((5, 300), dtype.numpy)
+    values[:, ::77] = 0 if dtype.kind == "bool" else 2
     outputs, stores, answers = [], [], {}
     for monoid, function in oracle.MONOIDS.items():
         b.reduce(monoid, "i", monoid, "j", "a")
         outputs.append(Buffer(f"y_{monoid}", (5,), dtype, "output"))
         stores.append(Store(at(outputs[-1], "i"), monoid))
-        answers[outputs[-1].name] = function.reduce(values, axis=1, dtype=dtype.numpy)
+        wide = values.astype(dtype.compute.numpy)
+        answers[outputs[-1].name] = function.reduce(wide, axis=1, dtype=wide.dtype)
     inner = (Axis("j", 300, 300),)
     kernel = Kernel("totals", (x, *outputs), (Axis("i", 5, 2),), inner, (b.phase(*stores),))
-    return Sample(kernel, {"x": values}, answers, 1e-12)
+    return Sample(kernel, {"x": values}, answers, 4e-3 if dtype.itemsize == 2 else 1e-12)
 
 
 def all_cases() -> list[Case]:
     cases = [*scalar_cases(), *matrix_cases(), *elementwise_cases(), *other_cases()]
     assert len({c.kernel.name for c in cases}) == len(cases)
     return cases
-
-
-__all__ = ["Case", "Contract", "Map", "all_cases", "case", "index"]

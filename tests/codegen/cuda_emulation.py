@@ -236,7 +236,8 @@ class Emulator:
             parts.append(
                 f'extern "C" int launch_{number}(void** p, int block, int reversed) {{\n'
                 f"    body = [=] {{ n{number}::{source.entry}({arguments}); }};\n"
-                f"    return run_block(block, {source.threads}, {source.shared_bytes}, reversed);\n}}"
+                f"    return run_block(block, {source.threads}, {source.shared_bytes}, reversed);"
+                "\n}"
             )
         path = folder / "kernels.cpp"
         path.write_text("\n".join(parts))

@@ -94,11 +94,12 @@ def test_more_than_48_kilobytes_of_shared_memory(cupy, folder):
 
 def test_a_damaged_cubin_is_built_again(cupy, tmp_path):
     c = case("damaged", SAMPLES["row_reduce"](9, 9, 9))
-    load([c.kernel], "sm_80", tmp_path)
-    (path,) = tmp_path.glob("*.cubin")
-    path.write_bytes(b"not a cubin")
+    load([c.kernel], "sm_80", tmp_path / "good")
+    (path,) = (tmp_path / "good").glob("*.cubin")
+    (tmp_path / "bad").mkdir()  # CuPy remembers what it loaded from a path
+    (tmp_path / "bad" / path.name).write_bytes(b"not a cubin")
     with pytest.warns(UserWarning, match="built again"):
-        (launch,) = load([c.kernel], "sm_80", tmp_path)
+        (launch,) = load([c.kernel], "sm_80", tmp_path / "bad")
     device = Device(cupy, c.sample)
     launch(device.pointers)
     check(c.sample, device.fetch())

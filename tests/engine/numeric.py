@@ -51,7 +51,7 @@ class Meaning:
 
     def _apply(self, op: str, args: Sequence["np.ndarray | Atom"], dtype: DType) -> np.ndarray:
         match op, args:
-            case ("read" | "gather"), (Read() as read, *at):
+            case (("read" | "gather"), (Read() as read, *at)):
                 return self._read(read, at[0] if at else None)
             case "literal", (value, _):
                 return np.asarray(value).astype(held(dtype))
@@ -284,9 +284,7 @@ def check(graph: FrozenEGraph, buffers: Buffers) -> list[Bad]:
     return found.bad
 
 
-def check_terms(
-    graph: FrozenEGraph, seed: int = 0, awkward: Iterable[str] = ()
-) -> list[Bad]:
+def check_terms(graph: FrozenEGraph, seed: int = 0, awkward: Iterable[str] = ()) -> list[Bad]:
     """`check` with random data for the buffers of the source terms."""
     return check(graph, random_buffers(graph.class_of, graph.universe, seed, awkward))
 

@@ -158,9 +158,7 @@ class Builder:
                 error = x.bound * y.error + (y.bound + y.error) * x.error
                 return self.rounded(a * b, x.bound * y.bound, error, x.granule * y.granule)
             case 3:
-                return Value(
-                    g.maximum(a, b), max(x.bound, y.bound), max(x.error, y.error), granule
-                )
+                return Value(g.maximum(a, b), max(x.bound, y.bound), max(x.error, y.error), granule)
             case 4:
                 error = x.error + x.bound * (y.error + EPSILON[a.dtype.name] * (y.bound + 1))
                 return self.rounded(a / (g.abs(b) + 1.0), x.bound, error)

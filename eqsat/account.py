@@ -1,0 +1,144 @@
+"""From a planned program to its explanation: search again, trace, price every step, check all."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from eqsat.algebra import Facts, Term
+from eqsat.explanation import Explanation, KernelRecord, RuleRecord, SegmentRecord
+from eqsat.hunt import Hunt, Inlined, algebra_trace, kernel_trace
+from eqsat.kernel import Kernel
+from eqsat.matching import Setting
+from eqsat.region import Region
+from eqsat.replay import check
+from eqsat.rule import Rule
+from eqsat.saturate import SearchWorker
+from eqsat.schedule import Chosen, Predicted, Search
+from eqsat.segments import Segment
+from eqsat.solve import ALGEBRA, Findings, investigate
+from eqsat.step_costs import KernelCosts, ProgramCosts
+from eqsat.trace import Trace
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is to be explained: the segments of a graph, how they were searched, what runs.
+
+    `search` has no worker of its own yet; `buffers` gives each segment's buffers readable names;
+    `kernels` are those of each segment that run.
+    """
+
+    title: str
+    segments: tuple[Segment, ...]
+    search: Search
+    kernels: tuple[tuple[Kernel, ...], ...]
+    buffers: tuple[Mapping[str, str], ...]
+    arguments: tuple[tuple[str, str], ...]
+    operations: int
+
+
+def explain(subject: Subject) -> Explanation:
+    """Trace, price and check a program. Raises TraceError where a trace that was found is wrong."""
+    places: dict[str, list[int]] = {}
+    for number, segment in enumerate(subject.segments):
+        places.setdefault(segment.signature, []).append(number)
+    with SearchWorker(subject.search.limits.memory_bytes) as worker:
+        search = replace(subject.search, worker=worker)
+        records = [_Account(subject, search, tuple(own)).record() for own in places.values()]
+    notes = []
+    for record in records:
+        notes += [t.note for t in (record.trace, *(k.trace for k in record.kernels)) if t.note]
+    explanation = Explanation(
+        title=subject.title,
+        spec=search.spec.name,
+        arguments=subject.arguments,
+        operations=subject.operations,
+        seconds=sum(record.seconds * len(record.places) for record in records),
+        segments=tuple(records),
+        rules=tuple(_used(records, search.rules)),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+    if not notes:
+        check(explanation, subject.segments, search.rules, search.spec)
+    return explanation
+
+
+def _used(records: Sequence[SegmentRecord], rules: Sequence[Rule]) -> list[RuleRecord]:
+    traces = [t for r in records for t in (r.trace, *(k.trace for k in r.kernels))]
+    names = {step.rule for trace in traces for step in trace.steps}
+    return [RuleRecord(r.name, r.group, r.equation, r.note) for r in rules if r.name in names]
+
+
+class _Account:
+    """The record of one segment and of those equal to it."""
+
+    def __init__(self, subject: Subject, search: Search, places: tuple[int, ...]) -> None:
+        self.search, self.places = search, places
+        self.segment = subject.segments[places[0]]
+        self.running = subject.kernels[places[0]]
+        self.buffers = subject.buffers[places[0]]
+        self.name = f"segment {places[0] + 1}"
+
+    def record(self) -> SegmentRecord:
+        found = investigate(self.segment, self.search)
+        universe = found.encoding.universe
+        outputs = [
+            (f"y{i}", tuple(name for dim in one.dims for name in dim))
+            for i, one in enumerate(found.encoding.outputs)
+        ]
+        trace = self._algebra(found, [buffer for buffer, _ in outputs])
+        costs = ProgramCosts(outputs, Facts(universe), found.pricer, found.encoding.order)
+        kernels = [self._kernel(p, i, found) for i, p in enumerate(found.kernels)]
+        return SegmentRecord(
+            places=self.places,
+            names=tuple((name, universe.extents[name]) for name in universe.names),
+            buffers=tuple((n, self.buffers.get(n, n), b.shape) for n, b in found.buffers.items()),
+            outputs=tuple(names for _, names in outputs),
+            trace=trace,
+            costs=costs.pairs(trace),
+            kernels=tuple(kernels),
+        )
+
+    def _algebra(self, found: Findings, outputs: Sequence[str]) -> Trace:
+        universe = found.encoding.universe
+        rules = tuple(rule for rule in self.search.rules if rule.group in ALGEBRA)
+        hunt = Hunt(rules, Setting(Facts(universe), found.finite), self.search.worker)
+        terms: list[Term] = [one.term for one in found.encoding.outputs]
+        inlined = Inlined(found.plan.separate, found.pushed, universe)
+        return algebra_trace(self.name, terms, outputs, inlined, hunt)
+
+    def _kernel(self, predicted: Predicted, number: int, found: Findings) -> KernelRecord:
+        running = self.running[number] if number < len(self.running) else None
+        one = next(
+            (p for p in (predicted, *predicted.alternatives) if _same(p.kernel, running)), predicted
+        )
+        assert one.chosen is not None
+        chosen = one.chosen
+        name = f"{self.name}, kernel {one.kernel.name}"
+        region = Region(chosen.stored, chosen.facts, self.search.spec)
+        trace = self._fusion(name, region, chosen, found)
+        if running is not None and not _same(one.kernel, running):
+            trace = replace(trace, note="the search, done again, found another kernel than runs")
+        prices = KernelCosts(region, found.pricer)
+        parts = prices.parts(region.target(chosen.body, chosen.choice))
+        return KernelRecord(
+            stored=chosen.stored,
+            trace=trace,
+            costs=prices.pairs(trace),
+            kernel=one.kernel,
+            seconds=one.seconds,
+            bottleneck=one.bottleneck,
+            parts=tuple(sorted(parts.items(), key=lambda part: -part[1])),
+        )
+
+    def _fusion(self, name: str, region: Region, chosen: Chosen, found: Findings) -> Trace:
+        target = region.target(chosen.body, chosen.choice)
+        if chosen.stored not in found.plan.kernels:
+            note = "no rule fuses this value, so that each operation became a kernel of its own"
+            return Trace(name, region.start.kernel, target, (), region.stored, note)
+        rules = tuple(rule for rule in self.search.rules if rule.group not in ALGEBRA)
+        hunt = Hunt(rules, region.setting(), self.search.worker)
+        return kernel_trace(name, region, target, hunt)
+
+
+def _same(a: Kernel, b: Kernel | None) -> bool:
+    return b is not None and replace(a, rules=()) == replace(b, rules=())

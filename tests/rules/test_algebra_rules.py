@@ -1,0 +1,114 @@
+"""Every law: what it proves, what it refuses, and its value; and that each guard is needed."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from algebra_rows import ROWS, Miss, Row
+from numeric import Meaning, check_terms, differ, random_buffers
+from terms import Terms, universe
+
+from eqsat.algebra import Facts, Term
+from eqsat.rule import Rule, collect
+from eqsat.rules import algebra
+from eqsat.saturate import FrozenEGraph, Limits, SearchWorker, saturate
+
+LAWS = {rule.name: rule for rule in collect(vars(algebra))}
+CASES = [(name, i) for name in ROWS for i in range(len(ROWS[name](Terms(universe())).refuses))]
+
+
+def rows(name: str) -> tuple[Terms, Row]:
+    terms = Terms(universe())
+    return terms, ROWS[name](terms)
+
+
+def search(
+    terms: Terms, pair: tuple[Term, Term], worker: SearchWorker, *rules: Rule, awkward: tuple = ()
+) -> FrozenEGraph:
+    """The e-graph of two terms under some rules, no round more than they need."""
+    buffers = set(random_buffers(pair, terms.universe))
+    finite = frozenset(buffers - set(awkward))
+    return saturate(pair, terms.universe, rules, worker, Limits(rounds=2), finite)
+
+
+def equal(graph: FrozenEGraph, pair: tuple[Term, Term]) -> bool:
+    return graph.class_of[pair[0]] == graph.class_of[pair[1]]
+
+
+def test_every_law_has_a_row() -> None:
+    assert set(LAWS) == set(ROWS)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_law_proves_its_cases_and_they_are_true(name: str, worker: SearchWorker) -> None:
+    terms, row = rows(name)
+    for pair in row.proves:
+        graph = search(terms, pair, worker, LAWS[name])
+        assert equal(graph, pair), f"{pair[0]} is not {pair[1]}"
+        assert graph.fired.get(name)
+        assert not check_terms(graph)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_each_rewrite_of_a_law_proves_a_case(name: str, worker: SearchWorker) -> None:
+    terms, row = rows(name)
+    for one in LAWS[name].rewrites:
+        alone = replace(LAWS[name], rewrites=(one,))
+        assert any(equal(search(terms, pair, worker, alone), pair) for pair in row.proves), one
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_both_sides_have_one_value_at_random_extents(name: str) -> None:
+    rng = np.random.default_rng(len(name))
+    for extents in [(1, 1, 1, 1), (3, 1, 2, 1), *rng.integers(1, 6, (4, 4)).tolist()]:
+        over = universe(*extents)
+        for left, right in ROWS[name](Terms(over)).proves:
+            meaning = Meaning(over, random_buffers([left, right], over, int(rng.integers(99))))
+            expected, value = meaning.term(left), meaning.term(right)
+            assert differ(expected, value, Facts(over).dtype(left)) < 1
+
+
+@pytest.mark.parametrize(("name", "number"), CASES)
+def test_a_law_refuses_its_near_misses(name: str, number: int, worker: SearchWorker) -> None:
+    terms, row = rows(name)
+    miss = row.refuses[number]
+    pair = miss.left, miss.right
+    graph = search(terms, pair, worker, LAWS[name], awkward=miss.awkward)
+    assert not equal(graph, pair)
+    if miss.guard:
+        _without_the_guard(terms, name, miss, worker)
+    if miss.wrong:
+        assert _values_differ(terms, miss), "the near miss is no counterexample"
+
+
+def _without_the_guard(terms: Terms, name: str, miss: Miss, worker: SearchWorker) -> None:
+    """Then the law fires, and evaluating every e-node shows what it broke."""
+    pair = miss.left, miss.right
+    broken = without(LAWS[name], miss.guard)
+    graph = search(terms, pair, worker, broken, awkward=miss.awkward)
+    assert graph.fired.get(name), "another guard refuses this case too"
+    if miss.wrong:
+        found = [check_terms(graph, seed, miss.awkward) for seed in range(3)]
+        assert any(found), "the broken law was not caught"
+
+
+def without(rule: Rule, kind: str) -> Rule:
+    """A rule less its conditions of a kind."""
+    return replace(
+        rule,
+        rewrites=tuple(
+            replace(one, conditions=tuple(c for c in one.conditions if c.kind != kind))
+            for one in rule.rewrites
+        ),
+    )
+
+
+def _values_differ(terms: Terms, miss: Miss) -> bool:
+    over = terms.universe
+    dtype = Facts(over).dtype(miss.left)
+    for seed in range(3):
+        buffers = random_buffers([miss.left, miss.right], over, seed, miss.awkward)
+        meaning = Meaning(over, buffers)
+        if differ(meaning.term(miss.left), meaning.term(miss.right), dtype) >= 1:
+            return True
+    return False
