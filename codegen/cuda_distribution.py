@@ -294,6 +294,8 @@ class _Choice:
             self.assign_group(group, points, row_units, along, WARP * across)
         for group, points in columns.items():
             self.assign_group(group, points, column_units, across, WARP)
+        loops = {i for m in matrices for i in m.contract.over} - {*steps, *self.factors}
+        self.factors.update({i: (Factor("register", self.points(i)),) for i in loops})
         for i in steps:
             if self.is_held(i) and i not in self.factors and not self.neighbours[i] & held:
                 # a computed left factor: the layout of columns, which is that of its fragments

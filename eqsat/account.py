@@ -122,6 +122,7 @@ class _Account:
         parts = prices.parts(region.target(chosen.body, chosen.choice))
         return KernelRecord(
             stored=chosen.stored,
+            names=tuple(region.made.extents.items()),
             trace=trace,
             costs=prices.pairs(trace),
             kernel=one.kernel,

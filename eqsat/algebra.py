@@ -175,7 +175,7 @@ class Facts:
                 )
             case (("reduce_sum" | "reduce_prod" | "reduce_max" | "reduce_min"), (int(mask), _)):
                 return below & ~mask
-            case (("weighted_sum" | "contract"), (int(mask), *_)):
+            case (("weighted_sum" | "weighted_contract" | "contract"), (int(mask), *_)):
                 return below & ~mask
             case "scan_sum", (int(mask), _):
                 return below | mask
@@ -203,8 +203,8 @@ class Facts:
                 return as_dtype("int64")
             case "where", (_, Term() as chosen, _):
                 return self._dtype[chosen]
-            case "weighted_sum", (*_, Term() as weighted):
-                return self._dtype[weighted]
+            case (("weighted_sum" | "weighted_contract"), _):
+                return self._dtype[term.children[1]]
             case _:
                 return self._dtype[term.children[0]]
 

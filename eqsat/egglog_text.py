@@ -24,7 +24,7 @@ from eqsat.rule import (
     Variable,
 )
 
-BINDERS = (*REDUCTIONS, "weighted_sum", "contract")
+BINDERS = (*REDUCTIONS, "weighted_sum", "weighted_contract", "contract")
 SCHEDULE = frozenset({"kernel", "untiled", "tile", "stream", "keep", "launch", "stage"})
 SORTS = {"Expr": "E", "Indices": "i64", "Count": "i64", "Number": "f64", "Text": "String"}
 _PREFIX = "v_"
@@ -148,7 +148,7 @@ def _dtype_rule(op: str, head: str, exprs: list[str]) -> str:
     elif op in {"literal", "cast"}:
         source = "x1" if op == "literal" else "x0"
     else:
-        carrier = {"where": 1, "weighted_sum": -1}.get(op, 0)
+        carrier = {"where": 1, "weighted_sum": -1, "weighted_contract": -1}.get(op, 0)
         condition, source = f" (= d (dtype {exprs[carrier]}))", "d"
     return f"(rule ({head}{condition}) ((set (dtype e) {source})) :ruleset facts)"
 

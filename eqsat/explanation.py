@@ -19,12 +19,13 @@ Costs = tuple[tuple[float | None, float | None], ...]
 
 @dataclass(frozen=True)
 class KernelRecord:
-    """A kernel: the values that it stores, its trace, its code, and its predicted seconds by part.
+    """A kernel: its values, its index names with extents, its trace, its code, its predicted time.
 
     `costs`: predicted seconds before and after each step; infinite where the spec has no room.
     """
 
     stored: tuple[Stored, ...]
+    names: tuple[tuple[str, int], ...]
     trace: Trace
     costs: Costs
     kernel: Kernel
@@ -155,6 +156,7 @@ def _costs(value: Any) -> Costs:
 def _kernel_json(record: KernelRecord, terms: _Terms) -> dict[str, Any]:
     return {
         "stored": [_stored_json(one, terms) for one in record.stored],
+        "names": record.names,
         "trace": _trace_json(record.trace, terms),
         "costs": _costs_json(record.costs),
         "kernel": encode(record.kernel),
@@ -239,6 +241,7 @@ def _segment(value: Mapping[str, Any], terms: Sequence[Term]) -> SegmentRecord:
 def _kernel(value: Mapping[str, Any], terms: Sequence[Term]) -> KernelRecord:
     return KernelRecord(
         stored=tuple(_stored(one, terms) for one in value["stored"]),
+        names=_tuples(value["names"]),
         trace=_trace(value["trace"], terms),
         costs=_costs(value["costs"]),
         kernel=decode(value["kernel"]),

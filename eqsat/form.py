@@ -12,7 +12,8 @@ from eqsat.algebra import REDUCTIONS, Facts, Term, post_order
 from eqsat.graph.dtypes import DType
 from eqsat.rule import FLOATS
 
-REDUCING = frozenset((*REDUCTIONS, "weighted_sum", "contract"))
+WEIGHTED = frozenset({"weighted_sum", "weighted_contract"})
+REDUCING = frozenset((*REDUCTIONS, *WEIGHTED, "contract"))
 
 
 @dataclass(frozen=True)

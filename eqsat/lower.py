@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from eqsat.algebra import REDUCTIONS, Read, Term, post_order
-from eqsat.form import REDUCING, Form
+from eqsat.form import REDUCING, WEIGHTED, Form
 from eqsat.graph.dtypes import DType
 from eqsat.graph.index import Affine, row_major
 from eqsat.kernel import (
@@ -76,7 +76,7 @@ class _Lowering:
     def run(self) -> Kernel:
         carried = 0
         for term in self.form.phase:
-            if term.op == "weighted_sum":  # held in the tile it is a stream of one chunk
+            if term.op in WEIGHTED:  # held in the tile it is a stream of one chunk
                 carried |= term.args[0]  # type: ignore[operator]
         must = self.facts.universe.members(carried)
         streamed = tuple(n for n in self.form.reduced if n in self.schedule.chunks or n in must)
@@ -239,7 +239,7 @@ class _Lowering:
         )
 
     def _stream(self, over: int, reductions: list[Term], mask: int) -> list[Phase]:
-        bodies = [c for r in reductions for c in (self.absorbed(r) or r.children)]
+        bodies = [c for r in reductions for c in self._inputs(r)]
         before = self._invariant(bodies, mask)
         outer = dict(self.values)
         body: list[Statement] = []
@@ -247,16 +247,23 @@ class _Lowering:
         results: dict[Term, str] = {}
         self._pivots: dict[Term, tuple[str, str, str]] = {}
         for term in reductions:
-            for child in self.needed(self.absorbed(term) or term.children):
+            for child in self.needed(self._inputs(term)):
                 body.append(self.statement(child))
             results[term] = self._carry(term, body, carries)
         self.values = {**outer, **results}
         axes = tuple(self.axis(n) for n in self.facts.universe.members(over))
         return [*before, Phase(axes, tuple(body), tuple(carries), (), self.schedule.stages)]
 
+    def _inputs(self, term: Term) -> tuple[Term, ...]:
+        """What must have a value before a reduction is carried."""
+        if term.op == "weighted_contract":
+            s, r = term.children
+            return s, self.form.beneath_cast(r)
+        return self.absorbed(term) or term.children
+
     def _carry(self, term: Term, body: list[Statement], carries: list[Carry]) -> str:
         """Reduce the chunk and update a carry; the carry's name is the value after the stream."""
-        if term.op == "weighted_sum":
+        if term.op in WEIGHTED:
             return self._weighted_carry(term, body, carries)
         dtype, indices = self.facts.dtype(term), self.indices(term)
         chunk = self.fresh("v")
@@ -293,10 +300,18 @@ class _Lowering:
         chunk, carry = self.fresh("v"), self.fresh("acc")
         if r.op == "literal" and r.args[0] == 1.0:
             body.append(Reduce(chunk, dtype, indices, "sum", over, weight))
+        elif term.op == "weighted_sum":
+            body.append(Contract(chunk, dtype, indices, over, weight, self.values[r]))
         else:
-            right = self.values[self.form.beneath_cast(r)]
-            operation = self.schedule.operations.get(term, "")
-            body.append(Contract(chunk, dtype, indices, over, weight, right, operation))
+            right = self.form.beneath_cast(r)
+            narrow = self.facts.dtype(right)
+            if narrow != self.facts.dtype(s):
+                rounded = self.fresh("v")
+                body.append(Map(rounded, narrow, self.indices(s), "cast", (weight,)))
+                weight = rounded
+            operation = self.schedule.operations[term]
+            factors = (weight, self.values[right])
+            body.append(Contract(chunk, dtype, indices, over, *factors, operation))
         carries.append(Carry(carry, dtype, indices, "sum", pivot))
         body.append(Update(self.fresh("v"), dtype, indices, carry, "sum", chunk, scale))
         return carry

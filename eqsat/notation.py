@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from itertools import count
 from typing import Any
 
 from eqsat.algebra import REDUCTIONS, Read, Renaming, Term, post_order
@@ -59,7 +60,8 @@ class Notation:
     def _name(self, term: Term) -> str:
         if term not in self.names:
             text = self.show(term)
-            self.names[term] = f"v{len(self.names) + 1}"
+            taken = {*self.names.values(), *(name for name, _ in self.buffers.values())}
+            self.names[term] = next(n for i in count(1) if (n := f"v{i}") not in taken)
             self.lines.append(f"{self.names[term]} = {text}")
         return self.names[term]
 
@@ -82,8 +84,10 @@ class Notation:
         if op in INFIX:
             sign, strength = INFIX[op]
             left, right = children
-            tighter = strength + (op in {"sub", "div"})
-            return f"{self._part(left, strength)} {sign} {self._part(right, tighter)}", strength
+            return (
+                f"{self._part(left, strength)} {sign} {self._part(right, strength + 1)}",
+                strength,
+            )
         if op in REDUCTIONS and isinstance(first, int):
             return f"{REDUCTIONS[op]}[{self._mask(first)}] {self._part(children[0], 2)}", 1
         match op, term.args:

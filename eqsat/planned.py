@@ -24,7 +24,9 @@ class Planned:
     solutions: tuple[Solution, ...]
     search: Search
 
-    def explain(self, title: str = "program", launches: Sequence[Launch] | None = None) -> Explanation:
+    def explain(
+        self, title: str = "program", launches: Sequence[Launch] | None = None
+    ) -> Explanation:
         """How the program as written became these launches (default: those planned)."""
         running = list(self.parts.launches if launches is None else launches)
         shown = self._shown()

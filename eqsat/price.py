@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eqsat.algebra import REDUCTIONS, Read, Term
-from eqsat.form import REDUCING, Form
+from eqsat.form import REDUCING, WEIGHTED, Form
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
 
 Array = NDArray[np.float64]
@@ -130,6 +130,35 @@ class Pricer:
         return self._rates[key]
 
 
+def passes(made: Form, streamed: int) -> dict[Term, int]:
+    """In how many phases a term is computed anew, where it depends on streamed names."""
+    groups: dict[tuple[int, int], list[Term]] = {}
+    for term, number in made.phase.items():
+        over = term.args[0]
+        assert isinstance(over, int)
+        if over & streamed:
+            groups.setdefault((number, over & streamed), []).extend(term.children)
+    shared = 0
+    for one in made.stored:
+        shared |= made.facts.universe.mask(one.names) & streamed
+    if shared:
+        last = 1 + max(made.phase.values(), default=0)
+        groups[last, shared] = [one.term for one in made.stored]
+    counts: dict[Term, int] = {}
+    for (number, _), roots in groups.items():
+        seen: set[Term] = set()
+        stack = list(roots)
+        while stack:
+            term = stack.pop()
+            if term in seen or made.phase.get(term, number) < number:
+                continue
+            seen.add(term)
+            if made.facts.free(term) & streamed:
+                counts[term] = counts.get(term, 0) + 1
+            stack += term.children
+    return counts
+
+
 class _Pricing:
     def __init__(
         self,
@@ -157,6 +186,8 @@ class _Pricing:
         self.dram_bytes = 0.0
         self.scratch = np.zeros_like(self.shape)
         self.scratch_traffic = np.zeros_like(self.shape)
+        self.weighed: set[tuple[Term, int]] = set()
+        self.repeat = 1
         self.refused: dict[str, NDArray[np.bool_]] = {}
         self.extra_latency = np.zeros_like(self.shape)
 
@@ -184,12 +215,16 @@ class _Pricing:
 
     def charge(self, unit: str, seconds: Array) -> None:
         """Add work to a unit."""
-        self.units[unit] = self.units.get(unit, np.zeros_like(self.shape)) + seconds
+        before = self.units.get(unit, np.zeros_like(self.shape))
+        self.units[unit] = before + seconds * self.repeat
 
     def run(self) -> Price:
         facts = self.form.facts
+        repeats = passes(self.form, facts.universe.mask(self.chunks)) if self.chunks else {}
         for term in self.form.terms:
+            self.repeat = repeats.get(term, 1)
             self._term(term)
+        self.repeat = 1
         for one in self.form.stored:
             lacking = [n for n in self.form.grid if n not in one.names]
             if lacking:  # each value is stored by one tile alone
@@ -254,8 +289,9 @@ class _Pricing:
     def _move(self, buffer: str, unique: float, traffic: Array) -> None:
         cached = buffer[0] in "tb" and unique < self.pricer.cache.size_bytes / 2
         if not cached:
-            self.dram_bytes += unique
-        self.traffic = self.traffic + traffic
+            held = unique < self.pricer.cache.size_bytes / 2
+            self.dram_bytes += unique if held else unique * self.repeat
+        self.traffic = self.traffic + traffic * self.repeat
 
     def _reduction(self, term: Term, mask: int) -> None:
         facts = self.form.facts
@@ -271,13 +307,32 @@ class _Pricing:
         if found is not None:
             self._contract(found, work, dtype.name)
             return
-        if term.op == "weighted_sum":
-            per_point = {"exp": 1.0, "maximum": 1.0, "add": 1.0, "mul": 1.0}
+        if term.op in WEIGHTED:
+            self._weighted(term, work, dtype.name)
         else:
-            per_point = {REDUCING_OP[REDUCTIONS[term.op]]: 1.0}
-        for op, slots in per_point.items():
-            for unit, seconds in self.pricer.rates(op, dtype.name):
-                self.charge(unit, work * seconds * slots)
+            self._apply(REDUCING_OP[REDUCTIONS[term.op]], work, dtype.name)
+
+    def _weighted(self, term: Term, work: Array, dtype: str) -> None:
+        """The weights once for each point of s, then their products with r."""
+        facts, mask = self.form.facts, term.args[0]
+        s, r = term.children
+        assert isinstance(mask, int)
+        own = self.points(facts.free(s) | mask) * self.times(facts.free(s))
+        if (s, mask) not in self.weighed:  # sums over the same weights share them
+            self.weighed.add((s, mask))
+            for op in ("exp", "maximum"):
+                self._apply(op, own, dtype)
+        if term.op == "weighted_sum":
+            self._apply("fma", work, dtype)
+            return
+        left, right = facts.free(s), facts.free(r)
+        roles = (left & right & ~mask, left & ~right, right & ~left, mask)
+        self._contract(Contraction(term, s, self.form.beneath_cast(r), *roles), work, dtype)
+
+    def _apply(self, op: str, work: Array, dtype: str) -> None:
+        """An elementwise operation on so many elements."""
+        for unit, seconds in self.pricer.rates(op, dtype):
+            self.charge(unit, work * seconds)
 
     def _keep(self, mask: int, itemsize: int) -> None:
         """A tile value that stays in fast memory between loops."""
@@ -331,7 +386,8 @@ class _Pricing:
                 self.traffic = self.traffic + again * np.sqrt(self.blocking.threads)
 
     def _named_operation(self, found: Contraction) -> ParallelOperation | None:
-        name = found.term.args[3] if found.term.op == "contract" else ""
+        named = found.term.op in {"contract", "weighted_contract"}
+        name = found.term.args[3] if named else ""
         return self.spec.operation(str(name)) if name else None
 
     def _matrix_seconds(

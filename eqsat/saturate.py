@@ -232,6 +232,7 @@ def saturate(
         frozen.note = answer["error"]
     else:
         frozen = thaw(answer, ops, table, universe, terms, numbers, roots)
+        frozen.nodes = _founded(frozen)
         frozen.saturated = not answer["changed"]
         frozen.fired = _by_rule(answer["fired"], rules)
     frozen.seconds = time.monotonic() - started
@@ -286,7 +287,7 @@ def thaw(
     class_of = {term: by_number[numbers[term]] for term in terms}
     return FrozenEGraph(
         universe=universe,
-        nodes=_founded(nodes),
+        nodes=nodes,
         free=dict(map(tuple, rows["free"])),
         dtype=dict(map(tuple, rows["dtype"])),
         roots=tuple(class_of[root] for root in roots),
@@ -294,18 +295,24 @@ def thaw(
     )
 
 
-def _founded(nodes: dict[int, list[ENode]]) -> dict[int, list[ENode]]:
-    """Without e-nodes over classes that hold none.
+def _founded(frozen: FrozenEGraph) -> dict[int, list[ENode]]:
+    """The e-nodes less those that rest on no leaf, or whose class has no facts.
 
-    Back-off applies matches late; egglog 13.2 then leaves rows over classes long merged into others.
+    Back-off applies matches late; egglog 13.2 then leaves rows of classes merged long before.
     """
-    while True:
-        kept = {
-            c: [n for n in ns if all(x in nodes for x in n.children)] for c, ns in nodes.items()
-        }
-        if all(kept.values()) and all(len(kept[c]) == len(nodes[c]) for c in kept):
-            return nodes
-        nodes = {number: members for number, members in kept.items() if members}
+    kept: dict[int, list[ENode]] = {}
+    waiting = [(c, node) for c in frozen.nodes if c in frozen.free for node in frozen.nodes[c]]
+    while waiting:
+        later = []
+        for number, node in waiting:
+            if all(child in kept for child in node.children):
+                kept.setdefault(number, []).append(node)
+            else:
+                later.append((number, node))
+        if len(later) == len(waiting):
+            break
+        waiting = later
+    return kept
 
 
 def as_written(roots: tuple[Term, ...], universe: Universe) -> FrozenEGraph:

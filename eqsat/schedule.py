@@ -4,7 +4,6 @@ The search starts from unfused values under an empty schedule and saturates unde
 stage and substitute rules; every complete schedule is then priced.
 """
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from eqsat.algebra import LEAVES, Facts, Read, Term, post_order, rebuild, with_children
+from eqsat.bodies import SUBSTITUTED, bodies_of
 from eqsat.coalesce import coalesce
 from eqsat.egglog_text import (
     SCHEDULE,
@@ -30,7 +30,7 @@ from eqsat.lower import Schedule, lower
 from eqsat.menu import schedule_menus
 from eqsat.price import Blocking, Price, Pricer
 from eqsat.rule import Rule
-from eqsat.saturate import Class, ENode, FrozenEGraph, Limits, SearchWorker, thaw
+from eqsat.saturate import Class, FrozenEGraph, Limits, SearchWorker, thaw
 from eqsat.specs import ParallelProcessingUnit
 
 GROUPS = ("fusion", "substitution", "tiling", "staging")
@@ -110,7 +110,7 @@ def schedule_region(
     stored, facts = coalesce(stored, facts)
     made = form(stored, facts)
     found = _explore(made, search)
-    bodies = _bodies(found, made)
+    bodies = bodies_of(found, made)
     if not bodies:
         return _unfused(name, stored, facts, pricer, buffers, search)
     choices = _choices(found, made)
@@ -353,50 +353,6 @@ def _schedule_facts(ops: Mapping[str, tuple[str, ...]]) -> list[str]:
     return lines
 
 
-def _bodies(found: FrozenEGraph, made: Form, most: int = 12) -> list[tuple[Stored, ...]]:
-    """Fused bodies of the kernel, those that use the spec's operations first."""
-    (kernel,) = (n for n in found.nodes[found.roots[0]] if n.op == "kernel" and _untiled(found, n))
-    done: dict[int, list[Term]] = {}
-
-    def terms(number: int) -> list[Term]:
-        if number not in done:
-            done[number] = []
-            options: dict[Term, None] = {}
-            for node in sorted(found.nodes[number], key=_preference):
-                if node.op == "value":
-                    continue
-                for children in itertools.product(*(terms(c) for c in node.children)):
-                    options[_compose(node, children)] = None
-            done[number] = list(options)[:most]
-        return done[number]
-
-    result = []
-    for body in terms(kernel.children[0]):
-        parts = []
-        while body.op == "together":
-            parts.insert(0, body.children[1])
-            body = body.children[0]
-        parts.insert(0, body)
-        result.append(tuple(replace(o, term=t) for o, t in zip(made.stored, parts, strict=True)))
-    return result[:most]
-
-
-def _untiled(found: FrozenEGraph, node: ENode) -> bool:
-    return any(n.op == "untiled" for n in found.nodes[node.children[1]])
-
-
-def _preference(node: ENode) -> tuple[int, str]:
-    """Contractions by an operation, contractions, held rows, then the rest."""
-    if node.op == "contract":
-        return (0 if node.args[-1] else 1), str(node.args[-1])
-    return {"exp_difference": 1, "reduce_sum": 2, "weighted_sum": 3}.get(node.op, 2), node.op
-
-
-def _compose(node: ENode, children: tuple[Term, ...]) -> Term:
-    rest = iter(children)
-    return Term(node.op, *(next(rest) if isinstance(a, Class) else a for a in node.args))
-
-
 def _choices(found: FrozenEGraph, made: Form) -> list[Choice]:
     """Every schedule that settles the most axes."""
     chains: dict[int, tuple[tuple[object, ...], ...]] = {}
@@ -463,12 +419,15 @@ def settled(made: Form, choice: Choice) -> Schedule:
     memory: dict[Term, str] = {}
     if choice.memory != "registers":
         for term in made.terms:
-            for factor in made.contraction(term) or ():
+            factors = made.contraction(term) or ()
+            if term.op == "weighted_contract":
+                factors = (made.beneath_cast(term.children[1]),)
+            for factor in factors:
                 if factor.op == "read":
                     memory[factor] = choice.memory
     operations = {}
     for term in made.terms:
-        if term.op == "contract" and term.args[3]:
+        if term.op in SUBSTITUTED and term.args[3]:
             operations[term] = str(term.args[3])
     tiles = {name: choice.tiles.get(name, made.extents[name]) for name in made.grid}
     chunks = {name: size for name, size in choice.chunks.items() if name in made.reduced}
@@ -480,6 +439,6 @@ def _body_rules(made: Form) -> tuple[str, ...]:
     inlined = sum(1 for t in made.terms if t.op not in LEAVES) - len(made.stored)
     rules = [f"inline x{inlined}"] if inlined else []
     for term in made.terms:
-        if term.op == "contract":
+        if term.op in SUBSTITUTED:
             rules.append(f"substitute_{term.args[3]}" if term.args[3] else "contract")
     return tuple(rules)

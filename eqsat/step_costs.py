@@ -1,17 +1,19 @@
 """The predicted time of a program before and after each step of a trace."""
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from eqsat.algebra import Facts, Read, Term, post_order
+from eqsat.algebra import Facts, Read, Term, post_order, rebuild, with_children
 from eqsat.extract import Extractor
 from eqsat.form import Form, Stored, form
 from eqsat.menu import chunks
 from eqsat.price import Price, Pricer
 from eqsat.region import Region
 from eqsat.replay import whole_read
-from eqsat.saturate import as_written
+from eqsat.saturate import Class, ENode, FrozenEGraph
 from eqsat.schedule import Choice, price_choices
 from eqsat.trace import Trace, states
 
@@ -20,7 +22,7 @@ Pair = tuple[float | None, float | None]
 
 @dataclass
 class ProgramCosts:
-    """Costs of a segment's terms, as kernels.
+    """Costs of a segment's terms, as kernels; not known once `seconds` are over.
 
     Before the first cut: cut into kernels as well as the model can. For a cut: with the cuts that
     were made so far and no others.
@@ -30,15 +32,22 @@ class ProgramCosts:
     facts: Facts
     pricer: Pricer
     order: Mapping[Term, tuple[str, ...]]
+    seconds: float = 10.0
     _kernels: dict[Stored, float] = field(default_factory=dict)
     _free: dict[Term, float] = field(default_factory=dict)
+    _numbers: dict[Term, int] = field(default_factory=dict)
+    _prices: dict[tuple[Term, tuple[str, ...]], Any] = field(default_factory=dict)
 
     def pairs(self, trace: Trace) -> tuple[Pair, ...]:
         """Seconds before and after each step."""
         found: list[Pair] = []
         whole = states(trace)
         cut = False
+        deadline = time.monotonic() + self.seconds
         for i, step in enumerate(trace.steps):
+            if time.monotonic() > deadline:
+                found.append((None, None))
+                continue
             cut |= step.kind == "cut"
             cost = (lambda term: self._cut(term, trace.stored)) if cut else self.freely
             found.append((cost(whole[i]), cost(whole[i + 1])))
@@ -47,14 +56,43 @@ class ProgramCosts:
     def freely(self, program: Term) -> float:
         """Seconds of a whole term under the cuts that suit it best."""
         if program not in self._free:
-            graph = as_written(program.children, self.facts.universe)
-            order = {graph.class_of[t]: n for t, n in self.order.items() if t in graph.class_of}
-            outputs = [
-                (graph.class_of[term], buffer, names)
-                for term, (buffer, names) in zip(program.children, self.outputs, strict=True)
-            ]
-            self._free[program] = Extractor(graph, self.pricer, order).run(outputs).seconds
+            held = rebuild(program, _held)
+            self._free[program] = min(self._best(one) for one in dict.fromkeys((program, held)))
         return self._free[program]
+
+    def _best(self, program: Term) -> float:
+        graph = self._graph(program.children)
+        order = {graph.class_of[t]: n for t, n in self.order.items() if t in graph.class_of}
+        outputs = [
+            (graph.class_of[term], buffer, names)
+            for term, (buffer, names) in zip(program.children, self.outputs, strict=True)
+        ]
+        extractor = Extractor(graph, self.pricer, order)
+        extractor.prices = self._prices
+        return extractor.run(outputs).seconds
+
+    def _graph(self, roots: Sequence[Term]) -> FrozenEGraph:
+        """An e-graph of these terms alone. A term has one number in all of them, so that what was
+        priced once is known again.
+        """
+        terms = list(post_order(roots))
+        for term in terms:
+            self._numbers.setdefault(term, len(self._numbers))
+        number = self._numbers
+        nodes = {
+            number[t]: [
+                ENode(t.op, tuple(Class(number[a]) if isinstance(a, Term) else a for a in t.args))
+            ]
+            for t in terms
+        }
+        return FrozenEGraph(
+            universe=self.facts.universe,
+            nodes=nodes,
+            free={number[t]: self.facts.free(t) for t in terms},
+            dtype={number[t]: self.facts.dtype(t).name for t in terms},
+            roots=tuple(number[root] for root in roots),
+            class_of={t: number[t] for t in terms},
+        )
 
     def _cut(self, program: Term, stored: Sequence[Stored]) -> float:
         by_buffer = {one.buffer: one for one in stored}
@@ -77,6 +115,16 @@ class ProgramCosts:
         if one not in self._kernels:
             self._kernels[one] = _seconds((one,), self.facts, self.pricer)
         return self._kernels[one]
+
+
+def _held(term: Term, children: tuple[Term, ...]) -> Term:
+    """A weighted sum as one over rows held in the tile: what a kernel may choose later."""
+    if term.op != "weighted_sum":
+        return with_children(term, children)
+    s, r = children
+    weight = Term("exp_difference", s, Term("reduce_max", term.args[0], s))
+    unit = r.op == "literal" and r.args[0] == 1.0
+    return Term("reduce_sum", term.args[0], weight if unit else Term("mul", weight, r))
 
 
 def _seconds(stored: Sequence[Stored], facts: Facts, pricer: Pricer) -> float:

@@ -233,3 +233,13 @@ def mul_identity(a: "Expr", d: "Text") -> Iterator[Rewrite]:
 def cast_twice(a: "Expr", d: "Text") -> Iterator[Rewrite]:
     """cast_d cast_d a  ->  cast_d a"""
     yield rewrite(apply("cast", d, apply("cast", d, a)), apply("cast", d, a))  # type: ignore[arg-type]
+
+
+@rule("algebra")
+def drop_rounding(a: "Expr") -> Iterator[Rewrite]:
+    """cast_float32 cast_d a  ->  a,  for a 16-bit float d
+    when: a is float32, so that the value keeps what the rounding would lose. float: fewer roundings.
+    """
+    for narrow in ("bfloat16", "float16"):
+        rounded = apply("cast", "float32", apply("cast", narrow, a))
+        yield rewrite(rounded, a).when(dtype_in(a, "float32"))

@@ -153,3 +153,28 @@ def _substitute(operation: ParallelOperation) -> Iterator[Rewrite]:
             apply("contract", s, *sides, operation.name),  # type: ignore[arg-type]
             conditions,
         )
+        if left == "bfloat16":  # a float32 factor rounded to the dtype of the other one
+            for rounded in ((_round(a, left), sides[1]), (sides[0], _round(b, left))):
+                wide = tuple(
+                    x if f is not g else f for x, f, g in zip((a, b), rounded, sides, strict=True)
+                )
+                dtypes = tuple(
+                    dtype_in(x, left if f is g else out)
+                    for x, f, g in zip((a, b), rounded, sides, strict=True)
+                )
+                yield Rewrite(
+                    apply("contract", s, *wide, ""),  # type: ignore[arg-type]
+                    apply("contract", s, *rounded, operation.name),  # type: ignore[arg-type]
+                    (*dtypes, *conditions[2:]),
+                )
+        if out == "float32":  # weights lie in [0, 1]: rounded to b's dtype they lose what b lost
+            yield Rewrite(
+                apply("weighted_sum", s, a, sides[1]),  # type: ignore[arg-type]
+                apply("weighted_contract", s, a, sides[1], operation.name),  # type: ignore[arg-type]
+                (dtype_in(a, out), *conditions[1:]),
+            )
+
+
+def _round(factor: Variable, narrow: str) -> Node:
+    """A float32 factor rounded to a narrow dtype."""
+    return apply("cast", "float32", apply("cast", narrow, factor))

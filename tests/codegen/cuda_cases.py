@@ -94,6 +94,8 @@ def matrix_cases() -> Iterator[Case]:
             label = f"{'x'.join(map(str, (*size, *tiles)))}"
             sample = convolution(*size, tiles, BF16)
             yield case(f"convolution-{label}", sample, 64, 2)
+            sample = convolution(*size, tiles, BF16, doubled=True)
+            yield case(f"convolution-computed-{label}", sample, 128, 2)
             yield case(f"convolution-scalar-{label}", convolution(*size, tiles, ""), 64, 3)
 
 
@@ -194,10 +196,15 @@ def normalised(m: int, n: int, k: int, tiles: tuple[int, int, int]) -> Sample:
 
 
 def convolution(
-    height: int, width: int, channels: int, tiles: tuple[int, int, int], operation: str
+    height: int,
+    width: int,
+    channels: int,
+    tiles: tuple[int, int, int],
+    operation: str,
+    doubled: bool = False,
 ) -> Sample:
     """y[p,q,h,o] = sum x[p+r-1,q+s-1,c] w[r,s,c,h,o] in a stream over r, s, c; two row and two
-    column indices"""
+    column indices; `doubled`: of 2 x, computed in the tile"""
     x, w, y = buffers(
         bfloat16,
         x=(height, width, channels),
@@ -209,8 +216,10 @@ def convolution(
     guards = (Guard(down, 0, height), Guard(right, 0, width))
     b.load("a", "p q r s c", at(x, down, right, "c", guards=guards), memory="shared")
     b.load("f", "r s c h o", at(w, "r", "s", "c", "h", "o"), memory="shared")
+    if doubled:
+        b.map("a2", "p q r s c", "add", "a", "a")
     b.dtype = float32
-    b.contract("m", "p q h o", "r s c", "a", "f", operation)
+    b.contract("m", "p q h o", "r s c", "a2" if doubled else "a", "f", operation)
     b.update("next", "p q h o", "acc", "sum", "m")
     carry = Carry("acc", float32, ("p", "q", "h", "o"), "sum")
     axes = (Axis("r", 3, 1), Axis("s", 3, 3), Axis("c", channels, tiles[2]))
@@ -227,7 +236,7 @@ def convolution(
         for s in range(3):
             part = padded[r : r + height, s : s + width]
             answer += np.einsum("pqc,cho->pqho", part, q[r, s].astype(np.int64))
-    return Sample(kernel, {"x": p, "w": q}, {"y": answer}, 1e-2)
+    return Sample(kernel, {"x": p, "w": q}, {"y": answer * (1 + doubled)}, 1e-2)
 
 
 def elementwise_cases() -> Iterator[Case]:

@@ -114,6 +114,14 @@ static float __uint_as_float(unsigned bits) { return bits_as<float>(bits); }
 static unsigned __float_as_uint(float value) { return bits_as<unsigned>(value); }
 static double __longlong_as_double(long long bits) { return bits_as<double>(bits); }
 
+static unsigned short bfloat16_bits(float value) {
+    const unsigned bits = __float_as_uint(value);
+    return value != value ? 0x7fff : (unsigned short)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+static unsigned short float16_bits(double value) {
+    return bits_as<unsigned short>(_Float16(value));
+}
+
 static void load_matrices(unsigned* fragment, const void* row, int count, bool transposed) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 * 32;
     if (uintptr_t(row) % 16) failure = "ldmatrix row is not aligned";
@@ -160,17 +168,14 @@ void multiply(T* d, const unsigned* a, const unsigned* b, int k, char kind, int 
 }
 """
 
-_HALF = "return bits_as<unsigned short>(_Float16(value));"
-_BFLOAT = """unsigned bits = __float_as_uint(value);
-    if (value != value) return 0x7fff;
-    return (unsigned short)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);"""
-_PACK = "inline unsigned pack_{0}(float a, float b) {{ return to_{0}(a) | to_{0}(b) << 16; }}"
+_PACK = "inline unsigned pack_{0}(float a, float b) {{ return {0}_bits(a) | {0}_bits(b) << 16; }}"
+_TO = "inline unsigned short to_{0}({1} value) {{ return {0}_bits(value); }}"
 _EXTREME = """template <typename T> T {0}(T a, T b) {{ return (a {1} b || a != a) ? a : b; }}"""
 HOST = {
     "maximum": _EXTREME.format("maximum", ">="),
     "minimum": _EXTREME.format("minimum", "<="),
-    "to_bfloat16": f"inline unsigned short to_bfloat16(float value) {{ {_BFLOAT} }}",
-    "to_float16": f"template <typename T> unsigned short to_float16(T value) {{ {_HALF} }}",
+    "to_bfloat16": _TO.format("bfloat16", "float"),
+    "to_float16": _TO.format("float16", "double"),  # exact for a float argument
     "from_float16": "inline float from_float16(unsigned short b) { return bits_as<_Float16>(b); }",
     "pack_bfloat16": _PACK.format("bfloat16"),
     "pack_float16": _PACK.format("float16"),

@@ -1,4 +1,4 @@
-"""Random terms over few names, so that names are shared, shadowed and captured where a law slips."""
+"""Random terms over few names, which are shared, shadowed and captured where a law slips."""
 
 from collections.abc import Callable
 

@@ -367,6 +367,22 @@ def mul_identity(t: Terms) -> Row:
 
 
 @row
+def drop_rounding(t: Terms) -> Row:
+    a, b = t.read("a", "i"), t.read("b", "i", "float64")
+    return Row(
+        (
+            (t.cast("float32", t.cast("bfloat16", a)), a),
+            (t.cast("float32", t.cast("float16", a)), a),
+        ),
+        (
+            Miss(t.cast("float32", t.cast("int8", a)), a),
+            Miss(t.cast("float64", t.cast("float16", b)), b),
+            Miss(t.cast("float32", t.cast("float16", b)), t.cast("float32", b), wrong=False),
+        ),
+    )
+
+
+@row
 def cast_twice(t: Terms) -> Row:
     a, n = t.read("a", "i"), t.read("n", "i", "int16")
     return Row(

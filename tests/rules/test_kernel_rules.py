@@ -54,6 +54,9 @@ def value_rows() -> dict[str, Row]:
     top, one = t.max("j", s), t.number(1)
     held = Term("exp_difference", s, top)
     body = exp(a)
+    low = t.cast("float32", t.read("low", "jk", "bfloat16"))
+    half = t.cast("float32", t.read("half", "jk", "float16"))
+    rounded = t.cast("float32", t.cast("bfloat16", a))
     return {
         "inline": Row(
             (Case(Term("value", 0), body, values=(body,)),),
@@ -62,6 +65,16 @@ def value_rows() -> dict[str, Row]:
         "contract": Row(
             (Case(t.sum("j", mul(a, b)), t.contract("j", a, b)),),
             (Case(t.sum("jk", mul(a, b)), t.contract("jk", a, b)),),
+        ),
+        "round_factor": Row(
+            (
+                Case(t.contract("j", a, low), t.contract("j", rounded, low)),
+                Case(t.contract("j", low, a), t.contract("j", low, rounded)),
+            ),
+            (
+                Case(t.contract("j", a, half), t.contract("j", rounded, half)),
+                Case(t.contract("j", a, r), t.contract("j", rounded, r)),
+            ),
         ),
         "hold_weights": Row(
             (Case(exp(sub(s, top)), held),),
@@ -151,7 +164,7 @@ def search(case: Case, worker: SearchWorker, *rules: Rule) -> FrozenEGraph:
         *case.facts,
     ]
     every = " ".join(f"(run {group})" for group in GROUPS)
-    schedule = f"(run-schedule (repeat 3 (saturate (run facts)) {every}))"
+    schedule = f"(run-schedule (repeat 3 (saturate (run facts)) {every}) (saturate (run facts)))"
     read = [*map(constructor, ops), "free", "dtype", "node"]
     request = {"commands": commands, "schedules": [schedule], "read": read}
     answer = worker.ask(request, 20)

@@ -1,0 +1,86 @@
+"""Rows of the group cpu: float32 on the cores of this machine."""
+
+from typing import Any
+
+from eqsat.bench.case import Case, Input, Sizes
+
+
+def _case(
+    name: str, function: Any, inputs: dict[str, Input], full: Sizes, small: Sizes, **further: Any
+) -> Case:
+    tiny = further.pop("tiny", {"m": 33, "n": 40, "k": 48})
+    sizes = {"full": full, "small": small, "tiny": tiny}
+    peers = ("numpy", "torch", "inductor")
+    further.setdefault("rows", "m")
+    return Case(f"cpu-{name}", "cpu", "cpu", function, inputs, sizes, peers=peers, **further)
+
+
+def _mnk(m: int, n: int, k: int) -> Sizes:
+    return {"m": m, "n": n, "k": k}
+
+
+CUBE, SMALL_CUBE = _mnk(1024, 1024, 1024), _mnk(256, 256, 256)
+MATRICES = {"a": Input("m k"), "b": Input("k n")}
+HEADS = Input("b h s d")
+
+CASES = (
+    _case(
+        "matmul",
+        lambda f, a, b: a @ b,
+        MATRICES,
+        CUBE,
+        SMALL_CUBE,
+        work={"contract float32": ("m n k",)},
+    ),
+    _case(
+        "gelu-linear",
+        lambda f, x, w, b: f.gelu(x @ w + b),
+        {"x": Input("m k"), "w": Input("k n"), "b": Input("n")},
+        _mnk(1024, 4096, 1024),
+        _mnk(256, 1024, 256),
+        work={"contract float32": ("m n k",)},
+    ),
+    _case(
+        "softmax",
+        lambda f, x: f.softmax(x),
+        {"x": Input("m n")},
+        {"m": 4096, "n": 4096},
+        {"m": 512, "n": 512},
+        work={"exp float32": ("m n",)},
+    ),
+    _case(
+        "layer-norm",
+        lambda f, x, w, b: f.layer_norm(x, w, b),
+        {"x": Input("m n"), "w": Input("n"), "b": Input("n")},
+        {"m": 4096, "n": 1024},
+        {"m": 512, "n": 512},
+        work={},
+    ),
+    _case(
+        "product-vector",
+        lambda f, a, b, v: (a @ b) @ v,
+        {**MATRICES, "v": Input("n")},
+        CUBE,
+        SMALL_CUBE,
+        work={"fma float32": ("k n", "m k")},
+    ),
+    _case(
+        "product-sum",
+        lambda f, a, b: f.sum(a @ b, 0),
+        MATRICES,
+        CUBE,
+        SMALL_CUBE,
+        rows="n",
+        work={"fma float32": ("k n", "m k")},
+    ),
+    _case(
+        "attention",
+        lambda f, q, k, v: f.attention(q, k, v),
+        {"q": HEADS, "k": HEADS, "v": HEADS},
+        {"b": 8, "h": 12, "s": 128, "d": 32},
+        {"b": 2, "h": 4, "s": 64, "d": 32},
+        tiny={"b": 1, "h": 2, "s": 17, "d": 8},
+        rows="h",
+        work={"contract float32": ("2 b h s s d",), "exp float32": ("b h s s",)},
+    ),
+)

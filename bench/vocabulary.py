@@ -1,0 +1,160 @@
+"""The functions that a row is written in, as the graph API and each peer have them.
+
+A row's function takes one of these first, then arrays of that library, so that one text states the
+computation for all. Each peer uses the call that its users would write.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import eqsat.graph as G
+from eqsat.graph import Tensor
+
+
+class GraphVocabulary:
+    """Lazy tensors: the graph API's own functions."""
+
+    softmax = staticmethod(G.softmax)
+    layer_norm = staticmethod(G.layer_norm)
+    rms_norm = staticmethod(G.rms_norm)
+    gelu = staticmethod(G.gelu)
+    silu = staticmethod(G.silu)
+    attention = staticmethod(G.attention)
+    sum = staticmethod(G.sum)
+    cumulative_sum = staticmethod(G.cumulative_sum)
+    permute = staticmethod(G.permute_dims)
+    reshape = staticmethod(G.reshape)
+    concat = staticmethod(G.concat)
+
+    @staticmethod
+    def swap(x: Tensor) -> Tensor:
+        """The last two axes swapped, as a view where the library has views."""
+        return G.matrix_transpose(x)
+
+    @staticmethod
+    def stored(x: Tensor) -> Tensor:
+        """x in memory, in the order of its axes."""
+        return x
+
+    @staticmethod
+    def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+        """The loss of each row."""
+        return G.cross_entropy(logits, targets, reduction="none")
+
+    @staticmethod
+    def conv(x: Tensor, weight: Tensor) -> Tensor:
+        """3x3 convolution with padding 1: x (n, h, w, c), weight (out, 3, 3, c)."""
+        return G.conv(x, G.permute_dims(weight, (0, 3, 1, 2)), padding=1, layout="NHWC")
+
+    @staticmethod
+    def group_means(points: Tensor, centres: Tensor) -> Tensor:
+        """The mean of the points nearest to each centre; a centre without points becomes 0."""
+        near = G.argmin(G.sum(centres * centres, axis=1) - 2.0 * (points @ centres.T), axis=1)
+        belongs = G.expand_dims(near, 1) == G.arange(centres.shape[0])
+        member = G.astype(belongs, points.dtype)
+        counts = G.maximum(G.sum(member, axis=0), 1.0)
+        return (member.T @ points) / G.expand_dims(counts, 1)
+
+
+class NumpyVocabulary:
+    """Plain NumPy, as a user writes it; erf from SciPy."""
+
+    concat = staticmethod(np.concatenate)
+    permute = staticmethod(np.transpose)
+    reshape = staticmethod(np.reshape)
+    cumulative_sum = staticmethod(np.cumsum)
+    stored = staticmethod(np.ascontiguousarray)
+
+    @staticmethod
+    def swap(x: np.ndarray) -> np.ndarray:
+        return np.swapaxes(x, -1, -2)
+
+    @staticmethod
+    def sum(x: np.ndarray, axis: int) -> np.ndarray:
+        return x.sum(axis)
+
+    @staticmethod
+    def softmax(x: np.ndarray) -> np.ndarray:
+        weights = x - x.max(-1, keepdims=True)
+        np.exp(weights, out=weights)
+        weights /= weights.sum(-1, keepdims=True)
+        return weights
+
+    @staticmethod
+    def layer_norm(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
+        centred = x - x.mean(-1, keepdims=True)
+        spread = np.square(centred).mean(-1, keepdims=True)
+        centred /= np.sqrt(spread + x.dtype.type(1e-5))
+        return centred * weight + bias
+
+    @staticmethod
+    def gelu(x: np.ndarray) -> np.ndarray:
+        from scipy.special import erf
+
+        return x * x.dtype.type(0.5) * (erf(x * x.dtype.type(0.5**0.5)) + x.dtype.type(1))
+
+    @staticmethod
+    def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+        scores = q @ np.swapaxes(k, -1, -2)
+        scores *= q.dtype.type(q.shape[-1] ** -0.5)
+        return NumpyVocabulary.softmax(scores) @ v
+
+
+class TorchVocabulary:
+    """torch's own fused calls, with eager kernels or under torch.compile."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self.torch = torch
+        self.functional = torch.nn.functional
+        self.silu = torch.nn.functional.silu
+        self.gelu = torch.nn.functional.gelu
+        self.concat = torch.cat
+        self.reshape = torch.reshape
+        self.permute = torch.permute
+        self.cumulative_sum = torch.cumsum
+
+    def swap(self, x: Any) -> Any:
+        return x.mT
+
+    def stored(self, x: Any) -> Any:
+        return x.contiguous()
+
+    def sum(self, x: Any, axis: int) -> Any:
+        return x.sum(axis)
+
+    def softmax(self, x: Any) -> Any:
+        return self.torch.softmax(x, -1)
+
+    def layer_norm(self, x: Any, weight: Any, bias: Any) -> Any:
+        return self.functional.layer_norm(x, x.shape[-1:], weight, bias, 1e-5)
+
+    def rms_norm(self, x: Any, weight: Any) -> Any:
+        return self.functional.rms_norm(x, x.shape[-1:], weight, 1e-6)
+
+    def attention(self, q: Any, k: Any, v: Any, causal: bool = False) -> Any:
+        grouped = q.shape[-3] != k.shape[-3]
+        return self.functional.scaled_dot_product_attention(
+            q, k, v, is_causal=causal, enable_gqa=grouped
+        )
+
+    def cross_entropy(self, logits: Any, targets: Any) -> Any:
+        return self.functional.cross_entropy(logits, targets, reduction="none")
+
+    def conv(self, x: Any, weight: Any) -> Any:
+        channels_last: Sequence[int] = (0, 3, 1, 2)
+        y = self.functional.conv2d(
+            x.permute(channels_last), weight.permute(channels_last), padding=1
+        )
+        return y.permute(0, 2, 3, 1)
+
+    def group_means(self, points: Any, centres: Any) -> Any:
+        distances = (centres * centres).sum(1) - 2.0 * (points @ centres.T)
+        near = distances.argmin(1)
+        sums = self.torch.zeros_like(centres).index_add_(0, near, points)
+        counts = self.torch.zeros_like(centres[:, 0])
+        counts.index_add_(0, near, self.torch.ones_like(points[:, 0]))
+        return sums / counts.clamp(min=1.0)[:, None]

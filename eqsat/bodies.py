@@ -1,0 +1,111 @@
+"""The fused bodies of a kernel that a saturated region holds, each with its ways of computing."""
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from eqsat.algebra import Term
+from eqsat.egglog_text import SCHEDULE
+from eqsat.form import Form, Stored
+from eqsat.saturate import Class, ENode, FrozenEGraph
+
+SUBSTITUTED = frozenset({"contract", "weighted_contract"})
+STANDS_FOR = {
+    "exp_difference": "exp",
+    "contract": "reduce_sum",
+    "weighted_contract": "weighted_sum",
+}
+
+
+def bodies_of(found: FrozenEGraph, made: Form, most: int = 48) -> list[tuple[Stored, ...]]:
+    """Fused bodies of the kernel: every choice among the ways to compute each class."""
+    (kernel,) = (n for n in found.nodes[found.roots[0]] if n.op == "kernel" and _untiled(found, n))
+    root = kernel.children[0]
+    sizes = _term_sizes(found)
+    options: dict[int, list[ENode]] = {}
+    stack = [root]
+    while stack:
+        number = stack.pop()
+        if number not in options:
+            options[number] = _ways(found.nodes[number], sizes)
+            if not options[number]:
+                return []
+            stack += [child for node in options[number] for child in node.children]
+    open_classes = [number for number, nodes in options.items() if len(nodes) > 1]
+    while math.prod(len(options[number]) for number in open_classes) > most:
+        longest = max(open_classes, key=lambda number: len(options[number]))
+        del options[longest][-1]
+    bodies: dict[tuple[Stored, ...], None] = {}
+    for nodes in itertools.product(*(options[number] for number in open_classes)):
+        chosen = {n: ways[0] for n, ways in options.items()}
+        chosen.update(zip(open_classes, nodes, strict=True))
+        bodies[_stored(made, _term(root, chosen))] = None
+    return list(bodies)
+
+
+def _term_sizes(found: FrozenEGraph) -> dict[int, int]:
+    """Nodes of the smallest tree of each class that needs no value from memory."""
+    sizes: dict[int, int] = {}
+    changed = True
+    while changed:
+        changed = False
+        for number, nodes in found.nodes.items():
+            for node in nodes:
+                if node.op not in {"value", *SCHEDULE} and all(c in sizes for c in node.children):
+                    size = 1 + sum(sizes[c] for c in node.children)
+                    if size < sizes.get(number, size + 1):
+                        sizes[number], changed = size, True
+    return sizes
+
+
+def _ways(nodes: list[ENode], sizes: Mapping[int, int]) -> list[ENode]:
+    """The ways to compute a class that are worth pricing, those by an operation first.
+
+    A held weight stands for the exponential that it equals, a contraction for its sum of products,
+    and a weighted sum by an operation for the one without.
+    """
+    best: dict[tuple[str, object], ENode] = {}
+    for node in nodes:
+        if node.op == "value" or any(child not in sizes for child in node.children):
+            continue
+        key = (node.op, node.args[-1] if node.op in SUBSTITUTED else "")
+        size = sum(sizes[child] for child in node.children)
+        if key not in best or size < sum(sizes[child] for child in best[key].children):
+            best[key] = node
+    present = {op for op, _ in best}
+    for better, worse in STANDS_FOR.items():
+        if better in present:
+            best = {key: node for key, node in best.items() if key[0] != worse}
+    return sorted(best.values(), key=lambda n: (n.op not in SUBSTITUTED or not n.args[-1], n.op))
+
+
+def _term(root: int, chosen: Mapping[int, ENode]) -> Term:
+    done: dict[int, Term] = {}
+
+    def build(number: int) -> Term:
+        if number not in done:
+            node = chosen[number]
+            done[number] = _compose(node, tuple(build(child) for child in node.children))
+        return done[number]
+
+    return build(root)
+
+
+def _stored(made: Form, body: Term) -> tuple[Stored, ...]:
+    """The kernel's stored values with their terms in a body."""
+    parts = []
+    while body.op == "together":
+        parts.insert(0, body.children[1])
+        body = body.children[0]
+    parts.insert(0, body)
+    return tuple(replace(one, term=t) for one, t in zip(made.stored, parts, strict=True))
+
+
+def _untiled(found: FrozenEGraph, node: ENode) -> bool:
+    return any(n.op == "untiled" for n in found.nodes[node.children[1]])
+
+
+def _compose(node: ENode, children: tuple[Term, ...]) -> Term:
+    rest = iter(children)
+    return Term(node.op, *(next(rest) if isinstance(a, Class) else a for a in node.args))

@@ -1,0 +1,227 @@
+"""The command eqsat-explain: how a program as written became the program as run.
+
+    eqsat-explain module_or_file.py:function [--spec h200] [--format text|json|html] [--output FILE]
+
+The function is called without arguments, so each parameter needs a default, such as
+`q=eqsat.input("q", (8, 64), "float32")`; it returns a tensor, or a nesting of tensors. No device is
+needed: nothing is built or run.
+"""
+
+import argparse
+import difflib
+import importlib
+import importlib.util
+import inspect
+import json
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from eqsat.driver import plan
+from eqsat.errors import ArgumentError, EqsatError, TraceError
+from eqsat.explanation import Explanation, from_json
+from eqsat.graph.tensor import Tensor
+from eqsat.program import flatten
+from eqsat.render import FORMATS, render, text
+from eqsat.replay import check
+
+STYLES = {"heading": "bold", "rule": "bold green", "cost": "cyan", "quiet": "dim", "code": ""}
+FAILED, WRONG_TRACE = 2, 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; its exit status: 0, 1 for a trace that does not hold, 2 for bad input."""
+    given = _parser().parse_args(arguments)
+    try:
+        _run(given)
+    except TraceError as error:
+        print(f"TraceError: {error}", file=sys.stderr)
+        return WRONG_TRACE
+    except EqsatError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return FAILED
+    except BrokenPipeError:  # the reader has seen enough
+        sys.stderr.close()
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="eqsat-explain",
+        description="Explain how a function of tensors is compiled: every rewrite step with its "
+        "rule, place and predicted cost, checked by a replay; then the kernels.",
+    )
+    parser.add_argument(
+        "function",
+        metavar="MODULE:FUNCTION",
+        help="a module or a .py file, and a function in it; it is called without arguments "
+        "(parameters need defaults, such as eqsat.input(...)) and returns tensors",
+    )
+    parser.add_argument("--spec", default="cpu", help="a shipped spec or a TOML file (default cpu)")
+    parser.add_argument("--format", choices=FORMATS, default="text")
+    parser.add_argument("--output", metavar="FILE", help="write there instead of to the terminal")
+    parser.add_argument(
+        "--check", metavar="TRACE", help="only replay a trace that --format json wrote"
+    )
+    return parser
+
+
+def _run(given: argparse.Namespace) -> None:
+    function, title = find_function(given.function)
+    tensors = call(function, title)
+    with _busy("searching"):
+        planned = plan(tensors, given.spec)
+    if given.check is not None:
+        trace = from_json(_read(given.check))
+        count = check(trace, planned.segments, planned.search.rules, planned.search.spec)
+        print(f"{given.check}: {count} steps lead from {title} to its kernels; each one holds.")
+        return
+    with _busy("tracing"):
+        explanation = planned.explain(title)
+    _write(explanation, given.format, given.output)
+
+
+def find_function(where: str) -> tuple[Callable[..., Any], str]:
+    """The function that MODULE:FUNCTION names, and its name. Raises ArgumentError."""
+    place, colon, name = where.rpartition(":")
+    if not colon or not place or not name:
+        raise ArgumentError(
+            f"{where!r} names no function. Write module:function, or file.py:function."
+        )
+    module = _module(place)
+    function = getattr(module, name, None)
+    if function is None:
+        known = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
+        close = difflib.get_close_matches(name, known, n=1)
+        own = [n for n in known if getattr(vars(module)[n], "__module__", "") == module.__name__]
+        hint = f"Did you mean {close[0]}?" if close else f"It defines {', '.join(own) or 'none'}."
+        raise ArgumentError(f"{place} has no function {name!r}. {hint}")
+    if not callable(function):
+        raise ArgumentError(
+            f"{where} is a {type(function).__name__}, no function. Name a function that returns "
+            f"tensors."
+        )
+    return inspect.unwrap(function), name
+
+
+def _module(place: str) -> ModuleType:
+    if not place.endswith(".py"):
+        sys.path.insert(0, str(Path.cwd()))
+        return _imported(place, lambda: importlib.import_module(place))
+    path = Path(place)
+    if not path.is_file():
+        raise ArgumentError(f"there is no file {place}. Give the path of a .py file, or a module.")
+    sys.path.insert(0, str(path.resolve().parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)
+    loader = spec.loader
+
+    def load() -> ModuleType:
+        loader.exec_module(module)
+        return module
+
+    return _imported(place, load)
+
+
+def _imported(place: str, load: Callable[[], ModuleType]) -> ModuleType:
+    try:
+        return load()
+    except ModuleNotFoundError as error:
+        if error.name is not None and (place == error.name or place.startswith(f"{error.name}.")):
+            raise ArgumentError(
+                f"there is no module {place}. Give a module that Python finds from here, or the "
+                f"path of a .py file."
+            ) from error
+        raise ArgumentError(f"importing {place} failed: {error}. Install it first.") from error
+    except EqsatError:
+        raise
+    except Exception as error:
+        raise ArgumentError(
+            f"importing {place} failed: {type(error).__name__}: {error}. Mend it first."
+        ) from error
+
+
+def call(function: Callable[..., Any], name: str) -> Any:
+    """What the function returns when called without arguments. Raises ArgumentError."""
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    missing = [
+        parameter.name
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.default is parameter.empty and parameter.kind not in kinds
+    ]
+    if missing:
+        first = missing[0]
+        raise ArgumentError(
+            f"{name} has parameters without defaults: {', '.join(missing)}. Give each a default, "
+            f'such as {first}=eqsat.input("{first}", (8, 64), "float32").'
+        )
+    try:
+        result = function()
+    except EqsatError:
+        raise
+    except Exception as error:
+        raise ArgumentError(
+            f"calling {name}() failed: {type(error).__name__}: {error}. Mend it first."
+        ) from error
+    leaves = flatten(result)
+    wrong = next((leaf for leaf in leaves if not isinstance(leaf, Tensor)), None)
+    if wrong is not None or not leaves:
+        what = f"a {type(wrong).__name__}" if leaves else "nothing"
+        raise ArgumentError(
+            f"{name}() returned {what}. Return a tensor, or tuples, lists or dicts of tensors."
+        )
+    return result
+
+
+def _read(path: str) -> Any:
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ArgumentError(f"cannot read {path}: {error.strerror}. Give a trace file.") from error
+    except ValueError as error:
+        raise TraceError(
+            f"{path} is no JSON: {error}. Write it anew with --format json."
+        ) from error
+
+
+def _busy(what: str) -> AbstractContextManager[Any]:
+    """A spinner on the terminal while something takes long."""
+    if not sys.stderr.isatty():
+        return nullcontext()
+    from rich.console import Console
+
+    return Console(stderr=True).status(f"{what} ...")
+
+
+def _write(explanation: Explanation, format: str, output: str | None) -> None:
+    if output is not None:
+        try:
+            Path(output).write_text(render(explanation, format), encoding="utf-8")
+        except OSError as error:
+            raise ArgumentError(
+                f"cannot write {output}: {error.strerror}. Give a path that can be written."
+            ) from error
+    elif format == "text" and sys.stdout.isatty():
+        _print_rich(explanation)
+    else:
+        print(render(explanation, format))
+
+
+def _print_rich(explanation: Explanation) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+
+    def style(kind: str, words: str) -> str:
+        look = STYLES.get(kind, "")
+        return f"[{look}]{escape(words)}[/]" if look and words else escape(words)
+
+    Console(highlight=False, soft_wrap=True).print(text(explanation, style))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

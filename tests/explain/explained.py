@@ -1,0 +1,93 @@
+"""Programs that are explained in the tests, each planned and traced once."""
+
+from dataclasses import dataclass
+from functools import cache
+
+import eqsat
+from eqsat.cache import Cache
+from eqsat.driver import plan
+from eqsat.explanation import Explanation
+from eqsat.graph import Tensor
+from eqsat.planned import Planned
+from eqsat.replay import check
+
+
+def given(name: str, *shape: int) -> Tensor:
+    return eqsat.input(name, shape, "float32")
+
+
+def matrix_chain() -> Tensor:
+    return (given("A", 64, 48) @ given("B", 48, 80)) @ given("v", 80)
+
+
+def softmax() -> Tensor:
+    return eqsat.softmax(given("x", 64, 96), axis=-1)
+
+
+def attention() -> Tensor:
+    q, k, v = (given(name, 2, 3, 64, 32) for name in "qkv")
+    scores = q @ eqsat.permute_dims(k, (0, 1, 3, 2)) * 0.125
+    weights = eqsat.exp(scores - eqsat.max(scores, axis=-1, keepdims=True))
+    return weights / eqsat.sum(weights, axis=-1, keepdims=True) @ v
+
+
+def rms_norm_product() -> Tensor:
+    return eqsat.rms_norm(given("x", 64, 96), given("g", 96)) @ given("W", 96, 32)
+
+
+def two_products() -> Tensor:
+    x = given("x", 64, 48)
+    return x @ given("W1", 48, 32) + x @ given("W2", 48, 32)
+
+
+def gelu_mlp() -> Tensor:
+    hidden = given("x", 64, 48) @ given("W", 48, 96) + given("b", 96)
+    return eqsat.gelu(hidden) @ given("U", 96, 48)
+
+
+def gram() -> Tensor:
+    x = eqsat.exp(given("x", 24, 16))
+    return x @ eqsat.permute_dims(x, (1, 0))
+
+
+def joined() -> tuple[Tensor, Tensor]:
+    x = given("x", 64, 48)
+    return x @ given("W", 48, 32), x @ given("U", 48, 32)
+
+
+def layers() -> Tensor:
+    x = given("x", 32, 48)
+    for number in range(3):
+        x = x + gelu_layer(x, number)
+    return x
+
+
+def gelu_layer(x: Tensor, number: int) -> Tensor:
+    scaled = eqsat.rms_norm(x, given(f"g{number}", 48))
+    return eqsat.gelu(scaled @ given(f"W{number}", 48, 96)) @ given(f"U{number}", 96, 48)
+
+
+PROGRAMS = {
+    f.__name__: f
+    for f in (
+        *(matrix_chain, softmax, attention, rms_norm_product, two_products, gelu_mlp),
+        *(gram, joined, layers),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Explained:
+    planned: Planned
+    explanation: Explanation
+
+    def check(self, explanation: Explanation | None = None) -> int:
+        search = self.planned.search
+        given = explanation or self.explanation
+        return check(given, self.planned.segments, search.rules, search.spec)
+
+
+@cache
+def explained(name: str, spec: str = "cpu") -> Explained:
+    planned = plan(PROGRAMS[name](), spec, cache=Cache(None))
+    return Explained(planned, planned.explain(name))

@@ -1,0 +1,204 @@
+"""A trace with anything changed must fail, and the error names the step."""
+
+from dataclasses import replace
+
+import pytest
+from explained import explained
+
+import eqsat.graph.index as index
+from eqsat.algebra import Facts, Read, Term, Universe
+from eqsat.errors import TraceError
+from eqsat.graph.dtypes import as_dtype
+from eqsat.matching import Setting
+from eqsat.replay import replay
+from eqsat.rule import collect
+from eqsat.rules import algebra
+from eqsat.trace import Step, Trace, stamped
+
+NAMES = ("matrix_chain", "attention", "rms_norm_product", "gram", "joined", "gelu_mlp")
+
+
+def with_steps(explanation, number, kernel, steps):
+    """The explanation with the steps of one trace replaced."""
+    segment = explanation.segments[number]
+    if kernel is None:
+        changed = replace(segment, trace=replace(segment.trace, steps=tuple(steps)))
+    else:
+        record = segment.kernels[kernel]
+        record = replace(record, trace=replace(record.trace, steps=tuple(steps)))
+        kernels = (*segment.kernels[:kernel], record, *segment.kernels[kernel + 1 :])
+        changed = replace(segment, kernels=kernels)
+    segments = (*explanation.segments[:number], changed, *explanation.segments[number + 1 :])
+    return replace(explanation, segments=segments)
+
+
+def traces(explanation):
+    for number, segment in enumerate(explanation.segments):
+        yield number, None, segment.trace
+        for place, kernel in enumerate(segment.kernels):
+            yield number, place, kernel.trace
+
+
+def every_change(name, change, spec):
+    """The explanations in which `change(steps, i)` gives other steps for some trace and i."""
+    subject = explained(name, spec)
+    for number, kernel, trace in traces(subject.explanation):
+        for i in range(len(trace.steps)):
+            steps = change(list(trace.steps), i)
+            if steps is not None and tuple(steps) != trace.steps:
+                yield i, with_steps(subject.explanation, number, kernel, steps)
+
+
+def dropped(steps, i):
+    return [*steps[:i], *steps[i + 1 :]]
+
+
+def swapped(steps, i):
+    if i + 1 == len(steps):
+        return None
+    return [*steps[:i], steps[i + 1], steps[i], *steps[i + 2 :]]
+
+
+def repeated(steps, i):
+    return [*steps[: i + 1], steps[i], *steps[i + 1 :]]
+
+
+def turned(steps, i):
+    step = steps[i]
+    return [*steps[:i], replace(step, forward=not step.forward), *steps[i + 1 :]]
+
+
+def renamed(steps, i):
+    other = "factor_common" if steps[i].rule != "factor_common" else "merge_sums"
+    return [*steps[:i], replace(steps[i], rule=other, kind="rule"), *steps[i + 1 :]]
+
+
+def misplaced(steps, i):
+    return [*steps[:i], replace(steps[i], position=(*steps[i].position, 0)), *steps[i + 1 :]]
+
+
+def other_result(steps, i):
+    step = steps[i]
+    after = Term("neg", Term("neg", step.after))
+    return [*steps[:i], replace(step, after=after), *steps[i + 1 :]]
+
+
+def other_kind(steps, i):
+    kind = "cut" if steps[i].kind != "cut" else "reindex"
+    return [*steps[:i], replace(steps[i], kind=kind), *steps[i + 1 :]]
+
+
+def other_digest(steps, i):
+    return [*steps[:i], replace(steps[i], whole="0" * 16), *steps[i + 1 :]]
+
+
+CHANGES = (
+    *(dropped, swapped, repeated, turned, renamed, misplaced),
+    *(other_result, other_kind, other_digest),
+)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", NAMES)
+def test_any_change_is_caught(name, change):
+    subject = explained(name)
+    count = 0
+    for i, changed in every_change(name, change, "cpu"):
+        if change is turned and changed_kind(subject, changed, i) in {"cut", "reindex"}:
+            continue  # these have no direction
+        with pytest.raises(TraceError, match="step|ends at another"):
+            subject.check(changed)
+        count += 1
+    assert count or change is turned
+
+
+def changed_kind(subject, changed, i):
+    pairs = zip(traces(subject.explanation), traces(changed), strict=True)
+    return next(t.steps[i].kind for (*_, t), (*_, u) in pairs if t is not u and t != u)
+
+
+def test_the_error_names_the_step():
+    subject = explained("attention")
+    steps = list(subject.explanation.segments[0].trace.steps)
+    changed = with_steps(subject.explanation, 0, None, renamed(steps, 2))
+    with pytest.raises(TraceError, match=r"segment 1, step 3 \(factor_common\)"):
+        subject.check(changed)
+    unknown = [replace(steps[0], rule="no_such_rule"), *steps[1:]]
+    with pytest.raises(TraceError, match=r"step 1 \(no_such_rule\): there is no rule"):
+        subject.check(with_steps(subject.explanation, 0, None, unknown))
+
+
+def test_a_trace_of_another_program_is_refused():
+    with pytest.raises(TraceError, match="starts from another term|other indices"):
+        explained("softmax").check(explained("matrix_chain").explanation)
+
+
+def test_another_kernel_is_refused():
+    subject = explained("softmax")
+    (segment,) = subject.explanation.segments
+    kernel = segment.kernels[0]
+    other = replace(kernel.kernel, threads=kernel.kernel.threads + 1)
+    changed = replace(segment, kernels=(replace(kernel, kernel=other), *segment.kernels[1:]))
+    with pytest.raises(TraceError, match="not the kernel that runs"):
+        subject.check(replace(subject.explanation, segments=(changed,)))
+
+
+# --- guards: one step, right but for its guard ----------------------------------------------------
+
+
+def term(buffer: str, dtype: str, extents: dict[str, int], *names: str) -> Term:
+    read = Read(buffer, as_dtype(dtype), index.row_major(names, extents))
+    return Term("read", read)
+
+
+def one_step(before: Term, after: Term, rule: str, variant: int = 1) -> Trace:
+    step = Step("rule", (0,), before, after, rule, variant)
+    source, target = Term("program", before), Term("program", after)
+    return stamped(Trace("a trace", source, target, (step,)))
+
+
+def replayed(trace: Trace, universe: Universe, finite: frozenset[str]) -> None:
+    rules = collect(vars(algebra))
+    replay(trace, trace.source, trace.target, rules, Setting(Facts(universe), finite))
+
+
+def indices(**extents: int) -> Universe:
+    return Universe(list(extents), dict(extents))
+
+
+def test_a_free_index_is_not_taken_out_of_its_sum():
+    universe = indices(i=4, j=5)
+    for names, holds in ((("i",), True), (("i", "j"), False)):
+        a = term("a", "float32", universe.extents, *names)
+        b = term("b", "float32", universe.extents, "j")
+        mask = universe.mask(["j"])
+        before = Term("reduce_sum", mask, Term("mul", a, b))
+        after = Term("mul", a, Term("reduce_sum", mask, b))
+        trace = one_step(before, after, "factor_out_of_sum")
+        if holds:
+            replayed(trace, universe, frozenset())
+        else:
+            with pytest.raises(TraceError, match=r"guard disjoint\(S, free\(a\)\) does not hold"):
+                replayed(trace, universe, frozenset())
+
+
+def test_a_dtype_that_the_law_does_not_hold_for():
+    universe = indices(i=4, j=5)
+    a = term("a", "float16", universe.extents, "i")
+    b = term("b", "float16", universe.extents, "j")
+    mask = universe.mask(["j"])
+    before = Term("reduce_sum", mask, Term("mul", a, b))
+    after = Term("mul", a, Term("reduce_sum", mask, b))
+    with pytest.raises(TraceError, match=r"guard dtype_in\(a, float32 or"):
+        replayed(one_step(before, after, "factor_out_of_sum"), universe, frozenset())
+
+
+def test_what_may_be_infinite_is_not_factored():
+    universe = indices(i=4)
+    a, b, c = (term(name, "float32", universe.extents, "i") for name in "abc")
+    before = Term("add", Term("mul", a, b), Term("mul", a, c))
+    after = Term("mul", a, Term("add", b, c))
+    trace = one_step(before, after, "factor_common")
+    replayed(trace, universe, frozenset("abc"))
+    with pytest.raises(TraceError, match=r"guard finite\(c\) does not hold"):
+        replayed(trace, universe, frozenset("ab"))

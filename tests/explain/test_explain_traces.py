@@ -1,0 +1,80 @@
+"""Traces of real programs: found, complete, replayed, and the same after a JSON round trip."""
+
+import json
+
+import pytest
+from explained import PROGRAMS, explained
+
+from eqsat.explanation import from_json, to_json
+
+
+def rules_of(name: str, spec: str = "cpu") -> set[str]:
+    explanation = explained(name, spec).explanation
+    return {step.rule for segment in explanation.segments for step in segment.trace.steps}
+
+
+@pytest.mark.parametrize("spec", ["cpu", "h200"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_step_is_found_and_holds(name, spec):
+    subject = explained(name, spec)
+    assert subject.explanation.notes == ()
+    assert subject.check() > 0
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_trace_survives_json(name):
+    subject = explained(name)
+    text = json.dumps(to_json(subject.explanation), allow_nan=False)
+    restored = from_json(json.loads(text))
+    assert restored == subject.explanation
+    assert subject.check(restored) == subject.check()
+
+
+def test_attention_needs_its_five_laws():
+    laws = {"mul_commute", "mul_associate", "factor_out_of_sum", "carry_weighted_sum"}
+    for spec in ("cpu", "h200"):
+        assert laws | {"divide_by_reciprocal"} <= rules_of("attention", spec)
+    steps = explained("attention").explanation.segments[0].trace.steps
+    # with a factor, and with r = 1: the sum of the weights
+    assert {s.variant for s in steps if s.rule == "carry_weighted_sum"} == {1, 2}
+
+
+def test_the_laws_of_the_others():
+    assert {"nest_sums", "mul_associate"} <= rules_of("matrix_chain")
+    assert {"add_sums", "factor_common"} <= rules_of("two_products")
+    assert "carry_weighted_sum" in rules_of("softmax")
+
+
+def test_a_reindexing_is_a_step_of_its_own():
+    steps = explained("gram").explanation.segments[0].trace.steps
+    assert [step.kind for step in steps] == ["reindex"]
+
+
+def test_kernels_start_unfused_and_end_as_they_run():
+    subject = explained("matrix_chain")
+    (segment,) = subject.explanation.segments
+    launched = [launch.kernel for launch in subject.planned.parts.launches]
+    assert [kernel.kernel for kernel in segment.kernels] == launched
+    for kernel in segment.kernels:
+        rules = [step.rule for step in kernel.trace.steps]
+        assert "inline" in rules and "contract" in rules
+        assert {"tile", "keep"} & set(rules[-4:])
+
+
+def test_equal_segments_are_explained_once():
+    explanation = explained("layers").explanation
+    places = [segment.places for segment in explanation.segments]
+    assert sorted(place for own in places for place in own) == list(
+        range(len(explained("layers").planned.segments))
+    )
+    assert len(explained("layers").planned.segments) > 1
+
+
+def test_costs_are_known_and_end_at_the_kernel():
+    for name in PROGRAMS:
+        for segment in explained(name).explanation.segments:
+            assert len(segment.costs) == len(segment.trace.steps)
+            for kernel in segment.kernels:
+                assert len(kernel.costs) == len(kernel.trace.steps)
+                assert kernel.costs[-1][1] == pytest.approx(kernel.seconds)
+                assert dict(kernel.parts)[kernel.bottleneck] > 0
