@@ -123,6 +123,4 @@ def _product(term: str, sizes: Sizes) -> float:
 
 def described(inputs: Sequence[Tensor]) -> dict[str, str]:
     """Name -> dtype and shape."""
-    return {
-        x.attributes["name"]: f"{x.dtype.name}[{', '.join(map(str, x.shape))}]" for x in inputs
-    }
+    return {x.attributes["name"]: f"{x.dtype.name}[{', '.join(map(str, x.shape))}]" for x in inputs}

@@ -11,12 +11,14 @@ import numpy as np
 
 from eqsat.codegen import cuda_operations, numba_emit, numba_target, oracle
 from eqsat.codegen.cuda_backend import CudaBackend
+from eqsat.codegen.cuda_fit import misfit
 from eqsat.errors import ArgumentError, UnsupportedError
 from eqsat.graph.dtypes import DType
 from eqsat.kernel import Kernel
 from eqsat.program import Argument, Backend, Launch
 from eqsat.specs import ParallelProcessingUnit
 
+Misfit = Callable[[Kernel, ParallelProcessingUnit], str]
 Runner = Callable[[Mapping[str, Any]], None]
 
 
@@ -178,15 +180,25 @@ class CpuBackend(HostBackend):
 
 @dataclass(frozen=True)
 class Target:
-    """A way to run kernels: the operations it can emit, by invocation name, and its backend."""
+    """A way to run kernels: the operations it can emit, by invocation name, and its backend.
+
+    `misfit` says what a kernel takes too much of for a spec, or nothing.
+    """
 
     name: str
     operations: frozenset[str]
     backend: Callable[[ParallelProcessingUnit, Path | None], Backend]
+    misfit: Misfit
+
+
+def _fits(kernel: Kernel, spec: ParallelProcessingUnit) -> str:
+    """Memory of the host holds any tile."""
+    del kernel, spec
+    return ""
 
 
 TARGETS = {
-    "cpu": Target("cpu", frozenset({"cblas_gemm"}), CpuBackend),
-    "cuda": Target("cuda", cuda_operations.OPERATIONS, CudaBackend),
-    "oracle": Target("oracle", frozenset(), OracleBackend),
+    "cpu": Target("cpu", frozenset({"cblas_gemm"}), CpuBackend, _fits),
+    "cuda": Target("cuda", cuda_operations.OPERATIONS, CudaBackend, misfit),
+    "oracle": Target("oracle", frozenset(), OracleBackend, _fits),
 }

@@ -129,6 +129,7 @@ def plan(
             operations,
             worker,
             bounds,
+            misfit=target.misfit,
             candidates=candidates,
             grid_dim=grid_dim,
             block_dim=block_dim,

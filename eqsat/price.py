@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eqsat.algebra import REDUCTIONS, Read, Term
-from eqsat.form import REDUCING, WEIGHTED, Form
+from eqsat.form import REDUCING, WEIGHTED, Form, passes
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
 
 Array = NDArray[np.float64]
@@ -128,35 +128,6 @@ class Pricer:
                 (row.name, slots / self.spec.invocations_per_s(row)) for row, slots in rows
             ]
         return self._rates[key]
-
-
-def passes(made: Form, streamed: int) -> dict[Term, int]:
-    """In how many phases a term is computed anew, where it depends on streamed names."""
-    groups: dict[tuple[int, int], list[Term]] = {}
-    for term, number in made.phase.items():
-        over = term.args[0]
-        assert isinstance(over, int)
-        if over & streamed:
-            groups.setdefault((number, over & streamed), []).extend(term.children)
-    shared = 0
-    for one in made.stored:
-        shared |= made.facts.universe.mask(one.names) & streamed
-    if shared:
-        last = 1 + max(made.phase.values(), default=0)
-        groups[last, shared] = [one.term for one in made.stored]
-    counts: dict[Term, int] = {}
-    for (number, _), roots in groups.items():
-        seen: set[Term] = set()
-        stack = list(roots)
-        while stack:
-            term = stack.pop()
-            if term in seen or made.phase.get(term, number) < number:
-                continue
-            seen.add(term)
-            if made.facts.free(term) & streamed:
-                counts[term] = counts.get(term, 0) + 1
-            stack += term.children
-    return counts
 
 
 class _Pricing:

@@ -87,6 +87,7 @@ class SearchWorker:
 
     def __init__(self, memory_bytes: int = Limits.memory_bytes) -> None:
         self.memory_bytes = memory_bytes
+        self.failures: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -138,11 +139,12 @@ class SearchWorker:
             why = (
                 f"over its limit of {seconds:g} s" if line is None else "out of memory, or crashed"
             )
-            self.close()
-            return {"error": f"search worker {why}"}
-        answer = json.loads(line)
+            answer = {"error": f"search worker {why}"}
+        else:
+            answer = json.loads(line)
         if "error" in answer:
             self.close()
+            self.failures.append(answer["error"])
         return answer
 
     def _read_line(self, deadline: float) -> bytes | None:
@@ -233,7 +235,8 @@ def saturate(
     else:
         frozen = thaw(answer, ops, table, universe, terms, numbers, roots)
         frozen.nodes = _founded(frozen)
-        frozen.saturated = not answer["changed"]
+        full = sum(map(len, answer["rows"].values())) >= limits.nodes
+        frozen.saturated = not full and not answer["changed"][-2]
         frozen.fired = _by_rule(answer["fired"], rules)
     frozen.seconds = time.monotonic() - started
     return frozen
@@ -245,7 +248,7 @@ def _refuse_unsound(error: str) -> None:
             f"an unsound rule: two terms of different dtype were made equal ({error}). "
             f"Check the guards of the rules added last."
         )
-    if "PanicException" not in error and "search worker" not in error:
+    if error.startswith("EggSmolError"):
         raise RuleError(f"egglog refused the rules: {error}")
 
 

@@ -4,8 +4,10 @@ The search starts from unfused values under an empty schedule and saturates unde
 stage and substitute rules; every complete schedule is then priced.
 """
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -30,9 +32,10 @@ from eqsat.lower import Schedule, lower
 from eqsat.menu import schedule_menus
 from eqsat.price import Blocking, Price, Pricer
 from eqsat.rule import Rule
-from eqsat.saturate import Class, FrozenEGraph, Limits, SearchWorker, thaw
+from eqsat.saturate import Class, FrozenEGraph, Limits, SearchWarning, SearchWorker, thaw
 from eqsat.specs import ParallelProcessingUnit
 
+MOST_LOWERED = 60  # schedules, cheapest first, that are lowered to see whether they fit
 GROUPS = ("fusion", "substitution", "tiling", "staging")
 
 
@@ -40,8 +43,9 @@ GROUPS = ("fusion", "substitution", "tiling", "staging")
 class Search:
     """What a search works with: rules, spec, the target's operations, limits, a worker.
 
-    `candidates`: how many of the best kernels to keep for each region. `grid_dim` and `block_dim`,
-    where given, are the number of tiles and the threads of a tile that every kernel must have.
+    `misfit` is the target's word on what a kernel takes too much of. `candidates`: how many of the
+    best kernels to keep for each region. `grid_dim` and `block_dim`, where given, are the number of
+    tiles and the threads of a tile that every kernel must have.
     """
 
     rules: tuple[Rule, ...]
@@ -49,6 +53,7 @@ class Search:
     operations: frozenset[str]
     worker: SearchWorker
     limits: Limits
+    misfit: Callable[[Kernel, ParallelProcessingUnit], str] = lambda kernel, spec: ""
     candidates: int = 1
     grid_dim: int | None = None
     block_dim: int | None = None
@@ -109,44 +114,49 @@ def schedule_region(
     given, before = stored, facts
     stored, facts = coalesce(stored, facts)
     made = form(stored, facts)
-    found = _explore(made, search)
-    bodies = bodies_of(found, made)
+    try:
+        found = _explore(made, search)
+        bodies, choices = bodies_of(found, made), _choices(found, made)
+    except SearchError as error:
+        warnings.warn(
+            f"{error}; {name} is scheduled without operations of the spec. Raise the limits.",
+            SearchWarning,
+            stacklevel=2,
+        )
+        bodies, choices = [made.stored], _offered(made, search.spec)
     if not bodies:
         return _unfused(name, stored, facts, pricer, buffers, search)
-    choices = _choices(found, made)
     ranked, refused = _rank(
         bodies, _alike(_constrained(name, choices, made, search)), facts, pricer
     )
-    if not ranked:
-        parts = _parted(name, stored, made, buffers)
-        if parts:
-            return [
-                predicted
-                for number, part in enumerate(parts)
-                for predicted in schedule_region(
-                    f"{name}_{number}", part, facts, pricer, buffers, search
-                )
-            ]
+    kernels: dict[Kernel, Predicted] = {}
+    for seconds, bottleneck, shaped, choice in ranked[:MOST_LOWERED]:
+        lowered = lower(name, shaped, settled(shaped, choice), buffers, search.spec.name)
+        misfit = search.misfit(lowered, search.spec) if lowered not in kernels else "nothing new"
+        if misfit:
+            refused.add(misfit)
+            continue
+        steps = (*_body_rules(shaped), *choice.rules)
+        chosen = Chosen(given, before, shaped.stored, choice)
+        kernel = replace(lowered, rules=steps)
+        kernels[lowered] = Predicted(kernel, seconds, bottleneck, chosen=chosen)
+        if len(kernels) == search.candidates:
+            break
+    if kernels:
+        best, *others = kernels.values()
+        return [replace(best, alternatives=tuple(others))]
+    parts = _parted(name, stored, made, buffers)
+    if not parts:
         raise SpecError(
             f"no schedule of {name} fits {search.spec.name}: each takes more of "
             f"{', '.join(sorted(refused))} than the spec allows. Use a spec with more, or split "
             f"the program."
         )
-    kernels: dict[Kernel, Predicted] = {}
-    for seconds, bottleneck, shaped, choice in ranked:
-        lowered = lower(name, shaped, settled(shaped, choice), buffers, search.spec.name)
-        if lowered not in kernels:
-            steps = (*_body_rules(shaped), *choice.rules)
-            kernels[lowered] = Predicted(
-                replace(lowered, rules=steps),
-                seconds,
-                bottleneck,
-                chosen=Chosen(given, before, shaped.stored, choice),
-            )
-        if len(kernels) == search.candidates:
-            break
-    best, *others = kernels.values()
-    return [replace(best, alternatives=tuple(others))]
+    return [
+        predicted
+        for number, part in enumerate(parts)
+        for predicted in schedule_region(f"{name}_{number}", part, facts, pricer, buffers, search)
+    ]
 
 
 Ranked = tuple[float, str, Form, Choice]
@@ -367,6 +377,20 @@ def _choices(found: FrozenEGraph, made: Form) -> list[Choice]:
     rows = [chain(n.children[1]) for n in found.nodes[found.roots[0]] if n.op == "kernel"]
     longest = max(len(row) for row in rows)
     return [decode_choice(row, made) for row in rows if len(row) == longest]
+
+
+def _offered(made: Form, spec: ParallelProcessingUnit) -> list[Choice]:
+    """Every schedule that the tiling and staging rules would reach."""
+    menus = schedule_menus(made, spec)
+    steps: list[list[tuple[object, ...]]] = []
+    for axis in menus.axes:
+        ways: list[tuple[object, ...]] = [("tile", axis, n) for n in menus.tiles.get(axis, ())]
+        ways += [("stream", axis, n) for n in menus.chunks.get(axis, ())]
+        ways += [("keep", axis)] if axis in menus.kept else []
+        ways += [("launch", n) for n in menus.threads if axis == "threads"]
+        ways += [("stage", *stage) for stage in menus.stages if axis == "stages"]
+        steps.append(ways)
+    return [decode_choice(chain, made) for chain in itertools.product(*steps)]
 
 
 def decode_choice(chain: tuple[tuple[object, ...], ...], made: Form) -> Choice:

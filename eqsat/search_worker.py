@@ -22,13 +22,13 @@ def search(request: dict[str, Any]) -> dict[str, Any]:
     for line in request["commands"]:
         egraph.run_program(*egraph.parse_program(line))
     fired: dict[str, int] = {}
-    changed = True
+    changed: list[bool] = []  # whether each schedule ended with something left to do
     for schedule in request["schedules"]:
         for output in egraph.run_program(*egraph.parse_program(schedule)):
             report = output.report
             for name, count in report.num_matches_per_rule.items():
                 fired[name] = fired.get(name, 0) + count
-            changed = any(one.rule_set_report.changed for one in report.iterations[-2:])
+            changed.append(any(one.rule_set_report.changed for one in report.iterations[-2:]))
     return {"rows": _rows(egraph, request["read"]), "fired": fired, "changed": changed}
 
 

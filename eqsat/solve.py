@@ -60,6 +60,7 @@ class Findings:
 
 def solve(segment: Segment, search: Search) -> Solution:
     """The kernels of a segment."""
+    before = len(search.worker.failures)
     found = investigate(segment, search)
     graph = found.graph
     return Solution(
@@ -70,7 +71,7 @@ def solve(segment: Segment, search: Search) -> Solution:
         nodes=graph.size,
         saturated=graph.saturated,
         seconds=graph.seconds,
-        note=graph.note,
+        note="; ".join(dict.fromkeys(search.worker.failures[before:])),
     )
 
 

@@ -32,7 +32,7 @@ class ProgramCosts:
     facts: Facts
     pricer: Pricer
     order: Mapping[Term, tuple[str, ...]]
-    seconds: float = 10.0
+    seconds: float = 5.0
     _kernels: dict[Stored, float] = field(default_factory=dict)
     _free: dict[Term, float] = field(default_factory=dict)
     _numbers: dict[Term, int] = field(default_factory=dict)

@@ -39,14 +39,14 @@ def traces(explanation):
             yield number, place, kernel.trace
 
 
-def every_change(name, change, spec):
+def every_change(name, change):
     """The explanations in which `change(steps, i)` gives other steps for some trace and i."""
-    subject = explained(name, spec)
+    subject = explained(name)
     for number, kernel, trace in traces(subject.explanation):
         for i in range(len(trace.steps)):
             steps = change(list(trace.steps), i)
             if steps is not None and tuple(steps) != trace.steps:
-                yield i, with_steps(subject.explanation, number, kernel, steps)
+                yield with_steps(subject.explanation, number, kernel, steps)
 
 
 def dropped(steps, i):
@@ -65,6 +65,8 @@ def repeated(steps, i):
 
 def turned(steps, i):
     step = steps[i]
+    if step.kind in {"cut", "reindex"} or step.rule in {"mul_commute", "add_commute"}:
+        return None  # these have no direction
     return [*steps[:i], replace(step, forward=not step.forward), *steps[i + 1 :]]
 
 
@@ -103,18 +105,11 @@ CHANGES = (
 def test_any_change_is_caught(name, change):
     subject = explained(name)
     count = 0
-    for i, changed in every_change(name, change, "cpu"):
-        if change is turned and changed_kind(subject, changed, i) in {"cut", "reindex"}:
-            continue  # these have no direction
-        with pytest.raises(TraceError, match="step|ends at another"):
+    for changed in every_change(name, change):
+        with pytest.raises(TraceError, match=r"step|end at another"):
             subject.check(changed)
         count += 1
-    assert count or change is turned
-
-
-def changed_kind(subject, changed, i):
-    pairs = zip(traces(subject.explanation), traces(changed), strict=True)
-    return next(t.steps[i].kind for (*_, t), (*_, u) in pairs if t is not u and t != u)
+    assert count or (change is turned and name == "gram")
 
 
 def test_the_error_names_the_step():
@@ -129,7 +124,7 @@ def test_the_error_names_the_step():
 
 
 def test_a_trace_of_another_program_is_refused():
-    with pytest.raises(TraceError, match="starts from another term|other indices"):
+    with pytest.raises(TraceError, match=r"starts from another term|other indices"):
         explained("softmax").check(explained("matrix_chain").explanation)
 
 

@@ -62,12 +62,13 @@ def test_kernels_start_unfused_and_end_as_they_run():
 
 
 def test_equal_segments_are_explained_once():
-    explanation = explained("layers").explanation
-    places = [segment.places for segment in explanation.segments]
-    assert sorted(place for own in places for place in own) == list(
-        range(len(explained("layers").planned.segments))
-    )
-    assert len(explained("layers").planned.segments) > 1
+    subject = explained("layers")
+    places = [segment.places for segment in subject.explanation.segments]
+    count = len(subject.planned.segments)
+    assert sorted(place for own in places for place in own) == list(range(count))
+    assert 1 < len(places) < count
+    launches = sum(len(s.places) * len(s.kernels) for s in subject.explanation.segments)
+    assert launches == len(subject.planned.parts.launches)
 
 
 def test_costs_are_known_and_end_at_the_kernel():

@@ -1,0 +1,234 @@
+"""Rows on the GPU at hand: arrays by CuPy, every contender captured in a CUDA graph, events.
+
+A graph holds some hundreds of calls over the rotated inputs, so that neither Python nor the launch
+of the graph shows in the time of one. Before each timed block a fill of several times the last
+cache is queued: it empties the cache of what the one before left, and while it runs, the events
+and the graph are queued behind it.
+"""
+
+import importlib.util
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from eqsat.bench.bound_launches import BoundLaunches
+from eqsat.bench.case import Case, Input, Instance, Sizes
+from eqsat.bench.contender import Contender, MissingPeerError, Sets
+from eqsat.bench.cuda_peer import as_tensor, capture_torch, whole_error
+from eqsat.bench.floor import last_level_cache_bytes
+from eqsat.bench.inputs import factor
+from eqsat.bench.peer_functions import require_peer, torch_function, versions
+from eqsat.cache import Cache
+from eqsat.codegen.targets import TARGETS
+from eqsat.graph import Tensor, as_dtype
+from eqsat.program import Launch, Program
+from eqsat.specs import ParallelProcessingUnit
+
+BLOCK_SECONDS = 2e-3
+MAX_CALLS = 512  # in a captured graph, or one for each set of inputs
+FLUSH_CACHES = 8
+
+
+class Cuda:
+    """CuPy's current device. 16-bit floats travel as their bits."""
+
+    def __init__(self, spec: ParallelProcessingUnit) -> None:
+        import cupy
+
+        self.cupy = cupy
+        self.backend = TARGETS["cuda"].backend(spec, Cache.open().numba_dir)
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self.flush = cupy.empty(FLUSH_CACHES * last_level_cache_bytes(spec), np.uint8)
+        self.has_torch = importlib.util.find_spec("torch") is not None
+
+    def describe(self) -> dict[str, Any]:
+        """Name of the device, driver and runtime, library versions."""
+        runtime = self.cupy.cuda.runtime
+        properties = runtime.getDeviceProperties(self.cupy.cuda.Device().id)
+        names = ("numpy", "cupy-cuda13x", "cupy-cuda12x", "cupy", "torch", "triton")
+        return {
+            "name": properties["name"].decode(),
+            "driver": f"CUDA {runtime.driverGetVersion()}{_driver_release()}",
+            "runtime": runtime.runtimeGetVersion(),
+            "libraries": versions(*names),
+        }
+
+    def sets(self, case: Case, sizes: Sizes, count: int) -> Sets:
+        """Sets drawn on the device."""
+        made = []
+        for seed in range(count):
+            random = self.cupy.random.default_rng(seed)
+            made.append(tuple(self._draw(one, sizes, random) for one in case.inputs.values()))
+        self.cupy.cuda.Device().synchronize()
+        return made
+
+    def _draw(self, one: Input, sizes: Sizes, random: Any) -> Any:
+        dtype, shape = as_dtype(one.dtype), one.shape(sizes)
+        if one.below:
+            return random.integers(0, sizes[one.below], shape).astype(dtype.numpy)
+        values = random.standard_normal(shape, np.float32)
+        values *= np.float32(factor(one, sizes))
+        if dtype.name == "bfloat16":
+            bits = values.view(np.uint32)  # round to nearest, ties to even
+            return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+        return values.astype(dtype.numpy).view(np.uint16 if dtype.itemsize == 2 else dtype.numpy)
+
+    def ours(self, program: Program, sets: Sets) -> Contender:
+        """The program's launches captured; its public call is checked besides."""
+
+        def public() -> list[Any]:
+            cleared = [self.backend.empty(shape, d) for _, shape, d in program.parts.outputs]
+            _clear(cleared)
+            program(*sets[0], out=cleared)
+            self.cupy.cuda.Device().synchronize()
+            return cleared
+
+        return self._launches("eqsat", program, program.parts.launches, sets, public)
+
+    def variant(
+        self, name: str, program: Program, launches: Sequence[Launch], sets: Sets
+    ) -> Contender:
+        """Other launches, captured likewise."""
+        return self._launches(name, program, launches, sets, None)
+
+    def _launches(
+        self,
+        name: str,
+        program: Program,
+        launches: Sequence[Launch],
+        sets: Sets,
+        public: Callable[[], list[Any]] | None,
+    ) -> Contender:
+        bound = BoundLaunches(program, launches, self.backend, sets)
+        with self.stream:
+            bound.run(0)  # loads the code, which a capture must not
+        self.stream.synchronize()
+
+        def capture(calls: int) -> tuple[Callable[[], None], list[Any]]:
+            with self.stream:
+                self.stream.begin_capture()
+                try:
+                    for place in range(calls):
+                        bound.run(place % len(sets))
+                finally:
+                    graph = self.stream.end_capture()
+            graph.upload(self.stream)
+            return lambda: graph.launch(self.stream), bound.outputs[0]
+
+        return self._contender(name, capture, len(sets), _clear, public)
+
+    def peer(self, name: str, case: Case, sets: Sets) -> Contender:
+        """torch eager, or torch.compile ("inductor"), over the same memory."""
+        if name == "numpy":
+            raise MissingPeerError("NumPy does not run on the GPU")
+        require_peer(name, case)
+        function = torch_function(case, compiled=name == "inductor")
+        tensors = [
+            tuple(as_tensor(a, one.dtype) for a, one in zip(v, case.inputs.values(), strict=True))
+            for v in sets
+        ]
+
+        def capture(calls: int) -> tuple[Callable[[], None], list[Any]]:
+            return capture_torch(function, tensors, calls, self.stream.ptr)
+
+        def clear(outputs: list[Any]) -> None:
+            for output in outputs:
+                output.fill_(math.nan if output.is_floating_point() else -1)
+
+        return self._contender(name, capture, len(sets), clear, None)
+
+    def _contender(
+        self,
+        name: str,
+        capture: Callable[[int], tuple[Callable[[], None], list[Any]]],
+        sets: int,
+        clear: Callable[[list[Any]], None],
+        public: Callable[[], list[Any]] | None,
+    ) -> Contender:
+        """Captured once to see how long a call takes, and again with as many as a block needs."""
+        launch, outputs = capture(sets)
+        self._time(launch)
+        once = min(self._time(launch) for _ in range(3)) / sets
+        rotations = math.ceil(BLOCK_SECONDS / max(once * sets, 1e-9))
+        calls = sets * max(1, min(rotations, MAX_CALLS // sets))
+        if calls != sets:
+            del launch, outputs
+            launch, outputs = capture(calls)
+
+        def answer() -> list[Any]:
+            device = self.cupy.cuda.Device()
+            clear(outputs)
+            device.synchronize()
+            launch()
+            device.synchronize()
+            return outputs
+
+        return Contender(name, answer, lambda: self._time(launch) / calls, calls, public)
+
+    def _time(self, launch: Callable[[], None]) -> float:
+        cuda = self.cupy.cuda
+        first, last = cuda.Event(), cuda.Event()
+        self.flush.data.memset_async(0, self.flush.nbytes, self.stream)
+        first.record(self.stream)
+        launch()
+        last.record(self.stream)
+        last.synchronize()
+        return cuda.get_elapsed_time(first, last) * 1e-3
+
+    def fetch(self, array: Any, like: Tensor, rows: np.ndarray | None, axis: int | None) -> Any:
+        """The rows as NumPy, in the graph's dtype."""
+        if isinstance(array, self.cupy.ndarray):
+            if rows is not None and axis is not None:
+                array = self.cupy.take(array, self.cupy.asarray(rows), axis)
+            return array.get().view(like.dtype.numpy)
+        import torch
+
+        if rows is not None and axis is not None:
+            array = array.index_select(axis, torch.from_numpy(rows).to(array.device))
+        array = array.double() if like.dtype.kind == "float" else array
+        return array.cpu().numpy()
+
+    def whole_error(
+        self, instance: Instance, inputs: Sequence[Any], outputs: Sequence[Any], chunk: int
+    ) -> float | None:
+        """Every row against torch in float64, some rows at a time; None without torch."""
+        if not self.has_torch:
+            return None
+        case = instance.case
+        tensors = [
+            as_tensor(array, one.dtype)
+            for array, one in zip(inputs, case.inputs.values(), strict=True)
+        ]
+        results = [
+            as_tensor(array, like.dtype.name) if isinstance(array, self.cupy.ndarray) else array
+            for array, like in zip(outputs, instance.outputs, strict=True)
+        ]
+        return whole_error(instance, tensors, results, chunk)
+
+    def release(self) -> None:
+        """Free both libraries' pools; raises CuPy's error where the context is lost."""
+        self.cupy.cuda.Device().synchronize()
+        self.cupy.get_default_memory_pool().free_all_blocks()
+        if self.has_torch:
+            import torch
+
+            torch.cuda.empty_cache()
+
+
+def _clear(arrays: Sequence[Any]) -> None:
+    """Bytes of 255: NaN, or -1."""
+    for array in arrays:
+        array.reshape(-1).view(np.uint8).fill(255)
+
+
+def _driver_release() -> str:
+    """The driver's own version, where the kernel module tells it."""
+    try:
+        with open("/proc/driver/nvidia/version", encoding="utf-8") as file:
+            words = file.readline().split()
+    except OSError:
+        return ""
+    release = next((word for word in words if word[:1].isdigit() and "." in word), "")
+    return f", {release}" if release else ""

@@ -1,0 +1,130 @@
+"""Tables of the records: on the terminal, and as the Markdown that the README embeds."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+Record = Mapping[str, Any]
+COLUMNS = ("case", "ours ms", "best peer ms", "ratio", "predicted ms", "floor ms", "error", "peers")
+
+
+def best_peer(record: Record) -> Record | None:
+    """The fastest peer that was right."""
+    timed = [e for e in record["contenders"] if e["name"] != "eqsat" and "median_ms" in e]
+    return min(timed, key=lambda entry: entry["median_ms"], default=None)
+
+
+def ours(record: Record) -> Record | None:
+    """Our own entry, where there is one."""
+    return next((e for e in record["contenders"] if e["name"] == "eqsat"), None)
+
+
+def ratio(record: Record) -> float | None:
+    """The best peer's median over ours: above 1, ours is faster."""
+    own, peer = ours(record), best_peer(record)
+    if own is None or peer is None or "median_ms" not in own:
+        return None
+    return peer["median_ms"] / own["median_ms"]
+
+
+def row(record: Record) -> tuple[str, ...]:
+    """The cells of one record, in the order of COLUMNS."""
+    own, peer, faster = ours(record), best_peer(record), ratio(record)
+    mine = _median(own) if own and "median_ms" in own else record["status"].upper()
+    return (
+        record["case"] if record["scale"] == "full" else f"{record['case']} ({record['scale']})",
+        mine,
+        f"{_median(peer)} {peer['name']}" if peer else "none",
+        f"{faster:.2f}x" if faster else "-",
+        _number(record.get("predicted_ms")),
+        f"{_number(record['floor_ms'])} {record['floor_bound'].split()[0]}",
+        _error(own) if own else "-",
+        ", ".join(_peer_cell(e) for e in record["contenders"] if e["name"] != "eqsat"),
+    )
+
+
+def _peer_cell(entry: Record) -> str:
+    if entry["status"] == "ok":
+        return f"{entry['name']} {_number(entry.get('median_ms'))} ({_error(entry)})"
+    if entry["status"] == "wrong":
+        return f"{entry['name']} WRONG ({_error(entry)})"
+    return f"{entry['name']} {entry['status']}: {entry['message'].splitlines()[0][:60]}"
+
+
+def _median(entry: Record) -> str:
+    half = (entry["upper_quartile_ms"] - entry["lower_quartile_ms"]) / 2
+    spread = half / entry["median_ms"] if entry["median_ms"] else 0.0
+    return f"{_number(entry['median_ms'])} ±{spread:.0%}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+
+def _error(entry: Record) -> str:
+    if "error" not in entry:
+        return "-"
+    return "not finite" if entry["error"] is None else f"{entry['error']:.0e}"
+
+
+def rich_table(records: Iterable[Record], title: str) -> Table:
+    """For the terminal."""
+    table = Table(title=title)
+    for name in COLUMNS:
+        right = name not in ("case", "peers", "best peer ms")
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for record in records:
+        table.add_row(*row(record))
+    return table
+
+
+def variants_table(record: Record) -> Table:
+    """The candidates of a row and what is left without each family of rules."""
+    own = ours(record) or {}
+    base = own.get("median_ms")
+    table = Table("variant", "predicted ms", "measured ms", "of ours", "error", "what")
+    first = {**own, "predicted_ms": record.get("predicted_ms")}
+    for entry in (first, *record["variants"]):
+        measured = entry.get("median_ms")
+        table.add_row(
+            entry["name"],
+            _number(entry.get("predicted_ms")),
+            _number(measured) if measured else entry["status"].upper(),
+            f"{measured / base:.2f}x" if measured and base else "-",
+            _error(entry),
+            entry.get("about") or entry.get("message", "").split("\n")[0][:100],
+        )
+    table.title = f"{record['case']}: candidates, and rules left out"
+    return table
+
+
+def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
+    """One table for each run, under a line that says where and with what it was made."""
+    return "\n\n".join(_markdown_run(run) for run in runs) + "\n"
+
+
+def _markdown_run(run: Mapping[str, Any]) -> str:
+    lines = [
+        "| " + " | ".join(COLUMNS) + " |",
+        "|---|" + "---:|" * (len(COLUMNS) - 2) + "---|",
+        *("| " + " | ".join(_escaped(cell) for cell in row(r)) + " |" for r in run["results"]),
+    ]
+    return _heading(run) + "\n\n" + "\n".join(lines)
+
+
+def _heading(run: Mapping[str, Any]) -> str:
+    found, settings = run["environment"], run["settings"]
+    device, spec = found["device"], found["spec"]
+    libraries = ", ".join(f"{name} {version}" for name, version in device["libraries"].items())
+    threads = f", {device['threads']} threads" if "threads" in device else ""
+    driver = "" if device["driver"] == "none" else f", driver {device['driver']}"
+    return (
+        f"{device['name']}{threads}{driver}; spec {spec['name']} {spec['fingerprint'][:12]}; "
+        f"{libraries}; commit {found['commit'][:12]}; {found['date'][:10]}; median ± half the "
+        f"interquartile range of {settings['rounds']} rounds, ratio = best peer / ours."
+    )
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,103 @@
+"""Other programs for a row: the next best kernels, and what is left without a family of rules."""
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from eqsat.bench.case import Instance
+from eqsat.driver import compile, default_rules
+from eqsat.kernel import Kernel
+from eqsat.program import Launch, Program
+from eqsat.rule import Rule
+from eqsat.specs import ParallelProcessingUnit
+
+# What is left out -> the groups of rules; "substitution" means the spec's matrix operations.
+FAMILIES: dict[str, frozenset[str]] = {
+    "no algebra": frozenset({"algebra", "distribute"}),
+    "no fusion": frozenset({"fusion"}),
+    "no tiling": frozenset({"tiling"}),
+    "no staging": frozenset({"staging"}),
+    "no substitution": frozenset({"substitution"}),
+    "unfused, untiled": frozenset({"fusion", "tiling", "staging", "substitution"}),
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A program and the launches to run of it; `about` says what differs."""
+
+    name: str
+    about: str
+    program: Program
+    launches: tuple[Launch, ...]
+
+    @property
+    def predicted(self) -> float:
+        """Seconds of one run."""
+        return sum(launch.seconds for launch in self.launches)
+
+
+def lacking_options(options: Sequence[str]) -> list[str]:
+    """Those that this version's compile does not take."""
+    known = inspect.signature(compile).parameters
+    return [name for name in options if name not in known]
+
+
+def build(
+    whole: Instance,
+    spec: ParallelProcessingUnit,
+    *,
+    candidates: int = 1,
+    tune: int = 1,
+    rules: Sequence[Rule] | None = None,
+) -> Program:
+    """The row's program. `tune`: so many kernels of each region are measured for the best."""
+    options: dict[str, Any] = dict(whole.case.options)
+    if max(candidates, tune) > 1:
+        options["candidates"] = max(candidates, tune)
+    if tune > 1:
+        options["tune"] = True
+    if rules is not None:
+        options["rules"] = rules
+    return compile(list(whole.outputs), spec, inputs=whole.inputs, **options)
+
+
+def candidates(program: Program, count: int) -> Iterator[Variant]:
+    """The next best kernels of each launch, one at a time, the others being the best."""
+    for place, launch in enumerate(program.parts.launches):
+        others = getattr(launch, "alternatives", ())
+        for rank, other in enumerate(others[: count - 1], 2):
+            changed = replace(
+                launch, kernel=other.kernel, seconds=other.seconds, bottleneck=other.bottleneck
+            )
+            launches = list(program.parts.launches)
+            launches[place] = changed
+            name = f"kernel {place}, candidate {rank}"
+            yield Variant(name, schedule(other.kernel), program, tuple(launches))
+
+
+def families(
+    whole: Instance, spec: ParallelProcessingUnit, failed: Callable[[str, Exception], None]
+) -> Iterator[Variant]:
+    """The row compiled without one family of rules after another."""
+    for name, left_out in FAMILIES.items():
+        unit = spec
+        if "substitution" in left_out:
+            products = [op for op in spec.operations if op.semantics and op.semantics.contraction]
+            unit = replace(spec, operations=tuple(o for o in spec.operations if o not in products))
+        rules = [rule for rule in default_rules() if rule.group not in left_out]
+        try:
+            program = build(whole, unit, rules=rules)
+        except Exception as error:  # a device's compiler may raise anything
+            failed(name, error)
+            continue
+        about = f"{len(program.kernels)} kernels"
+        yield Variant(name, about, program, program.parts.launches)
+
+
+def schedule(kernel: Kernel) -> str:
+    """Tiles and streams of a kernel, in one line."""
+    tiles = [f"{axis.name}:{axis.tile}" for axis in kernel.grid]
+    streams = [f"{axis.name}:{axis.tile}" for phase in kernel.phases for axis in phase.stream]
+    return f"grid {' '.join(tiles) or '1'}; stream {' '.join(streams) or 'none'}"

@@ -1,0 +1,95 @@
+"""Whether a kernel's tile values fit the registers of its threads, before any code is compiled."""
+
+import math
+from collections.abc import Mapping
+
+from eqsat.codegen.cuda_distribution import Distribution
+from eqsat.codegen.cuda_emit import choose, emit
+from eqsat.codegen.cuda_placement import REGISTERS, Placement, unique_names
+from eqsat.errors import UnsupportedError
+from eqsat.kernel import Contract, Kernel, Update, operands, store_operands
+from eqsat.specs import ParallelOperation, ParallelProcessingUnit
+
+SPARE = 40  # registers of a thread that addresses, masks and temporaries take
+MOST_UNROLLED = 6000  # statements of straight-line code that a compiler takes in seconds
+
+
+def misfit(kernel: Kernel, spec: ParallelProcessingUnit) -> str:
+    """What the kernel takes too much of, or an empty string."""
+    operations = {operation.name: operation for operation in spec.operations}
+    try:
+        placement, distribution = choose(kernel, operations)
+    except UnsupportedError:
+        return "what the target can express"
+    registers = spec.memory("registers")
+    limit = min(registers.limit_per_group_bytes, registers.size_bytes // kernel.threads)
+    if live_bytes(kernel, placement, distribution) > limit - 4 * SPARE:
+        return "registers"
+    if unrolled(placement, distribution) > MOST_UNROLLED:
+        return "unrolled code"
+    return _shared_misfit(kernel, spec, operations)
+
+
+def _shared_misfit(
+    kernel: Kernel, spec: ParallelProcessingUnit, operations: Mapping[str, ParallelOperation]
+) -> str:
+    shared = [m for m in spec.memory_domains if m.name == "shared"]
+    limit = shared[0].limit_per_group_bytes if shared else 0
+    return "shared memory" if emit(kernel, operations).shared_bytes > limit else ""
+
+
+def live_bytes(kernel: Kernel, placement: Placement, distribution: Distribution) -> int:
+    """The most bytes of tile values that a thread holds at once."""
+    kernel = unique_names(kernel)
+    in_place = _in_place(placement)
+    sizes = {
+        name: _registers(placement.indices[name], distribution) * dtype.compute.itemsize
+        for name, dtype in placement.dtypes.items()
+        if placement.where.get(name, REGISTERS) == REGISTERS and name not in in_place
+    }
+    steps: list[tuple[str, tuple[str, ...]]] = []
+    for phase in kernel.phases:
+        first = len(steps)
+        steps += [(carry.name, ()) for carry in phase.carries]
+        steps += [(statement.name, operands(statement)) for statement in phase.body]
+        steps += [("", store_operands(store)) for store in phase.stores]
+        if phase.stream:  # what a stream reads lives through all of its chunks
+            read = {name for _, names in steps[first:] for name in names}
+            steps.append(("", tuple(read - {s.name for s in phase.body})))
+    last = {name: i for i, (_, names) in enumerate(steps) for name in names}
+    live: set[str] = set()
+    peak = 0
+    for i, (made, _) in enumerate(steps):
+        live |= {made} & sizes.keys()
+        peak = max(peak, sum(sizes[name] for name in live))
+        live = {name for name in live if last.get(name, -1) > i}
+    return peak
+
+
+def _in_place(placement: Placement) -> set[str]:
+    """Values that live in the registers of a carry: its update, and a sum added straight to it."""
+    found: set[str] = set()
+    for name, statement in placement.statements.items():
+        if isinstance(statement, Update):
+            chunk = placement.statements.get(statement.chunk)
+            if isinstance(chunk, Contract) and placement.users[statement.chunk] == (name,):
+                found.add(statement.chunk)
+            found.add(name)
+    return found
+
+
+def unrolled(placement: Placement, distribution: Distribution) -> int:
+    """Statements of code, loops over registers unrolled."""
+    total = 0
+    for name, statement in placement.statements.items():
+        over = ()
+        if isinstance(statement, Contract) and name not in placement.matrices:
+            over = () if name in placement.serial else statement.over
+        total += _registers((*placement.indices[name], *over), distribution)
+    return total
+
+
+def _registers(indices: tuple[str, ...], distribution: Distribution) -> int:
+    return math.prod(
+        distribution.registers(index) for index in indices if index in distribution.factors
+    )

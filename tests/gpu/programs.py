@@ -1,0 +1,125 @@
+"""Programs that the GPU tests run and the compile tests only compile, by name."""
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import eqsat.graph as G
+from eqsat.graph import Tensor
+
+Build = Callable[[], list[Tensor]]
+SIZES = [(1, 1, 1), (17, 31, 23), (64, 128, 32), (129, 257, 65), (128, 128, 512)]
+FLOATS = ["float64", "float32", "float16", "bfloat16"]
+INTEGERS = ["int8", "int16", "int32", "int64", "uint8"]
+
+
+def tensor(name: str, *shape: int, dtype: str = "float32") -> Tensor:
+    """An input."""
+    return G.input(name, shape, dtype)
+
+
+def matmul(m: int, n: int, k: int, dtype: str) -> list[Tensor]:
+    return [tensor("a", m, k, dtype=dtype) @ tensor("b", k, n, dtype=dtype)]
+
+
+def integer_matmul() -> list[Tensor]:
+    a, b = tensor("a", 33, 70, dtype="int8"), tensor("b", 70, 65, dtype="int8")
+    return [G.astype(a, "int32") @ G.astype(b, "int32")]
+
+
+def batched_transposed() -> list[Tensor]:
+    return [tensor("a", 3, 40, 70).mT @ tensor("b", 3, 40, 50)]
+
+
+def rows(m: int, n: int, dtype: str) -> list[Tensor]:
+    x = tensor("x", m, n, dtype=dtype)
+    gain, bias = (tensor(name, n, dtype=dtype) for name in ("g", "b"))
+    return [G.softmax(x, axis=-1), G.layer_norm(x, gain, bias), G.sum(x, axis=0), G.max(x)]
+
+
+def attention(causal: bool, dtype: str) -> list[Tensor]:
+    q, k, v = (tensor(name, 2, 4, 75, 32, dtype=dtype) for name in "qkv")
+    return [G.attention(q, k, v, causal=causal)]
+
+
+def gelu_epilogue() -> list[Tensor]:
+    x, w, b, r = tensor("x", 100, 64), tensor("w", 64, 130), tensor("b", 130), tensor("r", 100, 130)
+    return [G.gelu(x @ w + b) + r]
+
+
+def gated() -> list[Tensor]:
+    x = tensor("x", 100, 64)
+    return [G.silu(x @ tensor("w", 64, 130)) * (x @ tensor("u", 64, 130))]
+
+
+def normed_product() -> list[Tensor]:
+    return [G.rms_norm(tensor("x", 100, 64), tensor("g", 64)) @ tensor("w", 64, 130)]
+
+
+def reassociated() -> list[Tensor]:
+    a, b = tensor("a", 90, 80), tensor("b", 80, 70)
+    return [(a @ b) @ tensor("v", 70), G.sum(a @ b, axis=1), a @ b + tensor("d", 90, 80) @ b]
+
+
+def views() -> list[Tensor]:
+    x = tensor("x", 20, 30)
+    joined = G.concat([x[:5], x[9:]], axis=0)
+    return [x.T, x[::-1, 2:20:3], joined, G.roll(x, 3, axis=1), G.reshape(x, (15, 40)) * 2.0]
+
+
+def convolution() -> list[Tensor]:
+    x, w = tensor("x", 2, 6, 15, 17), tensor("w", 8, 6, 3, 3)
+    return [G.conv(x, w, stride=2, padding=1), G.max_pool(x, 3, stride=2)]
+
+
+def gather() -> list[Tensor]:
+    return [G.take(tensor("t", 50, 33), tensor("i", 12, dtype="int64"), axis=0)]
+
+
+def scan() -> list[Tensor]:
+    x = tensor("x", 9, 500)
+    return [G.cumulative_sum(x, axis=1), G.argmax(x, axis=1)]
+
+
+def integers(dtype: str) -> list[Tensor]:
+    a, b = tensor("a", 1000, dtype=dtype), tensor("b", 1000, dtype=dtype)
+    return [a + b, a * b, a // b, a % b, a & b, a ^ b, G.maximum(a, b), a < b, G.sum(a)]
+
+
+def functions(dtype: str) -> list[Tensor]:
+    x = tensor("x", 999, dtype=dtype)
+    names = ["exp", "expm1", "tanh", "erf", "sin", "cos", "atan", "floor", "round", "sign"]
+    made = [getattr(G, name)(x) for name in names]
+    return [*made, G.sqrt(G.abs(x)), G.log1p(G.abs(x)), G.isnan(x), G.where(x > 0, x, -x)]
+
+
+def empty_and_scalar() -> list[Tensor]:
+    return [tensor("e", 0, 4) + 1.0, G.sum(tensor("f", 3, 0), axis=1), tensor("s") * 2.0]
+
+
+def several_kernels() -> list[Tensor]:
+    x, w = tensor("x", 64, 64), tensor("w", 64, 64)
+    hidden = G.layer_norm(G.tanh(x @ w) @ w, tensor("g", 64), tensor("b", 64))
+    return [G.softmax(hidden @ w, axis=0)]
+
+
+def _named() -> Iterator[tuple[str, Build]]:
+    for (m, n, k), dtype in itertools.product(SIZES, FLOATS):
+        yield f"matmul-{m}x{n}x{k}-{dtype}", lambda a=(m, n, k, dtype): matmul(*a)
+    for (m, n), dtype in itertools.product(
+        [(1, 1), (5, 1000), (33, 4097), (300, 17)], ["float32", "bfloat16"]
+    ):
+        yield f"rows-{m}x{n}-{dtype}", lambda a=(m, n, dtype): rows(*a)
+    for causal, dtype in itertools.product([False, True], FLOATS[1:]):
+        yield f"attention-{dtype}{'-causal' * causal}", lambda a=(causal, dtype): attention(*a)
+    for dtype in INTEGERS:
+        yield f"integers-{dtype}", lambda a=dtype: integers(a)
+    for dtype in FLOATS:
+        yield f"functions-{dtype}", lambda a=dtype: functions(a)
+    for build in (
+        integer_matmul, batched_transposed, gelu_epilogue, gated, normed_product, reassociated,
+        views, convolution, gather, scan, empty_and_scalar, several_kernels,
+    ):  # fmt: skip
+        yield build.__name__, build
+
+
+PROGRAMS: dict[str, Build] = dict(_named())
