@@ -48,7 +48,8 @@ def run_case(
     """The record of a row. `builder` makes its program; tests put a wrong one in its place."""
     whole = instance(case, case.sizes[plan.scale])
     record = _described(whole, plan, spec)
-    lacking = variants.lacking_options(list(case.options))
+    asked = {"candidates": plan.candidates > 0, "tune": plan.tune > 1}
+    lacking = variants.lacking_options([*case.options, *(name for name in asked if asked[name])])
     if lacking:
         what = ", ".join(f"{name}=" for name in lacking)
         return record | {"status": "unsupported", "message": f"eqsat.compile takes no {what} yet"}

@@ -32,8 +32,11 @@ def row(record: Record) -> tuple[str, ...]:
     """The cells of one record, in the order of COLUMNS."""
     own, peer, faster = ours(record), best_peer(record), ratio(record)
     mine = _median(own) if own and "median_ms" in own else record["status"].upper()
+    remarks = [] if record["scale"] == "full" else [record["scale"]]
+    if not record.get("rotation", {}).get("enough", True):
+        remarks.append("warm cache")
     return (
-        record["case"] if record["scale"] == "full" else f"{record['case']} ({record['scale']})",
+        f"{record['case']} ({', '.join(remarks)})" if remarks else record["case"],
         mine,
         f"{_median(peer)} {peer['name']}" if peer else "none",
         f"{faster:.2f}x" if faster else "-",

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 
 from eqsat.algebra import Facts, Term
 from eqsat.explanation import Explanation, KernelRecord, RuleRecord, SegmentRecord
-from eqsat.hunt import Hunt, Inlined, algebra_trace, kernel_trace
+from eqsat.hunt import Hunt, algebra_trace, kernel_trace
+from eqsat.inlining import Inlining
 from eqsat.kernel import Kernel
 from eqsat.matching import Setting
 from eqsat.region import Region
@@ -103,8 +104,8 @@ class _Account:
         rules = tuple(rule for rule in self.search.rules if rule.group in ALGEBRA)
         hunt = Hunt(rules, Setting(Facts(universe), found.finite), self.search.worker)
         terms: list[Term] = [one.term for one in found.encoding.outputs]
-        inlined = Inlined(found.plan.separate, found.pushed, universe)
-        return algebra_trace(self.name, terms, outputs, inlined, hunt)
+        inlining = Inlining(found.plan.separate, universe)
+        return algebra_trace(self.name, terms, outputs, inlining, found.pushed, hunt)
 
     def _kernel(self, predicted: Predicted, number: int, found: Findings) -> KernelRecord:
         running = self.running[number] if number < len(self.running) else None

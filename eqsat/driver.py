@@ -58,8 +58,9 @@ def compile(
     for this machine's CPU. inputs: the order of positional arguments (default: first use). rules:
     in place of `default_rules()`. limits: bounds of each search. cache: in place of the user's
     persistent cache. candidates: how many of the best kernels to keep for each region (see
-    `Launch.alternatives`). tune: measure them on the device and use the fastest. grid_dim, block_dim: the number of tiles, and the threads of a tile, that
-    every kernel must have. Raises the errors of eqsat.errors.
+    `Launch.alternatives`). tune: measure them on the device and use the fastest. grid_dim,
+    block_dim: the number of tiles, and the threads of a tile, that every kernel must have. Raises
+    the errors of eqsat.errors.
     """
     started = time.perf_counter()
     unit = _spec(spec)
@@ -109,7 +110,7 @@ def plan(
     started = time.perf_counter()
     settings = Settings.from_environment()
     unit = _spec(spec)
-    operations = TARGETS[unit.target].operations if unit.target in TARGETS else frozenset[str]()
+    target = TARGETS.get(unit.target, TARGETS["oracle"])
     tensors = flatten(outputs)
     for tensor in tensors:
         if not isinstance(tensor, Tensor):
@@ -121,12 +122,12 @@ def plan(
         memory_bytes=settings.search_memory_mb << 20,
     )
     own_rules = tuple(rules) if rules is not None else default_rules()
-    own_rules += kernels.substitutions(unit, operations)
+    own_rules += kernels.substitutions(unit, target.operations)
     with SearchWorker(bounds.memory_bytes) as worker:
         search = Search(
             own_rules,
             unit,
-            operations,
+            target.operations,
             worker,
             bounds,
             misfit=target.misfit,

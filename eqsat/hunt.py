@@ -8,7 +8,7 @@ found here is checked by eqsat.replay; where nothing is found, the trace says so
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from eqsat.algebra import Read, Renaming, Term, Universe, post_order, with_children
+from eqsat.algebra import Renaming, Term, post_order
 from eqsat.egglog_text import BINDERS, AtomTable, declarations, seed, signatures, subset_points
 from eqsat.egglog_witness import (
     witness_declarations,
@@ -16,18 +16,16 @@ from eqsat.egglog_witness import (
     witness_seeds,
     witness_terms,
 )
-from eqsat.form import Stored
-from eqsat.graph.index import row_major
+from eqsat.inlining import Expanded, Inlining
 from eqsat.matching import Setting, bindings, build, failed, results
 from eqsat.proof import Closure, Equation, Move, Unrolling, shortest
 from eqsat.region import Region, prefixes
-from eqsat.renaming import read_renaming, same_when_pushed
+from eqsat.renaming import same_when_pushed
 from eqsat.rule import Rewrite, Rule, variables_of
 from eqsat.saturate import SearchWorker
 from eqsat.trace import Position, Step, Trace, stamped
 
 FUSION = frozenset({"fusion", "substitution"})
-Expanded = dict[Term, Term]
 Extra = Callable[[Mapping[Term, int]], tuple[list[str], list[str]]]
 WEIGHTS = {"add_commute": 2, "mul_commute": 2, "mul_associate": 3, "swap_in_sum": 4}
 
@@ -208,79 +206,42 @@ def as_step(move: Move) -> Step:
 # --- stage A: the algebra of a segment ---------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Inlined:
-    """Stored values with what they read from one another put back in place."""
+Pushed = Mapping[Term, Mapping[tuple[Renaming, Term], None]]
 
-    stored: tuple[Stored, ...]
-    pushed: Mapping[Term, Mapping[tuple[Renaming, Term], None]]
-    universe: Universe
 
-    def whole(self, one: Stored) -> Term:
-        """The read of a stored value as it lies in memory."""
-        address = row_major(one.names, self.universe.extents)
-        return Term("read", Read(one.buffer, one.dtype, address))
-
-    def origin(self, term: Term) -> tuple[Renaming, Stored] | None:
-        """For a read of a stored value: under which re-indexing, which value."""
-        read = term.args[0] if term.op == "read" else None
-        for one in self.stored:
-            if isinstance(read, Read) and read.buffer == one.buffer:
-                return read_renaming(read, one.names, self.universe), one
-        return None
-
-    def expand(self, roots: Iterable[Term], done: dict[Term, Term] | None = None) -> Expanded:
-        """Each term below the roots as it is without temporaries."""
-        done = {} if done is None else done
-
-        def visit(term: Term) -> Term:
-            if term not in done:
-                found = self.origin(term)
-                if found is None:
-                    done[term] = with_children(term, tuple(map(visit, term.children)))
-                else:
-                    renaming, one = found
-                    body = visit(one.term)
-                    moved = renaming.source or renaming.guards
-                    done[term] = Term("reindex", renaming, body) if moved else body
-            return done[term]
-
-        for root in roots:
-            visit(root)
-        return done
-
-    def reindexings(self, expanded: Expanded) -> list[Equation]:
-        """What carrying a re-indexing down made of terms, as equations."""
-        found = []
-        for result, origins in self.pushed.items():
-            if result not in expanded:
-                continue
-            for renaming, body in origins:
-                self.expand([body], expanded)
-                left, right = Term("reindex", renaming, expanded[body]), expanded[result]
-                if left is not right and same_when_pushed(left, right, self.universe):
-                    found.append(Equation(left, right, _Label("reindex")))
-        return found
+def _reindexings(pushed: Pushed, inlining: Inlining, expanded: Expanded) -> list[Equation]:
+    """What carrying a re-indexing down made of terms, as equations."""
+    found = []
+    for result, origins in pushed.items():
+        if result not in expanded:
+            continue
+        for renaming, body in origins:
+            inlining.expand([body], expanded)
+            left, right = Term("reindex", renaming, expanded[body]), expanded[result]
+            if left is not right and same_when_pushed(left, right, inlining.universe):
+                found.append(Equation(left, right, _Label("reindex")))
+    return found
 
 
 def algebra_trace(
     name: str,
     outputs: Sequence[Term],
     target: Sequence[str],
-    inlined: Inlined,
+    inlining: Inlining,
+    pushed: Pushed,
     hunt: Hunt,
 ) -> Trace:
     """The trace from a segment's terms to what its kernels store.
 
     target: the buffers of the outputs, in order. First the rules, then the cuts.
     """
-    by_buffer = {one.buffer: one for one in inlined.stored}
+    by_buffer = {one.buffer: one for one in inlining.stored}
     source = Term("program", *outputs)
     goal = Term("program", *(by_buffer[buffer].term for buffer in target))
-    trace = Trace(name, source, goal, (), inlined.stored)
-    expanded = inlined.expand([*(one.term for one in inlined.stored), goal])
+    trace = Trace(name, source, goal, (), inlining.stored)
+    expanded = inlining.expand([*(one.term for one in inlining.stored), goal])
     whole = expanded[goal]
-    known = inlined.reindexings(expanded)
+    known = _reindexings(pushed, inlining, expanded)
     unrolling = Unrolling()
     if source is not whole:
         found, note = equations(source, whole, hunt, known)
@@ -288,7 +249,7 @@ def algebra_trace(
         if few is None:
             return _lacking(trace, note)
         unrolling.prove(Closure(few, (source, whole)), source, whole, ())
-    _cut(unrolling, expanded, inlined, goal, ())
+    _cut(unrolling, expanded, inlining, goal, ())
     return stamped(replace(trace, steps=tuple(map(as_step, unrolling.moves))))
 
 
@@ -300,7 +261,7 @@ def _lacking(trace: Trace, note: str) -> Trace:
 def _cut(
     unrolling: Unrolling,
     expanded: Expanded,
-    inlined: Inlined,
+    inlining: Inlining,
     term: Term,
     position: Position,
 ) -> None:
@@ -310,13 +271,13 @@ def _cut(
         unrolling.show(expanded[term], term, position, lambda: steps(term, position))
 
     def steps(term: Term, position: Position) -> None:
-        found = inlined.origin(term)
+        found = inlining.origin(term)
         if found is None:
             for place, child in enumerate(term.children):
                 write(child, (*position, place))
             return
         renaming, one = found
-        whole = inlined.whole(one)
+        whole = inlining.whole(one)
         moved = whole is not term
         inner = (*position, 0) if moved else position
         write(one.term, inner)

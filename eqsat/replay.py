@@ -14,14 +14,16 @@ from eqsat.errors import TraceError
 from eqsat.explanation import Explanation, KernelRecord, SegmentRecord
 from eqsat.form import Stored
 from eqsat.graph.index import row_major, var
+from eqsat.inlining import Inlining
 from eqsat.kernel import Buffer
 from eqsat.matching import Setting, bindings, failed, results, show_condition
 from eqsat.region import Region
-from eqsat.renaming import same_when_pushed
+from eqsat.renaming import pushed_down, same_when_pushed
 from eqsat.rule import Rewrite, Rule
 from eqsat.segments import Segment
 from eqsat.solve import ALGEBRA, finite_buffers, leaf_names, segment_buffers
 from eqsat.specs import ParallelProcessingUnit
+from eqsat.term_values import agree
 from eqsat.trace import Step, Trace, digests, replace_at, term_at
 
 
@@ -182,6 +184,7 @@ def _check_segment(
     algebra = [rule for rule in rules if rule.group in ALGEBRA]
     setting = Setting(Facts(universe), finite_buffers(segment))
     replay(record.trace, source, target, algebra, setting)
+    _compare(name, encoding, target, record.trace.stored, universe)
     made = [one.buffer for kernel in record.kernels for one in kernel.stored]
     if sorted(made) != sorted(stored):
         raise TraceError(f"{name}: the kernels store {made}, and the trace {list(stored)}")
@@ -203,6 +206,26 @@ def _target(name: str, encoding: Encoding, stored: Mapping[str, Stored]) -> Term
             raise TraceError(f"{name} does not store output y{i} as the graph has it")
         terms.append(one.term)
     return Term("program", *terms)
+
+
+def _compare(
+    name: str, encoding: Encoding, target: Term, stored: tuple[Stored, ...], universe: Universe
+) -> None:
+    """Both ends are worth the same at a few points, where that costs little."""
+    expanded = Inlining(stored, universe).expand(target.children)
+    scratch = Universe(list(universe.names), dict(universe.extents))
+    ends = [
+        [pushed_down(term, scratch) for term in terms]
+        for terms in (
+            [output.term for output in encoding.outputs],
+            [expanded[term] for term in target.children],
+        )
+    ]
+    if agree(*ends, scratch) is False:
+        raise TraceError(
+            f"{name}: every step holds, and yet the numbers differ: a rule is unsound. Check the "
+            f"guards of the rules that it uses."
+        )
 
 
 def _universe(record: SegmentRecord, own: Universe) -> Universe:

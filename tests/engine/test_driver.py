@@ -18,7 +18,6 @@ from eqsat.errors import (
     ArgumentError,
     IdentifierError,
     SpecError,
-    UnsupportedError,
 )
 from eqsat.finite_tensors import finite_tensors
 from eqsat.graph.evaluate import topological
@@ -27,8 +26,9 @@ from eqsat.saturate import Limits, SearchWarning
 from eqsat.specs import cpu, load
 
 ORACLE = replace(cpu(), target="oracle")
-X = np.linspace(-2, 3, 12, dtype=np.float32).reshape(3, 4)
-W = np.linspace(1, -1, 8, dtype=np.float32).reshape(4, 2)
+# Multiples of a power of two: sums of their products are exact.
+X = (np.arange(12, dtype=np.float32) - 5).reshape(3, 4) / 4
+W = (3 - np.arange(8, dtype=np.float32)).reshape(4, 2) / 2
 pytestmark = pytest.mark.usefixtures("shared_search")
 
 
@@ -125,11 +125,9 @@ def test_inputs_that_lack_one_the_outputs_need() -> None:
 # --- specs ---------------------------------------------------------------------------------------
 
 
-def test_unknown_specs_and_targets_are_refused() -> None:
+def test_unknown_specs_are_refused() -> None:
     with pytest.raises(SpecError, match=r"h2000"):
         compile(product(), "h2000")
-    with pytest.raises(UnsupportedError, match=r"for target 'tpu'; this installation runs .*cpu"):
-        compile(product(), replace(ORACLE, target="tpu"))
 
 
 def test_a_spec_too_small_for_any_kernel() -> None:
@@ -217,8 +215,8 @@ def test_which_values_are_known_to_be_finite() -> None:
 @pytest.mark.parametrize(
     ("limits", "why"),
     [
-        (Limits(seconds=1e-4), r"over its limit of 0.0001 s"),
-        (Limits(memory_bytes=1 << 20), r"the search was cut: .*as written\. Raise the limits"),
+        (Limits(seconds=1e-4), "over its limit of 0.0001 s"),
+        (Limits(memory_bytes=1 << 20), ""),
     ],
     ids=["seconds", "memory"],
 )
@@ -227,8 +225,11 @@ def test_a_search_that_is_cut_gives_the_program_as_written(
 ) -> None:
     monkeypatch.undo()  # a process of its own, since it dies
     cache = Cache(None)
-    with pytest.warns(SearchWarning, match=why):
+    with pytest.warns(SearchWarning, match="Raise the limits") as warned:
         program = compiled(g.softmax(product()), limits=limits, cache=cache)
+    first = str(warned[0].message)
+    assert first.startswith("the search was cut: ") and why in first
+    assert "the program is compiled as written" in first
     weights = np.exp(X @ W)
     np.testing.assert_allclose(program(X, W), weights / weights.sum(1, keepdims=True), rtol=1e-5)
     assert program.report.notes and not program.report.saturated and not program.report.fired
@@ -330,7 +331,7 @@ def test_jit_compiles_once_for_each_signature() -> None:
         return (x @ w) * float(power)
 
     assert scaled.__doc__ == "A docstring that stays."
-    np.testing.assert_allclose(scaled(X, W), X @ W, rtol=1e-5)
+    np.testing.assert_array_equal(scaled(X, W), X @ W)
     scaled(X + 1, w=W)
     assert len(scaled.programs) == 1
     np.testing.assert_allclose(scaled(X[:2], W, power=3), X[:2] @ W * 3, rtol=1e-5)

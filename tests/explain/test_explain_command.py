@@ -1,0 +1,181 @@
+"""The command eqsat-explain, as a user runs it; and the formats."""
+
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from explained import explained, gram
+
+import eqsat
+from eqsat.cache import Cache
+from eqsat.errors import ArgumentError, TraceError
+from eqsat.explain import find_function, main
+from eqsat.explanation import RuleRecord, from_json
+from eqsat.render import render
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "attention.py"
+ATTENTION = f"{EXAMPLE}:naive_attention"
+
+BROKEN = """
+import eqsat
+
+x = eqsat.input("x", (4, 4), "float32")
+
+def plain(a=x):
+    return a + a
+
+def nothing(): pass
+def number(): return 3
+def needs(a, b): return a
+def fails(): raise ValueError("no such luck")
+def misshapen(): return x + eqsat.input("y", (3, 3), "float32")
+constant = 3
+"""
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "eqsat.explain", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.fixture
+def program(tmp_path):
+    path = tmp_path / "some_program.py"
+    path.write_text(BROKEN)
+    return path
+
+
+def test_text_of_the_example():
+    done = run(ATTENTION, "--spec", "h200")
+    assert done.returncode == 0, done.stderr
+    for words in (
+        *("naive_attention", "spec       h200", "each one holds", "As written", "As run"),
+        *("sum_S a * b  ->  a * sum_S b", "carry_weighted_sum", "at result", "kernel k0("),
+        *("predicted", " us", "most of it"),
+    ):
+        assert words in done.stdout, words
+    assert "\x1b" not in done.stdout
+
+
+def test_json_of_the_example_replays(tmp_path):
+    path = tmp_path / "trace.json"
+    done = run(ATTENTION, "--format", "json", "--output", str(path))
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    record = json.loads(path.read_text())
+    steps = record["segments"][0]["trace"]["steps"]
+    done = run(ATTENTION, "--check", str(path))
+    assert done.returncode == 0 and "each one holds" in done.stdout
+    steps[1]["rule"] = "merge_sums"
+    path.write_text(json.dumps(record))
+    done = run(ATTENTION, "--check", str(path))
+    assert done.returncode == 1 and "TraceError: segment 1, step 2 (merge_sums)" in done.stderr
+
+
+def test_html_is_well_formed_and_loads_nothing(tmp_path):
+    path = tmp_path / "page.html"
+    assert main([ATTENTION, "--format", "html", "--output", str(path)]) == 0
+    page = path.read_text()
+    ElementTree.fromstring(page.removeprefix("<!DOCTYPE html>\n"))
+    assert "http" not in page and "src=" not in page and "<script" not in page
+    assert "carry_weighted_sum" in page
+
+
+def test_html_escapes_what_it_is_given():
+    subject = explained("softmax").explanation
+    rule = RuleRecord("divide_by_reciprocal", "algebra", "a < b && <b>c</b>", 'a "note"')
+    others = tuple(r for r in subject.rules if r.name != rule.name)
+    page = render(replace(subject, title="<script>&", rules=(rule, *others)), "html")
+    ElementTree.fromstring(page.removeprefix("<!DOCTYPE html>\n"))
+    assert "<script" not in page and "<b>" not in page
+    assert "a &lt; b &amp;&amp; &lt;b&gt;c" in page
+
+
+def test_shared_values_are_printed_once():
+    lines = render(explained("attention").explanation).splitlines()
+    written = lines[lines.index("As written") : lines.index("Steps")]
+    assert sum("q[" in line for line in written) == 1
+    assert sum("exp(" in line for line in written) == 1
+
+
+def test_the_right_operand_of_a_product_is_in_parentheses():
+    after = render(explained("attention").explanation).split("mul_associate", 1)[1]
+    changed = [line for line in after.splitlines() if line.startswith("         -> ")]
+    assert "* (" in changed[0]
+
+
+def test_a_format_that_there_is_not():
+    with pytest.raises(ArgumentError, match=r"format is 'pdf'; use one of text, json, html"):
+        render(explained("softmax").explanation, "pdf")
+
+
+def test_a_program_explains_itself_also_from_the_cache(tmp_path):
+    cache = Cache(tmp_path / "cache")
+    first = eqsat.compile(gram(), cache=cache)
+    again = eqsat.compile(gram(), cache=cache)
+    assert again.report.from_cache
+    assert "each one holds" in again.explain()
+    assert first.explain(title="gram") == again.explain(title="gram")
+    trace = from_json(json.loads(again.explain("json")))
+    assert trace.segments[0].kernels[0].kernel == again.kernels[0]
+
+
+ERRORS = {
+    "there is no file": ("missing.py:f", "Give the path of a .py file"),
+    "there is no module no_such_module": ("no_such_module:f", "module that Python finds"),
+    "names no function": ("some_program.py", "Write module:function"),
+    "has no function 'plane'": ("{}:plane", "Did you mean plain?"),
+    "has no function 'qqqqqq'": ("{}:qqqqqq", "It defines plain, nothing"),
+    "is a int, no function": ("{}:constant", "Name a function"),
+    "returned a NoneType": ("{}:nothing", "Return a tensor"),
+    "returned a int": ("{}:number", "Return a tensor"),
+    "parameters without defaults: a, b": ("{}:needs", 'a=eqsat.input("a"'),
+    "calling fails() failed: ValueError: no such luck": ("{}:fails", "Mend it"),
+    "ShapeError": ("{}:misshapen", ""),
+}
+
+
+@pytest.mark.parametrize("message", ERRORS)
+def test_bad_input_is_named_and_says_what_to_do(message, program, capsys):
+    where, advice = ERRORS[message]
+    assert main([where.format(program)]) == 2
+    error = capsys.readouterr().err
+    assert message in error and advice in error
+    assert "Traceback" not in error
+
+
+def test_an_unknown_spec(program, capsys):
+    assert main([f"{program}:plain", "--spec", "h2000"]) == 2
+    assert "SpecError" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written(program, tmp_path, capsys):
+    assert main([f"{program}:plain", "--output", str(tmp_path / "no" / "file")]) == 2
+    assert "cannot write" in capsys.readouterr().err
+
+
+def test_a_module_on_the_path(program, monkeypatch, capsys):
+    monkeypatch.chdir(program.parent)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert main(["some_program:plain"]) == 0
+    assert "plain" in capsys.readouterr().out
+
+
+def test_a_decorated_function_is_unwrapped(program):
+    text = program.read_text() + "\njitted = eqsat.jit(plain)\n"
+    program.write_text(text)
+    function, name = find_function(f"{program}:jitted")
+    assert (function.__name__, name) == ("plain", "jitted")
+
+
+@pytest.mark.parametrize("value", [None, {}, {"format": "eqsat-trace-1"}, [1]])
+def test_what_is_no_trace(value):
+    with pytest.raises(TraceError, match="trace"):
+        from_json(value)
