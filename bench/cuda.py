@@ -6,6 +6,7 @@ cache is queued: it empties the cache of what the one before left, and while it 
 and the graph are queued behind it.
 """
 
+import gc
 import importlib.util
 import math
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from eqsat.bench.inputs import factor
 from eqsat.bench.peer_functions import require_peer, torch_function, versions
 from eqsat.cache import Cache
 from eqsat.codegen.targets import TARGETS
+from eqsat.errors import UnsupportedError
 from eqsat.graph import Tensor, as_dtype
 from eqsat.program import Launch, Program
 from eqsat.specs import ParallelProcessingUnit
@@ -34,9 +36,10 @@ FLUSH_CACHES = 8
 class Cuda:
     """CuPy's current device. 16-bit floats travel as their bits."""
 
-    def __init__(self, spec: ParallelProcessingUnit) -> None:
-        import cupy
+    pause_seconds = 0.0  # the device stays at the clock that steady work leaves it
 
+    def __init__(self, spec: ParallelProcessingUnit) -> None:
+        cupy = _cupy()
         self.cupy = cupy
         self.backend = TARGETS["cuda"].backend(spec, Cache.open().numba_dir)
         self.stream = cupy.cuda.Stream(non_blocking=True)
@@ -102,6 +105,7 @@ class Cuda:
         public: Callable[[], list[Any]] | None,
     ) -> Contender:
         bound = BoundLaunches(program, launches, self.backend, sets)
+        self.cupy.cuda.Device().synchronize()  # our stream does not wait for the default one
         with self.stream:
             bound.run(0)  # loads the code, which a capture must not
         self.stream.synchronize()
@@ -209,12 +213,26 @@ class Cuda:
 
     def release(self) -> None:
         """Free both libraries' pools; raises CuPy's error where the context is lost."""
+        gc.collect()
         self.cupy.cuda.Device().synchronize()
         self.cupy.get_default_memory_pool().free_all_blocks()
         if self.has_torch:
             import torch
 
             torch.cuda.empty_cache()
+
+
+def _cupy() -> Any:
+    try:
+        import cupy
+
+        cupy.cuda.runtime.getDeviceCount()
+    except Exception as error:  # ImportError, or the runtime's own error where no GPU is
+        raise UnsupportedError(
+            f"a GPU spec runs on a GPU, through CuPy: {error}. Use --spec cpu, or install "
+            f"eqsat[cuda13] (or eqsat[cuda12]) on a machine with an NVIDIA GPU."
+        ) from error
+    return cupy
 
 
 def _clear(arrays: Sequence[Any]) -> None:

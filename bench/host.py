@@ -32,6 +32,8 @@ MAX_CALLS = 500
 class Host:
     """The CPU. Results are allocated by each contender, as its users would have it."""
 
+    pause_seconds = 0.02  # until the threads of the contender before have stopped spinning
+
     def __init__(self, spec: ParallelProcessingUnit) -> None:
         self.threads = Settings.from_environment().num_threads
         self.backend = TARGETS[spec.target].backend(spec, Cache.open().numba_dir)

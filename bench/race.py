@@ -72,14 +72,12 @@ def run_case(
     if entry["status"] != "ok":
         return record | {"message": f"error {entry['error']:.1e}, allowed {whole.tolerance:.1e}"}
     entrants = [(entry, ours)]
-    for made, contender in _peers(case, plan, sets, expected, device, say):
-        record["contenders"].append(made)
-        if contender is not None and made["status"] == "ok":
-            entrants.append((made, contender))
+    found = {"contenders": _peers(case, plan, sets, expected, device, say)}
     if plan.candidates:
-        record["variants"] = []
-        for made, contender in _variants(program, whole, plan, spec, sets, expected, device, say):
-            record["variants"].append(made)
+        found["variants"] = _variants(program, whole, plan, spec, sets, expected, device, say)
+    for key, others in found.items():
+        for made, contender in others:
+            record.setdefault(key, []).append(made)
             if contender is not None and made["status"] == "ok":
                 entrants.append((made, contender))
     return _timed(record, entrants, expected, device, plan.rounds, say)
@@ -224,7 +222,7 @@ def _timed(
     """Times of all that were right, and are still right after the last round."""
     say(f"time {rounds} rounds of {len(entrants)}")
     try:
-        timings = interleave([contender for _, contender in entrants], rounds)
+        timings = interleave([c for _, c in entrants], rounds, device.pause_seconds)
         for entry, contender in entrants:
             again = measured_error(contender, expected, device)
             entry["error"] = max(entry["error"], again)

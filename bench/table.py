@@ -122,9 +122,10 @@ def _heading(run: Mapping[str, Any]) -> str:
     libraries = ", ".join(f"{name} {version}" for name, version in device["libraries"].items())
     threads = f", {device['threads']} threads" if "threads" in device else ""
     driver = "" if device["driver"] == "none" else f", driver {device['driver']}"
+    commit = found["commit"][:12] + ("+" if found["commit"].endswith("+") else "")
     return (
         f"{device['name']}{threads}{driver}; spec {spec['name']} {spec['fingerprint'][:12]}; "
-        f"{libraries}; commit {found['commit'][:12]}; {found['date'][:10]}; median ± half the "
+        f"{libraries}; commit {commit}; {found['date'][:10]}; median ± half the "
         f"interquartile range of {settings['rounds']} rounds, ratio = best peer / ours."
     )
 

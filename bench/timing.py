@@ -1,14 +1,12 @@
 """Interleaved rounds, and what is said of them."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from eqsat.bench.contender import Contender
-
-PAUSE_SECONDS = 0.02  # until the threads of the one before have stopped spinning
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class Timing:
 
 
 def interleave(
-    contenders: Sequence[Contender], rounds: int, after_round: Callable[[], None] = lambda: None
+    contenders: Sequence[Contender], rounds: int, pause_seconds: float
 ) -> dict[str, Timing]:
     """A block of each contender in turn, A B A B ..., after one of each that does not count."""
     seconds: dict[str, list[float]] = {one.name: [] for one in contenders}
@@ -45,7 +43,6 @@ def interleave(
         one.block()
     for _ in range(rounds):
         for one in contenders:
-            time.sleep(PAUSE_SECONDS)
+            time.sleep(pause_seconds)
             seconds[one.name].append(one.block())
-        after_round()
     return {name: Timing(tuple(values)) for name, values in seconds.items()}

@@ -157,6 +157,10 @@ class Block:
         """In the kernel's order, which is that of registers and loops."""
         return sorted(indices, key=list(self.axes).index)
 
+    def sorted_names(self, names: Iterable[str]) -> list[str]:
+        """Values in the order of their definition."""
+        return sorted(names, key=list(self.placement.where).index)
+
     # points
 
     def thread_offset(self, factors: Sequence[tuple[Factor, int]]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from eqsat.codegen.cuda_block import Block, Point, Reader
 from eqsat.codegen.cuda_math import literal, register_type
 from eqsat.codegen.cuda_matrix import multiply
-from eqsat.codegen.cuda_placement import FETCH, INLINE, REGISTERS, SHARED
+from eqsat.codegen.cuda_placement import COMPUTED, FETCH, INLINE, REGISTERS, SHARED
 from eqsat.codegen.cuda_tiles import stage
 from eqsat.kernel import Contract
 
@@ -61,7 +61,9 @@ def _serial_points(block: Block, c: Contract, over: list[str]) -> Iterator[Point
     at, register, depth = {}, {}, 0
     each = block.register_count(c.indices)
     held = any(
-        block.placement.where[name] == REGISTERS and set(over) & set(block.placement.indices[name])
+        block.placement.where[name] == REGISTERS
+        and set(over) & set(block.placement.indices[name])
+        and not _is_spread(block, c, name)
         for name in (c.left, c.right)
     )
     for i in over:
@@ -89,12 +91,18 @@ def _length(block: Block, index: str) -> int:
 
 def _factor(block: Block, c: Contract, name: str, serial: bool) -> Reader:
     """How to read a factor at any point of the summed indices."""
-    if not serial or block.placement.where[name] in (SHARED, FETCH, INLINE):
+    if not serial or block.placement.where[name] in (SHARED, COMPUTED, FETCH, INLINE):
         return block.readers[name]
+    if not _is_spread(block, c, name):
+        return block.readers[name]
+    order = block.ordered(block.placement.indices[name])
+    return stage(block, name, order).reader(block.placement.dtypes[name])
+
+
+def _is_spread(block: Block, c: Contract, name: str) -> bool:
+    """Whether threads hold different points of the summed indices of a factor."""
     own = block.placement.indices[name]
-    if not block.distribution.spread(i for i in c.over if i in own):
-        return block.readers[name]
-    return stage(block, name, block.ordered(own)).reader(block.placement.dtypes[name])
+    return bool(block.distribution.spread(i for i in c.over if i in own))
 
 
 def _masked(block: Block, c: Contract, name: str, reader: Reader, point: Point) -> str:
@@ -103,5 +111,5 @@ def _masked(block: Block, c: Contract, name: str, reader: Reader, point: Point) 
     text = block.converted(name, c.dtype, point)
     block.readers[name] = saved
     valid = " && ".join(block.valid([i for i in c.over if i in point.at], point))
-    zeroed = block.placement.where[name] in (SHARED, FETCH)
+    zeroed = block.placement.where[name] in (SHARED, COMPUTED, FETCH)
     return f"({valid} ? {text} : {literal(c.dtype, 0)})" if valid and not zeroed else text

@@ -7,7 +7,7 @@ from eqsat.codegen.cuda_distribution import Distribution
 from eqsat.codegen.cuda_emit import choose, emit
 from eqsat.codegen.cuda_placement import REGISTERS, Placement, unique_names
 from eqsat.errors import UnsupportedError
-from eqsat.kernel import Contract, Kernel, Update, operands, store_operands
+from eqsat.kernel import Contract, Kernel, Load, Map, Update, operands, store_operands
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
 
 SPARE = 40  # registers of a thread that addresses, masks and temporaries take
@@ -41,7 +41,7 @@ def _shared_misfit(
 def live_bytes(kernel: Kernel, placement: Placement, distribution: Distribution) -> int:
     """The most bytes of tile values that a thread holds at once."""
     kernel = unique_names(kernel)
-    in_place = _in_place(placement)
+    in_place = _in_place(placement) | _fluid(placement)
     sizes = {
         name: _registers(placement.indices[name], distribution) * dtype.compute.itemsize
         for name, dtype in placement.dtypes.items()
@@ -76,6 +76,16 @@ def _in_place(placement: Placement) -> set[str]:
                 found.add(statement.chunk)
             found.add(name)
     return found
+
+
+def _fluid(placement: Placement) -> set[str]:
+    """Pointwise values that only pointwise values read: compilers make them element by element."""
+    return {
+        name
+        for name, statement in placement.statements.items()
+        if isinstance(statement, Map | Load)
+        and all(isinstance(placement.statements.get(u), Map) for u in placement.users[name])
+    }
 
 
 def unrolled(placement: Placement, distribution: Distribution) -> int:

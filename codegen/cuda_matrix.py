@@ -12,7 +12,7 @@ from math import prod
 from eqsat.codegen.cuda_block import TILE_UNIT, Block, Point, Tile
 from eqsat.codegen.cuda_distribution import WARP
 from eqsat.codegen.cuda_math import literal
-from eqsat.codegen.cuda_placement import SHARED, Matrix
+from eqsat.codegen.cuda_placement import COMPUTED, SHARED, Matrix
 from eqsat.codegen.cuda_prelude import load_matrix_name
 from eqsat.codegen.cuda_tiles import stage
 from eqsat.errors import UnsupportedError
@@ -56,7 +56,7 @@ def _check_loops(block: Block, matrix: Matrix) -> None:
 
 
 def _side(block: Block, matrix: Matrix, name: str, free: tuple[str, ...], k: str) -> Side:
-    if block.placement.where[name] == SHARED:
+    if block.placement.where[name] in (SHARED, COMPUTED):
         return Side(name, free, block.tiles[name])
     d, indices = block.distribution, block.placement.indices[name]
     lanes = [(f.count, f.stride) for f, _ in d.weighted(k, "thread")] if k in indices else []

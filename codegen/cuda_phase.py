@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from eqsat.codegen.cuda_block import Block, Reader
 from eqsat.codegen.cuda_collective import reduce_threads
 from eqsat.codegen.cuda_math import identity, register_type
-from eqsat.codegen.cuda_placement import SHARED
+from eqsat.codegen.cuda_placement import COMPUTED, SHARED
 from eqsat.codegen.cuda_statements import Statements
 from eqsat.codegen.cuda_tiles import can_copy_async, copy, tile_for
 from eqsat.kernel import Axis, Carry, Contract, Load, Phase, Reduce, Update, store_operands
@@ -29,7 +29,8 @@ def _tiles_outlive(block: Block, phase: Phase) -> bool:
     if phase.stream:
         return False
     later = block.kernel.phases[block.kernel.phases.index(phase) + 1 :]
-    own = {s.name for s in phase.body if block.placement.where[s.name] == SHARED}
+    shared = (SHARED, COMPUTED)
+    own = {s.name for s in phase.body if block.placement.where[s.name] in shared}
     readers = {s.name for p in later for s in p.body}
     stored = {name for p in later for store in p.stores for name in store_operands(store)}
     return any(own & stored or set(block.placement.users[name]) & readers for name in own)

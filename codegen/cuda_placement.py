@@ -14,6 +14,7 @@ from eqsat.kernel import (
     Kernel,
     Literal,
     Load,
+    Map,
     Position,
     Reduce,
     Statement,
@@ -25,6 +26,8 @@ from eqsat.kernel import (
 from eqsat.specs.model import ParallelOperation
 
 REGISTERS, SHARED, FETCH, INLINE = "registers", "shared", "fetch", "inline"
+COMPUTED, CHAIN = "computed", "chain"
+STAGED_PART = 4  # values that a computed tile reads from registers are at most this part of it
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,9 @@ class Placement:
     """For each value its statement, dtype and indices, who reads it, and where it lives.
 
     `registers`: each thread holds its own coordinates. `shared`: a tile in shared memory.
-    `fetch`: read from global memory at each use. `inline`: an expression. `serial` are the scalar
-    contractions whose summed indices are plain loops; in the others threads may share them.
+    `fetch`: read from global memory at each use. `inline`: an expression. `computed`: a tile in
+    shared memory whose elements the block computes, through the values of `chains`. `serial` are
+    the scalar contractions whose summed indices are plain loops; in others threads share them.
     """
 
     statements: Mapping[str, Statement]
@@ -61,6 +65,7 @@ class Placement:
     where: Mapping[str, str]
     users: Mapping[str, tuple[str, ...]]
     serial: frozenset[str]
+    chains: Mapping[str, tuple[Statement, ...]]
     matrices: Mapping[str, Matrix]
 
     @property
@@ -124,7 +129,13 @@ def place(kernel: Kernel, operations: Mapping[str, ParallelOperation]) -> Placem
         elif isinstance(s, Load):
             where[name] = _place_load(s, users[name], statements, serial)
     matrices = _matrices(kernel, contracts, indices, dtypes, operations)
-    return Placement(statements, dtypes, indices, where, users, frozenset(serial), matrices)
+    products = {*matrices, *serial}
+    chains = _chains(kernel, products, where, users, indices)
+    for name, chain in chains.items():
+        where.update({s.name: CHAIN for s in chain})
+        where[name] = COMPUTED
+    fixed = frozenset(serial)
+    return Placement(statements, dtypes, indices, where, users, fixed, chains, matrices)
 
 
 def _users(kernel: Kernel) -> dict[str, tuple[str, ...]]:
@@ -152,6 +163,43 @@ def _place_load(
     if users and all(user in serial for user in users):
         return FETCH
     return REGISTERS
+
+
+def _chains(
+    kernel: Kernel,
+    products: set[str],
+    where: Mapping[str, str],
+    users: Mapping[str, tuple[str, ...]],
+    indices: Mapping[str, tuple[str, ...]],
+) -> dict[str, tuple[Statement, ...]]:
+    """Factors of contractions that are elementwise in loads, each with what only it needs.
+
+    Other values that such a factor reads must be much smaller, since they are staged.
+    """
+    axes = kernel.axes()
+
+    def volume(name: str) -> int:
+        return prod(min(axes[i].tile, axes[i].extent) for i in indices[name])
+
+    chains: dict[str, tuple[Statement, ...]] = {}
+    for phase in kernel.phases:
+        for s in phase.body:
+            if not isinstance(s, Map) or not users[s.name] or not set(users[s.name]) <= products:
+                continue
+            inside = {s.name}
+            for other in reversed(phase.body[: phase.body.index(s)]):
+                movable = isinstance(other, Map) and where[other.name] == REGISTERS
+                if isinstance(other, Load) and not other.access.coordinates:
+                    movable = where[other.name] == REGISTERS
+                if movable and users[other.name] and set(users[other.name]) <= inside:
+                    inside.add(other.name)
+            chain = tuple(o for o in phase.body if o.name in inside)
+            leaves = {name for o in chain for name in operands(o)} - inside
+            held = [name for name in leaves if where[name] == REGISTERS]
+            small = all(STAGED_PART * volume(name) <= volume(s.name) for name in held)
+            if small:
+                chains[s.name] = chain
+    return chains
 
 
 def _matrices(

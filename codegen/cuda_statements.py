@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from eqsat.codegen.cuda_access import unit_stride, vector_width
 from eqsat.codegen.cuda_block import Block, Point
 from eqsat.codegen.cuda_collective import reduce_threads, scan
+from eqsat.codegen.cuda_computed import compute_tile
 from eqsat.codegen.cuda_contract import Accumulator, contract
 from eqsat.codegen.cuda_math import (
     apply,
@@ -17,7 +18,7 @@ from eqsat.codegen.cuda_math import (
     storage_type,
     widen,
 )
-from eqsat.codegen.cuda_placement import FETCH, SHARED, store_indices
+from eqsat.codegen.cuda_placement import CHAIN, COMPUTED, FETCH, SHARED, store_indices
 from eqsat.codegen.cuda_tiles import copy, fetch, owns, tile_for
 from eqsat.graph.dtypes import DType, bool_, float64, int64, promote
 from eqsat.kernel import (
@@ -91,7 +92,12 @@ class Statements:
 
     def statement(self, s: Statement) -> None:
         block = self.block
+        if block.placement.where[s.name] == CHAIN:
+            return
         match s:
+            case Map() if block.placement.where[s.name] == COMPUTED:
+                self.flush()
+                compute_tile(block, s, self.expression)
             case Literal(dtype=dtype, value=value):
                 text = literal(dtype, value)
                 block.readers[s.name] = lambda point: text

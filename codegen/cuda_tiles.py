@@ -11,7 +11,7 @@ from eqsat.codegen.cuda_access import unit_stride, vector_width
 from eqsat.codegen.cuda_block import TILE_UNIT, Block, Frame, Point, Reader, Tile
 from eqsat.codegen.cuda_distribution import cover
 from eqsat.codegen.cuda_math import literal, narrow, storage_type
-from eqsat.codegen.cuda_placement import INLINE, SHARED
+from eqsat.codegen.cuda_placement import COMPUTED, INLINE, SHARED
 from eqsat.graph.dtypes import DType
 from eqsat.kernel import Load
 
@@ -75,7 +75,7 @@ def copy(
     order = [(i, tile.extents[i]) for i in tile.order]
     frame = Frame(cover(order, width, block.kernel.threads), origin, "copy_")
     readers = dict(block.readers)
-    block.readers.update({c.value: _anywhere(block, c.value) for c in load.access.coordinates})
+    block.readers.update({c.value: anywhere(block, c.value) for c in load.access.coordinates})
     with block.out.block():
         block.define_bases(frame, tile.order)
         steps = {tile.order[-1]: width} if tile.order else {}
@@ -85,7 +85,7 @@ def copy(
                 for i, extent in order
                 if frame.distribution.padded(i) > extent
             ]
-            inside += [f"threadIdx.x {f}" for f in _repeated(block, frame, tile)]
+            inside += [f"threadIdx.x {f}" for f in repeated(block, frame, tile)]
             if inside:
                 block.out.line(f"if ({' && '.join(inside)})")
             with block.out.block():
@@ -94,7 +94,7 @@ def copy(
     block.tiles_written = True
 
 
-def _repeated(block: Block, frame: Frame, tile: Tile) -> list[str]:
+def repeated(block: Block, frame: Frame, tile: Tile) -> list[str]:
     """Conditions that leave one thread of those that would copy the same elements."""
     return [f"/ {f.stride} % {f.count} == 0" for f in frame.distribution.unused(tile.order)]
 
@@ -146,10 +146,10 @@ def _memory_literal(dtype: DType, value: bool | int | float) -> str:
     return narrow(dtype, literal(dtype, value)) if value else "0"
 
 
-def _anywhere(block: Block, name: str) -> Reader:
+def anywhere(block: Block, name: str) -> Reader:
     """A reader of a value at any point, not only this thread's own."""
     s = block.placement.statements.get(name)
-    if block.placement.where[name] in (INLINE, SHARED):
+    if block.placement.where[name] in (INLINE, SHARED, COMPUTED):
         return block.readers[name]
     if isinstance(s, Load) and not s.access.coordinates:
         return lambda point: fetch(block, s, point)
@@ -158,12 +158,12 @@ def _anywhere(block: Block, name: str) -> Reader:
     )
 
 
-def fetch(block: Block, load: Load, point: Point) -> str:
+def fetch(block: Block, load: Load, point: Point, frame: Frame | None = None) -> str:
     """A load's value read from global memory at a point; zero outside the extents."""
     conditions = block.exists(load.access, point)
     value = block.memory_element(load.access, point, load.dtype)
     fill, zero = literal(load.dtype, load.fill), literal(load.dtype, 0)
-    valid = " && ".join(block.valid(load.indices, point))
+    valid = " && ".join(block.valid(load.indices, point, frame))
     if conditions:
         value = f"({' && '.join(conditions)} ? {value} : {fill})"
     return f"({valid} ? {value} : {zero})" if valid else value

@@ -17,7 +17,7 @@ from eqsat.schedule import Chosen, Predicted, Search
 from eqsat.segments import Segment
 from eqsat.solve import ALGEBRA, Findings, investigate
 from eqsat.step_costs import KernelCosts, ProgramCosts
-from eqsat.trace import Trace
+from eqsat.steps import Trace
 
 
 @dataclass(frozen=True)

@@ -169,9 +169,9 @@ def call(function: Callable[..., Any], name: str) -> Any:
             f"calling {name}() failed: {type(error).__name__}: {error}. Mend it first."
         ) from error
     leaves = flatten(result)
-    wrong = next((leaf for leaf in leaves if not isinstance(leaf, Tensor)), None)
-    if wrong is not None or not leaves:
-        what = f"a {type(wrong).__name__}" if leaves else "nothing"
+    wrong = [leaf for leaf in leaves if not isinstance(leaf, Tensor)]
+    if wrong or not leaves:
+        what = f"a {type(wrong[0]).__name__}" if wrong else "nothing"
         raise ArgumentError(
             f"{name}() returned {what}. Return a tensor, or tuples, lists or dicts of tensors."
         )

@@ -11,7 +11,7 @@ from eqsat.form import Stored
 from eqsat.graph.dtypes import as_dtype
 from eqsat.kernel import Kernel
 from eqsat.kernel_json import decode, encode
-from eqsat.trace import Step, Trace
+from eqsat.steps import Step, Trace
 
 FORMAT = "eqsat-trace-1"
 Costs = tuple[tuple[float | None, float | None], ...]

@@ -35,7 +35,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Plan:
-    """Kernels in order: what each stores, their predicted seconds; and the values before joining."""
+    """Kernels in order, what each stores; their predicted seconds; the values before joining."""
 
     kernels: tuple[tuple[Stored, ...], ...]
     seconds: float

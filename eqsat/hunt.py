@@ -23,7 +23,7 @@ from eqsat.region import Region, prefixes
 from eqsat.renaming import same_when_pushed
 from eqsat.rule import Rewrite, Rule, variables_of
 from eqsat.saturate import SearchWorker
-from eqsat.trace import Position, Step, Trace, stamped
+from eqsat.steps import Position, Step, Trace, stamped
 
 FUSION = frozenset({"fusion", "substitution"})
 Extra = Callable[[Mapping[Term, int]], tuple[list[str], list[str]]]
@@ -64,17 +64,12 @@ def equations(
     `known`: equations that hold besides. `extra`: commands that declare relations, and commands
     that state them, given the numbers of terms; `also`: terms that those need.
     """
-    universe = hunt.setting.facts.universe
     table = AtomTable()
     sides = [*also, *(side for e in known for side in (e.left, e.right))]
-    terms = list(post_order([source, target, *sides]))
-    for term in terms:
-        for arg in term.args:
-            if not isinstance(arg, Term | int | float | str):
-                table.number(arg)
-    ops = signatures(terms, hunt.rules)
-    seeds, numbers = seed([source, target, *sides], universe, table, hunt.setting.finite)
+    roots = [source, target, *sides]
+    ops = signatures(post_order(roots), hunt.rules)
     texts, rows_of = witness_rules(hunt.rules)
+    seeds, numbers = _seeds(roots, table, hunt.setting)
     groups = sorted({rule.group for rule in hunt.rules})
     before, after = extra(numbers) if extra else ([], [])
     commands = [
@@ -82,19 +77,14 @@ def equations(
         *witness_declarations(ops),
         *before,
         *texts,
-        "(relation done ())",
-        *subset_points(_masks(terms), universe),
         *seeds,
-        *witness_seeds(numbers, table),
         *after,
         *(f"(union (node {numbers[e.left]}) (node {numbers[e.right]}))" for e in known),
+        "(relation done ())",
         f"(rule ((= (node {numbers[source]}) (node {numbers[target]}))) ((done)) :ruleset facts)",
     ]
-    request = {
-        "commands": commands,
-        "schedules": _schedules(groups, hunt.rounds),
-        "read": [*(f"W_{op}" for op in ops), "rw"],
-    }
+    read = [*(f"W_{op}" for op in ops), "rw"]
+    request = {"commands": commands, "schedules": _schedules(groups, hunt.rounds), "read": read}
     answer = hunt.worker.ask(request, hunt.seconds)
     if "error" in answer:
         return [], f"the search for the steps was cut: {answer['error']}"
@@ -105,6 +95,21 @@ def equations(
     ]
     rewrites = {(rule.name, variant): one for rule, variant, one in rows_of}
     return _sound(dict.fromkeys(found), known, rewrites, hunt.setting), ""
+
+
+def _seeds(
+    roots: Sequence[Term], table: AtomTable, setting: Setting
+) -> tuple[list[str], dict[Term, int]]:
+    """Commands that enter the terms with their witnesses and facts; the number of each term."""
+    terms = list(post_order(roots))
+    for term in terms:
+        for arg in term.args:
+            if not isinstance(arg, Term | int | float | str):
+                table.number(arg)
+    universe = setting.facts.universe
+    seeds, numbers = seed(roots, universe, table, setting.finite)
+    points = subset_points(_masks(terms), universe)
+    return [*points, *seeds, *witness_seeds(numbers, table)], numbers
 
 
 Rewrites = Mapping[tuple[str, int], Rewrite]
@@ -211,15 +216,15 @@ Pushed = Mapping[Term, Mapping[tuple[Renaming, Term], None]]
 
 def _reindexings(pushed: Pushed, inlining: Inlining, expanded: Expanded) -> list[Equation]:
     """What carrying a re-indexing down made of terms, as equations."""
-    found = []
-    for result, origins in pushed.items():
-        if result not in expanded:
-            continue
-        for renaming, body in origins:
-            inlining.expand([body], expanded)
-            left, right = Term("reindex", renaming, expanded[body]), expanded[result]
-            if left is not right and same_when_pushed(left, right, inlining.universe):
-                found.append(Equation(left, right, _Label("reindex")))
+    found: list[Equation] = []
+    waiting = dict(pushed)
+    while ready := [result for result in waiting if result in expanded]:
+        for result in ready:
+            for renaming, body in waiting.pop(result):
+                inlining.expand([body], expanded)
+                left, right = Term("reindex", renaming, expanded[body]), expanded[result]
+                if left is not right and same_when_pushed(left, right, inlining.universe):
+                    found.append(Equation(left, right, _Label("reindex")))
     return found
 
 

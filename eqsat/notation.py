@@ -96,7 +96,7 @@ class Notation:
             case "gather", (Read() as read, Term() as index):
                 return f"gather({self._read(read)}, {self._part(index)})", 9
             case "literal", (float() as value, *_):
-                return (f"{value:.6g}" if value != int_or(value) else f"{int_or(value)}"), 9
+                return number_text(value), 9
             case "position", (Affine() as expression,):
                 return f"position({self._affine(expression)})", 9
             case "reindex", (Renaming() as renaming, Term() as body):
@@ -135,18 +135,17 @@ class Notation:
                     digit = mod(digit, extent, self.extents)
                 at.insert(0, self._affine(digit))
                 stride *= extent
-        when = "".join(
-            f" if {g.lower} <= {self._affine(g.expression)} < {g.upper}" for g in read.guards
-        )
-        return f"{name}[{', '.join(at)}{when}]"
+        return f"{name}[{', '.join(at)}{self._guards(read)}]"
+
+    def _guards(self, of: Read | Renaming) -> str:
+        """Where an element exists, and what stands in its place elsewhere."""
+        parts = [f"{g.lower} <= {self._affine(g.expression)} < {g.upper}" for g in of.guards]
+        return f" if {' and '.join(parts)} else {of.fill:g}" if parts else ""
 
     def _renaming(self, renaming: Renaming) -> str:
         pairs = zip(renaming.source, renaming.target, strict=True)
         moved = ", ".join(f"{self.shown.get(n, n)} = {self._affine(t)}" for n, t in pairs)
-        when = "".join(
-            f" if {g.lower} <= {self._affine(g.expression)} < {g.upper}" for g in renaming.guards
-        )
-        return f"[{moved}{when}]"
+        return f"[{moved}{self._guards(renaming)}]"
 
     def _schedule(self, schedule: Term) -> str:
         entries = []
@@ -157,10 +156,10 @@ class Notation:
         return "; ".join(entries) or "no schedule"
 
 
-def int_or(value: float) -> float | int:
-    """The whole number that a float is, or the float."""
+def number_text(value: float) -> str:
+    """A number in few digits; whole ones without a point."""
     whole = math.isfinite(value) and abs(value) < 1e15 and value == int(value)
-    return int(value) if whole else value
+    return str(int(value)) if whole else f"{value:.6g}"
 
 
 def renamed(kernel: Kernel, shown: Mapping[str, str], buffers: Mapping[str, str]) -> Kernel:

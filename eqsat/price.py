@@ -19,6 +19,7 @@ Array = NDArray[np.float64]
 REDUCING_OP = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 FREE_OPS = frozenset({"read", "literal", "gather"})
 INFEASIBLE = np.inf
+TIE = 0.005  # part of hidden work that still counts
 STREAMED = 32  # points of a reduced name that a tile is taken to hold before it is scheduled
 
 
@@ -424,6 +425,8 @@ class _Pricing:
             seconds = np.maximum(np.maximum(memory, compute), parts["latency"]) + launch
         else:
             seconds = np.maximum(memory, compute + parts["scratch"]) + parts["latency"] + launch
+        for value in self.units.values():  # of kernels that wait for memory, the one with less work
+            seconds = seconds + TIE * value
         for bad in self.refused.values():
             seconds = np.where(bad, INFEASIBLE, seconds)
         return Price(seconds, parts, self.refused)

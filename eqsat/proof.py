@@ -24,7 +24,7 @@ class Equation:
 
 @dataclass(frozen=True)
 class Link:
-    """One edge of a proof: from a term to the next, by an equation (read backward) or congruence."""
+    """One edge of a proof: from a term to an equal one, by an equation or by congruence."""
 
     before: Term
     after: Term

@@ -16,11 +16,13 @@ WIDTH = 100
 PAGE_STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem;
        color: #1d2733; background: #fff; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; border-bottom: 1px solid #ccd; }
+h1 { font-size: 1.5rem; }
+h2 { font-size: 1.2rem; margin-top: 2.2rem; border-bottom: 1px solid #ccd; }
 h3 { font-size: 1rem; margin-bottom: .3rem; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem; margin: .5rem 0; }
 dt { color: #5a6b7d; } dd { margin: 0; }
-pre { background: #f4f6f9; padding: .7rem 1rem; overflow-x: auto; font-size: 13px; line-height: 1.4; }
+pre { background: #f4f6f9; padding: .7rem 1rem; overflow-x: auto; font-size: 13px;
+      line-height: 1.4; }
 table { border-collapse: collapse; width: 100%; }
 th { text-align: left; color: #5a6b7d; font-weight: 500; }
 td, th { padding: .45rem .6rem; vertical-align: top; border-top: 1px solid #e3e8ee; }

@@ -23,8 +23,8 @@ from eqsat.rule import Rewrite, Rule
 from eqsat.segments import Segment
 from eqsat.solve import ALGEBRA, finite_buffers, leaf_names, segment_buffers
 from eqsat.specs import ParallelProcessingUnit
+from eqsat.steps import Step, Trace, digests, replace_at, term_at
 from eqsat.term_values import agree
-from eqsat.trace import Step, Trace, digests, replace_at, term_at
 
 
 def replay(

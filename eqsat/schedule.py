@@ -25,7 +25,7 @@ from eqsat.egglog_text import (
     signatures,
 )
 from eqsat.errors import SearchError, SpecError
-from eqsat.form import REDUCING, Form, Stored, form
+from eqsat.form import REDUCING, WEIGHTED, Form, Stored, form
 from eqsat.graph.index import row_major
 from eqsat.kernel import Buffer, Kernel
 from eqsat.lower import Schedule, lower
@@ -170,6 +170,8 @@ def _rank(
     refused: set[str] = set()
     for body in bodies:
         shaped = form(body, facts)
+        if any(t.op in WEIGHTED and t not in shaped.phase for t in shaped.terms):
+            continue  # inside another loop's body the weights are held, not carried
         for choices in groups:
             if any(axis not in (*shaped.grid, *shaped.reduced) for axis in choices[0].chunks):
                 continue

@@ -16,6 +16,7 @@ from eqsat.graph.evaluate import topological
 from eqsat.graph.tensor import Tensor
 
 LEAST_NODES, MOST_NODES = 12, 90
+WIDELY_USED = 5  # a value with so many uses lies in memory anyway, and stands in no cut's way
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def _forced(order: Sequence[Tensor]) -> set[Tensor]:
 
 
 def _cuts(order: Sequence[Tensor]) -> set[int]:
-    """Positions after which a segment ends: one large computed value is alive there."""
+    """Positions after which a segment ends: of the large values computed in it, one is alive."""
     last_use = {tensor: i for i, tensor in enumerate(order)}
     consumers: dict[Tensor, list[Tensor]] = {}
     for i, tensor in enumerate(order):
@@ -102,15 +103,21 @@ def _cuts(order: Sequence[Tensor]) -> set[int]:
             consumers.setdefault(operand, []).append(tensor)
     cuts: set[int] = set()
     alive: set[Tensor] = set()
+    inside: set[Tensor] = set()  # what began in this segment; the rest crosses it anyway
     count, fallback = 0, None
     for i, tensor in enumerate(order):
         alive = {t for t in alive if last_use[t] > i}
         if tensor.op == "view" or is_free(tensor):
             continue
         count += 1
-        alive |= {tensor} if last_use[tensor] > i else set()
+        if last_use[tensor] > i:
+            alive.add(tensor)
+            if len(consumers[tensor]) < WIDELY_USED:
+                inside.add(tensor)
         largest = max((t.size for t in alive), default=0)
-        alone = all(t is tensor for t in alive if t.size * 64 > largest) and tensor in alive
+        alone = tensor in alive and not any(
+            t is not tensor and t in inside and t.size * 64 > largest for t in alive
+        )
         if not alone or count < LEAST_NODES:
             continue
         users = consumers[tensor]
@@ -122,6 +129,7 @@ def _cuts(order: Sequence[Tensor]) -> set[int]:
             fallback = i if len(users) > 1 else fallback
             continue
         count, fallback = 0, None
+        inside.clear()
     return cuts
 
 

@@ -15,7 +15,7 @@ from eqsat.region import Region
 from eqsat.replay import whole_read
 from eqsat.saturate import Class, ENode, FrozenEGraph
 from eqsat.schedule import Choice, price_choices
-from eqsat.trace import Trace, states
+from eqsat.steps import Trace, states
 
 Pair = tuple[float | None, float | None]
 

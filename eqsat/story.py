@@ -8,14 +8,14 @@ from eqsat.algebra import Term
 from eqsat.explanation import Explanation, KernelRecord, SegmentRecord
 from eqsat.kernel import show
 from eqsat.notation import Notation, letters, renamed
-from eqsat.trace import Step, Trace, replace_at, term_at
+from eqsat.steps import Step, Trace, replace_at, term_at
 
 Cost = float | None
 
 
 @dataclass(frozen=True)
 class Row:
-    """One step, or several of one kind: what, by which law, where, the change, cost before, after."""
+    """One step, or several alike: what, by which law, where, the change, the cost before, after."""
 
     number: str
     title: str
@@ -184,7 +184,8 @@ class _Steps:
         change = []
         for step in steps:
             text = self.notation.show(step.after)
-            change += [*self.notation.taken_lines(), f"{self.notation.show(step.before)} = {text}"]
+            line = f"{self.notation.show(step.before)} = {text}"
+            change += [*self.notation.taken_lines(), *([line] if line not in change else [])]
         number = str(run[0] + 1) if len(run) == 1 else f"{run[0] + 1}-{run[-1] + 1}"
         cost = self._cost(self.costs[run[0]][0], self.costs[run[-1]][1])
         plural = "" if len(run) == 1 else f" x {len(run)}"

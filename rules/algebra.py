@@ -238,7 +238,7 @@ def cast_twice(a: "Expr", d: "Text") -> Iterator[Rewrite]:
 @rule("algebra")
 def drop_rounding(a: "Expr") -> Iterator[Rewrite]:
     """cast_float32 cast_d a  ->  a,  for a 16-bit float d
-    when: a is float32, so that the value keeps what the rounding would lose. float: fewer roundings.
+    when: a is float32; the value keeps what the rounding would lose. float: fewer roundings.
     """
     for narrow in ("bfloat16", "float16"):
         rounded = apply("cast", "float32", apply("cast", narrow, a))

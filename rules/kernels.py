@@ -20,6 +20,7 @@ from eqsat.rule import (
     dtype_in,
     fact,
     nonempty,
+    overlap,
     rewrite,
     rule,
 )
@@ -171,7 +172,7 @@ def _substitute(operation: ParallelOperation) -> Iterator[Rewrite]:
             yield Rewrite(
                 apply("weighted_sum", s, a, sides[1]),  # type: ignore[arg-type]
                 apply("weighted_contract", s, a, sides[1], operation.name),  # type: ignore[arg-type]
-                (dtype_in(a, out), *conditions[1:]),
+                (dtype_in(a, out), overlap(s, Free(b)), *conditions[1:]),
             )
 
 

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from math import nan
 
 import pytest
@@ -126,8 +127,10 @@ def test_after_a_lost_device_no_row_runs(tmp_path, monkeypatch):
     assert second["message"] == "the device failed in cpu-softmax: an illegal address"
 
 
-def test_candidates_and_rules_left_out():
-    case = BY_NAME["cpu-gelu-linear"]
+def test_candidates_and_rules_left_out(monkeypatch):
+    some = ("no fusion", "unfused, untiled")
+    monkeypatch.setattr(variants, "FAMILIES", {name: variants.FAMILIES[name] for name in some})
+    case = BY_NAME["cpu-layer-norm"]
     record = run_case(case, Plan("tiny", (), rounds=1, candidates=2), cpu(), Host(cpu()))
     found = {entry["name"]: entry for entry in record["variants"]}
     assert set(variants.FAMILIES) <= found.keys()
@@ -143,6 +146,12 @@ def test_candidates_and_rules_left_out():
 def test_an_unknown_peer_is_refused(capsys):
     assert main(["run", "--peers", "numpy,jax"]) == 2
     assert "no peer jax; the peers are numpy, torch, inductor." in capsys.readouterr().err
+
+
+@pytest.mark.skipif(find_spec("cupy") is not None, reason="CuPy is installed")
+def test_a_gpu_spec_without_cupy_is_refused(capsys):
+    assert main(["run", "--spec", "h200", "--cases", "lora"]) == 2
+    assert "a GPU spec runs on a GPU, through CuPy" in capsys.readouterr().err
 
 
 @pytest.mark.gpu

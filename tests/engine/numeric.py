@@ -70,7 +70,10 @@ class Meaning:
                 return np.cumsum(self._over(mask, body), axes[0], held(dtype))
             case "contract", (int(mask), np.ndarray() as a, np.ndarray() as b, _):
                 return self._reduce("sum", mask, a * b, dtype)
-            case "weighted_sum", (int(mask), np.ndarray() as s, np.ndarray() as r):
+            case (
+                ("weighted_sum" | "weighted_contract"),
+                (int(mask), np.ndarray() as s, np.ndarray() as r, *_),
+            ):
                 top = self._reduce("max", mask, s, dtype)
                 return self._reduce("sum", mask, exp_difference(s, top) * r, dtype)
             case _, (int(mask), np.ndarray() as body) if op in REDUCTIONS:
@@ -233,6 +236,7 @@ class _Check:
         self.known = set(graph.class_of.values())
         names = set(graph.dtype.values()) & TOLERANCE.keys()
         self.coarsest = max(names, key=TOLERANCE.__getitem__, default="")
+        self.undefined: dict[int, np.ndarray] = {}
         self.bad: list[Bad] = []
         self.count = 0
 
@@ -242,7 +246,7 @@ class _Check:
         for term, number in self.graph.class_of.items():
             if facts.dtype(term).name != self.graph.dtype[number]:
                 self.bad.append(Bad(number, f"{term.op} is {facts.dtype(term)}", np.inf))
-            self.meet(number, f"source {term}", self.meaning.term(term))
+            self.meet(number, f"source {term}", self.meaning.term(term), source=True)
 
     def rest(self) -> None:
         """The value of each e-node from those of its children's classes."""
@@ -262,22 +266,37 @@ class _Check:
             done = set(map(id, (node for _, node in ready)))
             waiting = [(c, n) for c, n in waiting if id(n) not in done]
 
-    def meet(self, number: int, what: str, value: np.ndarray) -> None:
-        """A value of a class: its first, or one to be compared with its first."""
+    def meet(self, number: int, what: str, value: np.ndarray, source: bool = False) -> None:
+        """A value of a class: its first, or one to be compared with its first.
+
+        A class without a source term is undefined wherever one of its nodes is.
+        """
         self.count += 1
         dtype = as_dtype(self.graph.dtype[number])
-        free = self.graph.free[number]
-        lacks = tuple(
-            slice(None) if free >> axis & 1 else slice(0, 1) for axis in range(value.ndim)
-        )
-        expected = self.values.setdefault(number, value[lacks])
-        if number not in self.known:  # no source term says which of two nodes is undefined
-            expected = np.where(np.isnan(value), value, expected)
-        if dtype.kind == "float":  # laws may leave out a rounding to fewer digits
-            dtype = as_dtype(self.coarsest)
+        expected = self.values.setdefault(number, self._kept(value, self.graph.free[number]))
+        if dtype.kind == "float":
+            if source or number not in self.known:
+                self.undefined[number] = self.undefined.get(number, False) | np.isnan(value)
+            expected = np.where(self.undefined[number], np.nan, expected)
+            dtype = as_dtype(self.coarsest)  # laws may leave out a rounding to fewer digits
         distance = differ(expected, value, dtype)
         if distance >= 1:
             self.bad.append(Bad(number, what, distance))
+
+    @staticmethod
+    def _kept(value: np.ndarray, free: int) -> np.ndarray:
+        """One value, NaN only if all are, along the axes that a class does not depend on."""
+        lacking = tuple(axis for axis in range(value.ndim) if not free >> axis & 1)
+        if value.dtype.kind == "f":
+            return np.fmax.reduce(value, lacking, keepdims=True)
+        return _first(value, lacking)
+
+
+def _first(value: np.ndarray, axes: Iterable[int]) -> np.ndarray:
+    """The value at position 0 of some axes."""
+    for axis in axes:
+        value = value.take([0], axis)
+    return value
 
 
 def check(graph: FrozenEGraph, buffers: Buffers) -> list[Bad]:

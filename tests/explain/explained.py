@@ -63,6 +63,26 @@ def layers() -> Tensor:
     return x
 
 
+def transformer_layer() -> Tensor:
+    batch, length, wide, heads = 2, 32, 48, 4
+    x = given("x", batch, length, wide)
+
+    def linear(x: Tensor, name: str, m: int, n: int) -> Tensor:
+        return x @ given(f"W{name}", m, n) + given(f"b{name}", n)
+
+    def split(x: Tensor) -> Tensor:
+        cut = eqsat.reshape(x, (batch, length, heads, wide // heads))
+        return eqsat.permute_dims(cut, (0, 2, 1, 3))
+
+    q, k, v = (split(linear(x, name, wide, wide)) for name in "qkv")
+    weights = eqsat.softmax(q @ eqsat.permute_dims(k, (0, 1, 3, 2)) * 0.25, axis=-1)
+    mixed = eqsat.reshape(eqsat.permute_dims(weights @ v, (0, 2, 1, 3)), (batch, length, wide))
+    x = eqsat.layer_norm(x + linear(mixed, "o", wide, wide), given("g", wide), given("h", wide))
+    hidden = eqsat.gelu(linear(x, "1", wide, 4 * wide))
+    x = x + linear(hidden, "2", 4 * wide, wide)
+    return eqsat.layer_norm(x, given("r", wide), given("s", wide))
+
+
 PROGRAMS = {
     f.__name__: f
     for f in (
@@ -85,5 +105,5 @@ class Explained:
 
 @cache
 def explained(name: str, spec: str = "cpu") -> Explained:
-    planned = plan(PROGRAMS[name](), spec, cache=Cache(None))
+    planned = plan(globals()[name](), spec, cache=Cache(None))
     return Explained(planned, planned.explain(name))

@@ -13,8 +13,8 @@ from eqsat.matching import Setting
 from eqsat.replay import replay
 from eqsat.rule import collect
 from eqsat.rules import algebra
+from eqsat.steps import Step, Trace, stamped
 from eqsat.term_values import agree
-from eqsat.trace import Step, Trace, stamped
 
 NAMES = ("matrix_chain", "attention", "gram", "joined")
 

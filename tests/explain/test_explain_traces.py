@@ -1,10 +1,13 @@
 """Traces of real programs: found, complete, replayed, and the same after a JSON round trip."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from explained import PROGRAMS, explained
 
+from eqsat.cache import Cache
+from eqsat.driver import plan
 from eqsat.explanation import from_json, to_json
 
 
@@ -13,15 +16,29 @@ def rules_of(name: str, spec: str = "cpu") -> set[str]:
     return {step.rule for segment in explanation.segments for step in segment.trace.steps}
 
 
-@pytest.mark.parametrize("spec", ["cpu", "h200"])
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    "name, spec",
+    [
+        *((name, "cpu") for name in PROGRAMS),
+        *((name, "h200") for name in ("attention", "matrix_chain", "joined")),
+        ("softmax", "a100"),
+    ],
+)
 def test_every_step_is_found_and_holds(name, spec):
     subject = explained(name, spec)
     assert subject.explanation.notes == ()
     assert subject.check() > 0
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", ["cpu", "h200"])
+def test_every_step_of_a_transformer_layer(spec):
+    subject = explained("transformer_layer", spec)
+    assert subject.explanation.notes == ()
+    assert subject.check() > 50
+
+
+@pytest.mark.parametrize("name", ["attention", "gram", "joined", "layers"])
 def test_a_trace_survives_json(name):
     subject = explained(name)
     text = json.dumps(to_json(subject.explanation), allow_nan=False)
@@ -79,3 +96,15 @@ def test_costs_are_known_and_end_at_the_kernel():
                 assert len(kernel.costs) == len(kernel.trace.steps)
                 assert kernel.costs[-1][1] == pytest.approx(kernel.seconds)
                 assert dict(kernel.parts)[kernel.bottleneck] > 0
+
+
+def test_the_kernel_that_was_measured_to_be_the_fastest_is_explained():
+    planned = plan(PROGRAMS["gelu_mlp"](), "h200", cache=Cache(None), candidates=3)
+    launch, *others = planned.parts.launches
+    kernel = launch.alternatives[-1].kernel
+    explanation = planned.explain("tuned", [replace(launch, kernel=kernel), *others])
+    assert explanation.notes == ()
+    assert explanation.segments[0].kernels[0].kernel == kernel
+    unknown = replace(kernel, threads=kernel.threads + 1)
+    (note,) = planned.explain("unknown", [replace(launch, kernel=unknown), *others]).notes
+    assert "found another kernel than runs" in note
