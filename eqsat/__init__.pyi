@@ -3,6 +3,8 @@ from eqsat.cache import Cache as Cache
 from eqsat.driver import compile as compile
 from eqsat.driver import jit as jit
 from eqsat.errors import EqsatError as EqsatError
+from eqsat.executor import ExecutionConfig as ExecutionConfig
+from eqsat.executor import KernelExecutor as KernelExecutor
 from eqsat.graph import *
 from eqsat.program import Program as Program
 from eqsat.settings import Settings as Settings

@@ -1,6 +1,7 @@
 """The pipeline, wired: graph -> segments -> kernels -> program."""
 
 import inspect
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -26,7 +27,7 @@ from eqsat.rules import algebra, kernels
 from eqsat.saturate import Limits, SearchWorker
 from eqsat.schedule import Predicted, Search
 from eqsat.segments import Segment, is_buffer, partition
-from eqsat.settings import Settings
+from eqsat.settings import Debug, Settings
 from eqsat.solve import Solution, solve
 from eqsat.specs import ParallelProcessingUnit, cpu, load
 from eqsat.tune import fastest
@@ -88,7 +89,29 @@ def compile(
     program = Program(parts, backend, outputs, planned.report, planned.explain)
     seconds = time.perf_counter() - started
     object.__setattr__(planned.report, "compile_seconds", seconds)
+    _show(program, Settings.from_environment().debug)
     return program
+
+
+def _show(program: Program, level: Debug) -> None:
+    """What EQSAT_DEBUG asks for, on standard error."""
+    report = program.report
+    if level >= Debug.SUMMARY:
+        where = "from the cache" if report.from_cache else f"{report.nodes} e-nodes"
+        state = "saturated" if report.saturated else "cut by a limit"
+        print(
+            f"eqsat: {report.operations} operations -> {len(program.kernels)} kernels for "
+            f"{program.parts.spec}, predicted {program.cost * 1e6:.1f} us; "
+            f"search {report.search_seconds:.2f} s ({where}, {state}), "
+            f"in all {report.compile_seconds:.2f} s",
+            file=sys.stderr,
+        )
+    if level >= Debug.EXPLAIN:
+        print(program.explain(), file=sys.stderr)
+    if level >= Debug.KERNEL:
+        print(program.describe(), file=sys.stderr)
+    if level >= Debug.SOURCE:
+        print(program.source(), file=sys.stderr)
 
 
 def plan(

@@ -50,6 +50,11 @@ def gram() -> Tensor:
     return x @ eqsat.permute_dims(x, (1, 0))
 
 
+def stored_gram() -> Tensor:
+    product = eqsat.exp(given("A", 1024, 1024) @ given("B", 1024, 1024))
+    return product @ eqsat.permute_dims(product, (1, 0))
+
+
 def joined() -> tuple[Tensor, Tensor]:
     x = given("x", 64, 48)
     return x @ given("W", 48, 32), x @ given("U", 48, 32)
@@ -87,7 +92,7 @@ PROGRAMS = {
     f.__name__: f
     for f in (
         *(matrix_chain, softmax, attention, rms_norm_product, two_products, gelu_mlp),
-        *(gram, joined, layers),
+        *(gram, stored_gram, joined, layers),
     )
 }
 

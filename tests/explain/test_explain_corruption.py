@@ -16,7 +16,7 @@ from eqsat.rules import algebra
 from eqsat.steps import Step, Trace, stamped
 from eqsat.term_values import agree
 
-NAMES = ("matrix_chain", "attention", "gram", "joined")
+NAMES = ("matrix_chain", "attention", "gram", "stored_gram")
 
 
 def with_steps(explanation, number, kernel, steps):

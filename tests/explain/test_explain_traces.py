@@ -20,7 +20,7 @@ def rules_of(name: str, spec: str = "cpu") -> set[str]:
     "name, spec",
     [
         *((name, "cpu") for name in PROGRAMS),
-        *((name, "h200") for name in ("attention", "matrix_chain", "joined")),
+        *((name, "h200") for name in ("attention", "stored_gram", "joined")),
         ("softmax", "a100"),
     ],
 )
@@ -65,6 +65,16 @@ def test_the_laws_of_the_others():
 def test_a_reindexing_is_a_step_of_its_own():
     steps = explained("gram").explanation.segments[0].trace.steps
     assert [step.kind for step in steps] == ["reindex"]
+
+
+def test_a_value_that_is_stored_is_cut_off():
+    explanation = explained("stored_gram").explanation
+    (segment,) = explanation.segments
+    assert [step.kind for step in segment.trace.steps] == ["cut", "cut", "reindex"]
+    assert len(segment.kernels) == 2
+    (_, once), (_, twice), _ = segment.costs
+    assert twice < once < segment.costs[0][0]
+    assert segment.costs[-1][1] == pytest.approx(explanation.seconds, rel=0.5)
 
 
 def test_kernels_start_unfused_and_end_as_they_run():
