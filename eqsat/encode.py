@@ -1,5 +1,6 @@
 """From a tensor graph to terms over named indices: the names first, then the terms."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -87,8 +88,10 @@ class TermBuilder:
                 guards = [Guard(c, 0, extent) for c, extent in zip(at, operand.shape, strict=True)]
             tensor = operand
         if tensor.op == "constant" and tensor not in naming.leaves:
-            value = tensor.attributes["value"].item()
-            return Term("literal", float(value), tensor.dtype.name)
+            value = float(tensor.attributes["value"].item())
+            if value == 0 and math.copysign(1, value) < 0:  # the e-graph has one zero
+                return Term("neg", Term("literal", 0.0, tensor.dtype.name))
+            return Term("literal", value, tensor.dtype.name)
         if tensor.op == "iota":
             return Term("position", simplify(at[tensor.attributes["axis"]], self.universe.extents))
         address, stride = const(0), 1

@@ -2,16 +2,18 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from eqsat.algebra import Facts, Read, Term, post_order, rebuild, with_children
+from eqsat.algebra import Facts, Read, Term, Universe, post_order, rebuild, with_children
+from eqsat.errors import SpecError
 from eqsat.extract import Extractor
 from eqsat.form import Form, Stored, form
 from eqsat.menu import chunks
 from eqsat.price import Price, Pricer
 from eqsat.region import Region
+from eqsat.renaming import pushed_down
 from eqsat.replay import whole_read
 from eqsat.saturate import Class, ENode, FrozenEGraph
 from eqsat.schedule import Choice, price_choices
@@ -50,7 +52,7 @@ class ProgramCosts:
                 continue
             cut |= step.kind == "cut"
             cost = (lambda term: self._cut(term, trace.stored)) if cut else self.freely
-            found.append((cost(whole[i]), cost(whole[i + 1])))
+            found.append((_known(cost, whole[i]), _known(cost, whole[i + 1])))
         return tuple(found)
 
     def freely(self, program: Term) -> float:
@@ -112,9 +114,21 @@ class ProgramCosts:
         return sum(map(self._kernel, needed.values()))
 
     def _kernel(self, one: Stored) -> float:
+        """Seconds of a kernel of its own, re-indexings carried down first."""
         if one not in self._kernels:
-            self._kernels[one] = _seconds((one,), self.facts, self.pricer)
+            own = self.facts.universe
+            universe = Universe(list(own.names), dict(own.extents))
+            plain = replace(one, term=pushed_down(one.term, universe))
+            self._kernels[one] = _seconds((plain,), Facts(universe), self.pricer)
         return self._kernels[one]
+
+
+def _known(cost: Callable[[Term], float | None], term: Term) -> float | None:
+    """A cost, or None for a term on the way that the spec has no price for."""
+    try:
+        return cost(term)
+    except SpecError:
+        return None
 
 
 def _held(term: Term, children: tuple[Term, ...]) -> Term:
@@ -151,7 +165,7 @@ class KernelCosts:
         for i in range(len(trace.steps)):
             scheduled = bool(whole[i + 1].children[1].children)
             cost = self._scheduled if scheduled else self._fused
-            found.append((cost(whole[i]), cost(whole[i + 1])))
+            found.append((_known(cost, whole[i]), _known(cost, whole[i + 1])))
         return tuple(found)
 
     def _value(self, number: int) -> Stored:

@@ -31,11 +31,11 @@ def test_a_given_grid_is_kept():
 
 def test_an_illegal_block_is_refused_with_the_legal_ones():
     config = ExecutionConfig(replace(specs.load("h200"), target="oracle"), block_dim=100)
-    with pytest.raises(SpecError, match="block_dim 100 is not legal.*128, 256, 512"):
+    with pytest.raises(SpecError, match=r"block_dim 100 is not legal.*128, 256, 512"):
         KernelExecutor(config).run(double, np.ones(4096, np.float32))
 
 
 def test_an_illegal_grid_is_refused_with_the_legal_ones():
     config = ExecutionConfig(specs.cpu(), grid_dim=7)
-    with pytest.raises(SpecError, match="grid_dim 7 is not legal.*its tiles make grids of 1"):
+    with pytest.raises(SpecError, match=r"grid_dim 7 is not legal.*its tiles make grids of 1"):
         KernelExecutor(config).run(double, np.ones(64, np.float32))

@@ -139,3 +139,10 @@ def test_an_index_past_the_ends_reads_the_nearest_row(dtype: str) -> None:
     x, at = g.input("x", (3, 2)), g.input("at", (6,), dtype)
     far = [0, 3, 100, 2, 1, 7] if dtype == "uint8" else [0, 3, 100, -4, -100, -1]
     agree(g.take(x, at, axis=0), x=numbers(3, 2), at=np.array(far, dtype))
+
+
+def test_a_negative_zero_is_not_a_zero() -> None:
+    """egglog takes the two for one number."""
+    x = g.input("x", (3,))
+    with np.errstate(divide="ignore"):
+        agree(x / g.constant(-0.0), x / g.constant(0.0), x=np.array([1, -2, 3], np.float32))

@@ -108,7 +108,11 @@ class Explained:
         return check(given, self.planned.segments, search.rules, search.spec)
 
 
-@cache
 def explained(name: str, spec: str = "cpu") -> Explained:
+    return _explained(name, spec)
+
+
+@cache
+def _explained(name: str, spec: str) -> Explained:
     planned = plan(globals()[name](), spec, cache=Cache(None))
     return Explained(planned, planned.explain(name))
