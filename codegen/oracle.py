@@ -70,7 +70,8 @@ def run(
     memory = {}
     for buffer in kernel.buffers:
         array = arrays[buffer.name]
-        assert array.flags.c_contiguous, f"buffer {buffer.name} is not contiguous"
+        if not array.flags.c_contiguous:
+            raise ValueError(f"buffer {buffer.name} is not C-contiguous; copy it first")
         flat = array.reshape(buffer.size)
         memory[buffer.name] = flat
     inner = {axis.name: np.arange(axis.extent) for axis in kernel.inner}
