@@ -432,12 +432,18 @@ class _Pricing:
         return Price(seconds, parts, self.refused)
 
     def _tile_latency(self) -> Array:
-        """What one tile costs in latency: a trip to memory, and one to the cache for each phase."""
+        """What one tile costs in latency: a trip to memory, one to the cache for each phase, and
+        for each chunk of a stream two barriers and what its stages leave of a trip to the cache.
+        """
         phases = 1 + max(self.form.phase.values(), default=0)
-        if not self.pricer.overlap:
-            return self.shape * 200.0 * phases / self.spec.cycles_per_s
-        cycles = self.pricer.dram.latency_cycles + phases * self.pricer.cache.latency_cycles
-        return self.shape * cycles / self.spec.cycles_per_s
+        cache = self.pricer.cache.latency_cycles
+        cycles = self.shape * (self.pricer.dram.latency_cycles + phases * cache)
+        if self.pricer.overlap and self.blocking is not None:
+            barrier = self.spec.group(self.spec.tile_group).barrier_latency_cycles
+            for name, chunk in self.chunks.items():
+                steps = np.ceil(self.form.extents[name] / chunk)
+                cycles = cycles + steps * (2 * barrier + cache / self.blocking.stages)
+        return cycles / self.spec.cycles_per_s
 
     def _resident(self) -> Array:
         """Tiles in flight at once on the device: as many as threads and memory of each allow."""
