@@ -199,13 +199,28 @@ class _Lowering:
         return Reduce(name, dtype, indices, monoid, over, self.values[argument])
 
     def _oriented(self, factors: tuple[Term, Term], indices: tuple[str, ...]) -> tuple[Term, Term]:
-        """The factors, the one that spans the innermost index of the result second."""
+        """The factors, second the one that gives the result's innermost index.
+
+        That is the factor which walks an index of its own with stride one in memory; where both or
+        neither do, the one that spans the innermost index of what is stored.
+        """
+        left, right = factors
+        own = [set(self.indices(left)) & set(indices), set(self.indices(right)) & set(indices)]
+        unit = [bool((own[i] - own[1 - i]) & self._unit_names(f)) for i, f in enumerate(factors)]
+        if unit[0] != unit[1]:
+            return (right, left) if unit[0] else (left, right)
         order = list(dict.fromkeys(n for one in self.form.stored for n in one.names))
         inner = [name for name in self.facts.universe.names if name not in order]
         last = max(indices, key=[*order, *inner].index, default="")
-        left, right = factors
-        inside = (last in self.indices(left), last in self.indices(right))
-        return (right, left) if inside == (True, False) else (left, right)
+        return (right, left) if last in own[0] - own[1] else (left, right)
+
+    def _unit_names(self, term: Term) -> set[str]:
+        """Names that a read below the term walks with stride one."""
+        found: set[str] = set()
+        for sub in post_order([term]):
+            if sub.op == "read" and isinstance(sub.args[0], Read):
+                found |= {str(atom) for atom, stride in sub.args[0].address.terms if stride == 1}
+        return found
 
     # -- streams -------------------------------------------------------------------------------
 
