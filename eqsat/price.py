@@ -384,9 +384,11 @@ class _Pricing:
         return seconds, overhead
 
     def _packing(self, found: Contraction) -> Array:
-        """A library call copies its second factor into its own order: read, written, read again."""
+        """A library call copies its factors into its own order: read, written, read again."""
         spec, facts = self.spec, self.form.facts
-        held = self.tile_points(found.columns | found.summed) * facts.dtype(found.right).itemsize
+        points = self.tile_points(found.rows | found.summed)
+        points = points + self.tile_points(found.columns | found.summed)
+        held = points * facts.dtype(found.right).itemsize
         from_cache = spec.processors / (self.pricer.cache.sustained_gb_per_s * 1e9)
         to_private = spec.processors / (self.pricer.private.sustained_gb_per_s * 1e9)
         return held * (from_cache + 2 * to_private)
