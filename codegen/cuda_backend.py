@@ -84,6 +84,10 @@ class CudaBackend:
             )
         return array
 
+    def overlap(self, a: Any, b: Any) -> bool:
+        """Whether the address ranges of two arrays meet."""
+        return a.data.ptr < b.data.ptr + b.nbytes and b.data.ptr < a.data.ptr + a.nbytes
+
     def give(self, array: Any, like: Any, dtype: DType) -> Any:
         """The result as the caller's kind of array."""
         library = type(like).__module__.split(".")[0]

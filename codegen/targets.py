@@ -75,6 +75,10 @@ class HostBackend:
             )
         return array
 
+    def overlap(self, a: np.ndarray, b: np.ndarray) -> bool:
+        """Whether the address ranges of two arrays meet."""
+        return np.may_share_memory(a, b)
+
     def ptx(self, kernel: Kernel) -> str:
         """There is no PTX on the host."""
         raise UnsupportedError(

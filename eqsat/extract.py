@@ -21,6 +21,7 @@ from eqsat.reindex import push
 from eqsat.saturate import Class, ENode, FrozenEGraph
 
 KEPT = 3
+LARGE = 1500  # e-nodes after pruning, beyond which fewer ways of each class are tried
 COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "logical_and", "logical_or", "equal"})
 
 
@@ -72,6 +73,7 @@ class Extractor:
             ]
             leaf = [node for node in kept if node.op in LEAVES]
             nodes[number] = leaf[:1] or kept
+        self._bound(nodes, cost)
         self.nodes = nodes
         reached: set[int] = set()
         stack = list(self.graph.roots)
@@ -84,6 +86,15 @@ class Extractor:
             for child in {c for node in nodes[number] for c in node.children}:
                 self._parents[child] = self._parents.get(child, 0) + 1
         return sorted(reached, key=lambda number: (cost[number], number))
+
+    def _bound(self, nodes: dict[int, list[ENode]], cost: Mapping[int, float]) -> None:
+        """In a large e-graph keep only the cheapest nodes of each class."""
+        total = sum(len(members) for members in nodes.values())
+        if total > LARGE:
+            most = 4 if total <= 4 * LARGE else 2
+            for number, members in nodes.items():
+                ranked = sorted(members, key=lambda n, c=number: self._node_cost(c, n, cost))
+                nodes[number] = ranked[:most]
 
     @staticmethod
     def _unique(nodes: list[ENode]) -> list[ENode]:

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 
 from eqsat.algebra import REDUCTIONS, Facts, Term, post_order
 from eqsat.graph.dtypes import DType
-from eqsat.rule import FLOATS
 
 WEIGHTED = frozenset({"weighted_sum", "weighted_contract"})
 REDUCING = frozenset((*REDUCTIONS, *WEIGHTED, "contract"))
+
+
+WIDENED = {"bfloat16": "float32", "float16": "float32", "int8": "int32", "uint8": "int32"}
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,10 @@ class Form:
         return self.beneath_cast(left), self.beneath_cast(right)
 
     def beneath_cast(self, term: Term) -> Term:
-        """The 16-bit float that a factor was widened from, or the factor itself."""
+        """The 16-bit float or 8-bit integer that a factor was widened from, or the factor."""
         if term.op == "cast":
             below = term.children[0]
-            dtype = self.facts.dtype(below)
-            if dtype.name in FLOATS and dtype.itemsize == 2 and term.args[0] == "float32":
+            if term.args[0] == WIDENED.get(self.facts.dtype(below).name):
                 return below
         return term
 

@@ -102,6 +102,10 @@ class Backend(Protocol):
         """A caller's output array as a device array to be written; ArgumentError if unusable."""
         ...
 
+    def overlap(self, a: Any, b: Any) -> bool:
+        """Whether two device arrays may share memory."""
+        ...
+
     def give(self, array: Any, like: Any, dtype: DType) -> Any:
         """A result as the kind of array that the caller passed."""
         ...
@@ -210,6 +214,8 @@ class Program:
         for argument, value in zip(self.parts.arguments, values, strict=True):
             arrays[argument.buffer] = self._backend.receive(value, argument)
         results = self._results(out)
+        if out is not None:
+            self._refuse_aliases(results, arrays)
         for (buffer, _, _), result in zip(self.parts.outputs, results, strict=True):
             arrays[buffer] = result
         workspace = self._borrow()
@@ -262,6 +268,15 @@ class Program:
             self._backend.output(value, shape, dtype)
             for value, (_, shape, dtype) in zip(given, outputs, strict=True)
         ]
+
+    def _refuse_aliases(self, results: Sequence[Any], arrays: Mapping[str, Any]) -> None:
+        """An output over an input would be read after it is written."""
+        for argument in self.parts.arguments:
+            if any(self._backend.overlap(result, arrays[argument.buffer]) for result in results):
+                raise ArgumentError(
+                    f"out= shares memory with input {argument.name!r}, which kernels still read "
+                    f"while they write. Pass another array, or copy the input."
+                )
 
     def _borrow(self) -> dict[str, Any]:
         """Temporaries for one run; kept for the next, one set for each concurrent caller."""

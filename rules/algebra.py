@@ -236,10 +236,11 @@ def cast_twice(a: "Expr", d: "Text") -> Iterator[Rewrite]:
 
 
 @rule("algebra")
-def drop_rounding(a: "Expr") -> Iterator[Rewrite]:
-    """cast_float32 cast_d a  ->  a,  for a 16-bit float d
-    when: a is float32; the value keeps what the rounding would lose. float: fewer roundings.
+def drop_rounding(a: "Expr", b: "Expr", S: "Indices") -> Iterator[Rewrite]:
+    """sum_S cast_float32 cast_d a * b  ->  sum_S a * b,  for a 16-bit float d
+    when: a is float32: the factor of a sum keeps what rounding it to its stored dtype would lose.
+    A rounding that is no factor stays, as x - cast cast x asks for it. float: fewer roundings.
     """
     for narrow in ("bfloat16", "float16"):
         rounded = apply("cast", "float32", apply("cast", narrow, a))
-        yield rewrite(rounded, a).when(dtype_in(a, "float32"))
+        yield rewrite(sum_(S, rounded * b), sum_(S, a * b)).when(dtype_in(a, "float32"))

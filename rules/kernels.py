@@ -8,7 +8,6 @@ other; the sizes on offer are facts drawn from the spec.
 from collections.abc import Iterator
 
 from eqsat.rule import (
-    FLOATS,
     Condition,
     Free,
     Node,
@@ -147,7 +146,7 @@ def _substitute(operation: ParallelOperation) -> Iterator[Rewrite]:
             own = (Free(a).without(Free(b)), Free(b).without(Free(a)))
             conditions += (nonempty(own[0]), nonempty(own[1]))
         sides = (a, b)
-        if out != left and left in FLOATS:
+        if out != left:
             sides = (apply("cast", out, a), apply("cast", out, b))
         yield Rewrite(
             apply("contract", s, *sides, ""),  # type: ignore[arg-type]

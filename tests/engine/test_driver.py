@@ -382,3 +382,11 @@ def test_another_process_finds_it_too(tmp_path: Path, monkeypatch: pytest.Monkey
         [sys.executable, "-c", CHILD], capture_output=True, text=True, cwd=root, check=True
     )
     assert done.stdout.split() == ["True", str(np.tanh(np.float32(1)))]
+
+
+def test_an_output_over_an_input_is_refused():
+    x = eqsat.input("x", (64, 64))
+    program = eqsat.compile(x @ x)
+    array = np.ones((64, 64), np.float32)
+    with pytest.raises(ArgumentError, match="out= shares memory with input 'x'"):
+        program(array, out=array)

@@ -368,16 +368,23 @@ def mul_identity(t: Terms) -> Row:
 
 @row
 def drop_rounding(t: Terms) -> Row:
-    a, b = t.read("a", "i"), t.read("b", "i", "float64")
+    a, w, b = t.read("a", "i"), t.read("w", "i"), t.read("b", "i", "float64")
+
+    def through(narrow: str, factor: Term) -> Term:
+        return t.cast("float32", t.cast(narrow, factor))
+
+    def product(factor: Term) -> Term:
+        return t.sum("i", mul(factor, w))
+
     return Row(
         (
-            (t.cast("float32", t.cast("bfloat16", a)), a),
-            (t.cast("float32", t.cast("float16", a)), a),
+            (product(through("bfloat16", a)), product(a)),
+            (product(through("float16", a)), product(a)),
         ),
         (
-            Miss(t.cast("float32", t.cast("int8", a)), a),
-            Miss(t.cast("float64", t.cast("float16", b)), b),
-            Miss(t.cast("float32", t.cast("float16", b)), t.cast("float32", b), wrong=False),
+            Miss(through("bfloat16", a), a),
+            Miss(product(through("int8", a)), product(a)),
+            Miss(product(through("float16", b)), product(t.cast("float32", b)), wrong=False),
         ),
     )
 
