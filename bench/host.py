@@ -32,7 +32,7 @@ MAX_CALLS = 500
 class Host:
     """The CPU. Results are allocated by each contender, as its users would have it."""
 
-    pause_seconds = 0.02  # until the threads of the contender before have stopped spinning
+    pause_seconds = 0.2  # idle BLAS threads of the contender before spin for about 0.1 s
 
     def __init__(self, spec: ParallelProcessingUnit) -> None:
         self.threads = Settings.from_environment().num_threads
