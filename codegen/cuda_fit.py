@@ -7,7 +7,17 @@ from eqsat.codegen.cuda_distribution import Distribution
 from eqsat.codegen.cuda_emit import choose, emit
 from eqsat.codegen.cuda_placement import REGISTERS, Placement, unique_names
 from eqsat.errors import UnsupportedError
-from eqsat.kernel import Contract, Kernel, Load, Map, Update, operands, store_operands
+from eqsat.kernel import (
+    Contract,
+    Kernel,
+    Literal,
+    Load,
+    Map,
+    Position,
+    Update,
+    operands,
+    store_operands,
+)
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
 
 SPARE = 40  # registers of a thread that addresses, masks and temporaries take
@@ -41,7 +51,7 @@ def _shared_misfit(
 def live_bytes(kernel: Kernel, placement: Placement, distribution: Distribution) -> int:
     """The most bytes of tile values that a thread holds at once."""
     kernel = unique_names(kernel)
-    in_place = _in_place(placement) | _fluid(placement)
+    in_place = _in_place(placement) | _fluid(kernel, placement)
     sizes = {
         name: _registers(placement.indices[name], distribution) * dtype.compute.itemsize
         for name, dtype in placement.dtypes.items()
@@ -78,13 +88,32 @@ def _in_place(placement: Placement) -> set[str]:
     return found
 
 
-def _fluid(placement: Placement) -> set[str]:
-    """Pointwise values that only pointwise values read: compilers make them element by element."""
+def _fluid(kernel: Kernel, placement: Placement) -> set[str]:
+    """Values that compilers make element by element, and never hold as a whole.
+
+    They are pointwise, only pointwise values and stores read them, and no reduction runs between
+    the first and the last use.
+    """
+    pointwise = (Map, Load, Literal, Position)
+    sections: dict[str, int] = {}
+    used: dict[str, int] = {}
+    section = 0
+    for phase in kernel.phases:
+        section += 1
+        for statement in phase.body:
+            section += not isinstance(statement, pointwise)
+            sections[statement.name] = section
+            used.update(dict.fromkeys(operands(statement), section))
+        used.update(dict.fromkeys((n for s in phase.stores for n in store_operands(s)), section))
     return {
         name
         for name, statement in placement.statements.items()
         if isinstance(statement, Map | Load)
-        and all(isinstance(placement.statements.get(u), Map) for u in placement.users[name])
+        and used.get(name, -1) == sections[name]
+        and all(
+            isinstance(placement.statements.get(u, statement), Map | Load)
+            for u in placement.users[name]
+        )
     }
 
 
