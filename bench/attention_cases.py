@@ -1,5 +1,6 @@
 """Rows of the group attention: forward, causal, decoding, and written naively in primitives."""
 
+from dataclasses import replace
 from typing import Any
 
 from eqsat.bench.case import Case, Input, Sizes
@@ -72,5 +73,6 @@ CASES = (
     _attention("attention-causal-long", _sizes(1, 16, 16384, 128), _causal, "0.5"),
     _attention("attention-64", _sizes(8, 16, 2048, 64), _plain),
     DECODE,
-    _attention("attention-naive", _sizes(4, 32, 4096, 128), _naive),
+    # As written, scores are rounded to bfloat16: half a unit of a score of 8 is 1.6% of its weight.
+    replace(_attention("attention-naive", _sizes(4, 32, 4096, 128), _naive), tolerance=6e-2),
 )

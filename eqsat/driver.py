@@ -15,7 +15,7 @@ from eqsat.codegen.targets import TARGETS
 from eqsat.errors import ArgumentError, EqsatError, IdentifierError, UnsupportedError
 from eqsat.fold import settle
 from eqsat.graph import input as graph_input
-from eqsat.graph.dtypes import as_dtype
+from eqsat.graph.dtypes import DType, as_dtype
 from eqsat.graph.evaluate import input_nodes, topological
 from eqsat.graph.tensor import Tensor
 from eqsat.kernel import Buffer
@@ -88,7 +88,7 @@ def compile(
         parts = replace(parts, launches=fastest(parts.launches, backend, store))
     program = Program(parts, backend, outputs, planned.report, planned.explain)
     seconds = time.perf_counter() - started
-    object.__setattr__(planned.report, "compile_seconds", seconds)
+    program.report = replace(planned.report, compile_seconds=seconds)
     _show(program, Settings.from_environment().debug)
     return program
 
@@ -300,7 +300,7 @@ def _with_outputs(
     launches: list[Launch],
     unit: ParallelProcessingUnit,
 ) -> Parts:
-    outputs = []
+    outputs: list[tuple[str, tuple[int, ...], DType]] = []
     for tensor in tensors:
         name = made[tensor] if tensor.size else f"empty{len(outputs)}"
         stored = buffers.get(name)
@@ -380,6 +380,8 @@ def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
     Strict: what the target cannot express raises UnsupportedError. Options are those of `compile`.
     """
-    if function is None:
-        return lambda decorated: Jit(decorated, options)
-    return Jit(function, options)
+
+    def decorate(decorated: Callable[..., Any]) -> Jit:
+        return Jit(decorated, options)
+
+    return decorate if function is None else decorate(function)

@@ -427,8 +427,8 @@ class _Pricing:
             seconds = np.maximum(np.maximum(memory, compute), parts["latency"]) + launch
         else:
             seconds = np.maximum(memory, compute + parts["scratch"]) + parts["latency"] + launch
-        for value in self.units.values():  # of kernels that wait for memory, the one with less work
-            seconds = seconds + TIE * value
+        for unit in self.units:  # of kernels that wait for memory, the one with less other work
+            seconds = seconds + TIE * parts[unit]
         for bad in self.refused.values():
             seconds = np.where(bad, INFEASIBLE, seconds)
         return Price(seconds, parts, self.refused)

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from eqsat.errors import ArgumentError
 from eqsat.explanation import Explanation
@@ -41,9 +41,12 @@ class Launch:
 class Alternative(Protocol):
     """Another kernel for the same values."""
 
-    kernel: Kernel
-    seconds: float
-    bottleneck: str
+    @property
+    def kernel(self) -> Kernel: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def bottleneck(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Report:
     distinct_segments: int = 0
     nodes: int = 0
     saturated: bool = True
-    fired: Mapping[str, int] = field(default_factory=dict)
+    fired: Mapping[str, int] = field(default_factory=dict[str, int])
     search_seconds: float = 0.0
     compile_seconds: float = 0.0
     from_cache: bool = False
@@ -197,7 +200,7 @@ class Program:
 
     def describe(self) -> str:
         """The kernels as text, with predicted time and bottleneck."""
-        parts = []
+        parts: list[str] = []
         for launch in self.parts.launches:
             where = ", ".join(launch.buffers)
             parts.append(
@@ -293,16 +296,21 @@ class Program:
 def flatten(structure: Any) -> list[Any]:
     """The leaves of nested mappings, lists and tuples, in order."""
     if isinstance(structure, Mapping):
-        return [leaf for value in structure.values() for leaf in flatten(value)]
+        nested = cast("Mapping[Any, Any]", structure)
+        return [leaf for value in nested.values() for leaf in flatten(value)]
     if isinstance(structure, list | tuple):
-        return [leaf for value in structure for leaf in flatten(value)]
+        parts = cast("Sequence[Any]", structure)
+        return [leaf for value in parts for leaf in flatten(value)]
     return [structure]
 
 
 def unflatten(structure: Any, leaves: list[Any]) -> Any:
     """Leaves put back into the same nesting."""
     if isinstance(structure, Mapping):
-        return {key: unflatten(value, leaves) for key, value in structure.items()}
+        nested = cast("Mapping[Any, Any]", structure)
+        return {key: unflatten(value, leaves) for key, value in nested.items()}
     if isinstance(structure, list | tuple):
-        return type(structure)(unflatten(value, leaves) for value in structure)
+        parts = cast("Sequence[Any]", structure)
+        values = [unflatten(value, leaves) for value in parts]
+        return values if isinstance(structure, list) else tuple(values)
     return leaves.pop(0)

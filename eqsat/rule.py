@@ -6,7 +6,7 @@ egglog text, the matcher of the independent trace checker, and the documentation
 """
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from eqsat.errors import RuleError
@@ -229,7 +229,7 @@ def _check_bound(name: str, one: Rewrite) -> None:
         raise RuleError(f"rule {name}: {', '.join(sorted(unbound))} occurs on the right side only")
 
 
-def collect(*namespaces: dict[str, object]) -> tuple[Rule, ...]:
+def collect(*namespaces: Mapping[str, object]) -> tuple[Rule, ...]:
     """The rules of some modules, in order; a second rule of one name is refused."""
     rules: dict[str, Rule] = {}
     for namespace in namespaces:

@@ -15,7 +15,7 @@ from eqsat.codegen.targets import TARGETS
 from eqsat.kernel import Contract, Kernel, Load, Map, Reduce, Scan
 from eqsat.specs import ParallelProcessingUnit
 
-PAUSE_SECONDS = 0.2  # OpenBLAS keeps idle threads spinning for about 0.1 s: they are not ours to time
+PAUSE_SECONDS = 0.2  # idle OpenBLAS threads of the contender before spin for about 0.1 s
 
 
 @dataclass(frozen=True)
