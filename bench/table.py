@@ -8,6 +8,8 @@ from rich.table import Table
 Record = Mapping[str, Any]
 COLUMNS = ("case", "ours ms", "best peer ms", "ratio", "predicted ms", "floor ms", "error", "peers")
 
+HOST_COLUMNS = ("case", "ratio", "measured / predicted", "error", "time of each peer over ours")
+
 
 def best_peer(record: Record) -> Record | None:
     """The fastest peer that was right."""
@@ -45,6 +47,24 @@ def row(record: Record) -> tuple[str, ...]:
         _error(own) if own else "-",
         ", ".join(_peer_cell(e) for e in record["contenders"] if e["name"] != "eqsat"),
     )
+
+
+def host_row(record: Record) -> tuple[str, ...]:
+    """The cells of one record in the order of HOST_COLUMNS: ratios alone."""
+    name, mine, _, faster, _, _, error, _ = row(record)
+    own = ours(record)
+    if own is None or "median_ms" not in own:
+        return name, mine, "-", error, "-"
+    predicted = record.get("predicted_ms")
+    peers = (
+        f"{e['name']} {e['median_ms'] / own['median_ms']:.2f}x"
+        if "median_ms" in e
+        else _peer_cell(e)
+        for e in record["contenders"]
+        if e["name"] != "eqsat"
+    )
+    over = f"{own['median_ms'] / predicted:.2f}" if predicted else "-"
+    return name, faster, over, error, ", ".join(peers)
 
 
 def _peer_cell(entry: Record) -> str:
@@ -108,10 +128,12 @@ def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _markdown_run(run: Mapping[str, Any]) -> str:
+    shared = "threads" in run["environment"]["device"]  # times of a shared host mean nothing alone
+    columns, cells = (HOST_COLUMNS, host_row) if shared else (COLUMNS, row)
     lines = [
-        "| " + " | ".join(COLUMNS) + " |",
-        "|---|" + "---:|" * (len(COLUMNS) - 2) + "---|",
-        *("| " + " | ".join(_escaped(cell) for cell in row(r)) + " |" for r in run["results"]),
+        "| " + " | ".join(columns) + " |",
+        "|---|" + "---:|" * (len(columns) - 2) + "---|",
+        *("| " + " | ".join(_escaped(cell) for cell in cells(r)) + " |" for r in run["results"]),
     ]
     return _heading(run) + "\n\n" + "\n".join(lines)
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from eqsat.bench.run import main
+
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -35,3 +37,10 @@ def test_the_two_commands_head_it():
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\((?!https?:)([^)#]+)\)", TEXT))))
 def test_links_lead_to_files(target):
     assert (ROOT / target).exists()
+
+
+def test_the_results_are_those_of_the_committed_runs(capsys):
+    shown = TEXT.split("<!-- results -->\n")[1].split("<!-- end of results -->")[0]
+    results = ROOT / "bench" / "results"
+    assert main(["table", str(results / "cpu.json"), str(results / "h200.json")]) == 0
+    assert capsys.readouterr().out == shown
