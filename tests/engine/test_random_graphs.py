@@ -10,10 +10,12 @@ from random_graphs import Graph, Value, graphs
 
 import eqsat.graph as g
 from eqsat.cache import Cache
-from eqsat.driver import compile
+from eqsat.codegen import cuda_emit
+from eqsat.codegen.cuda_compile import compile_cubin
+from eqsat.driver import compile, plan
 from eqsat.graph.tensor import Tensor
 from eqsat.program import Program
-from eqsat.specs import ParallelProcessingUnit, cpu
+from eqsat.specs import ParallelProcessingUnit, cpu, from_device, load
 
 ORACLE = replace(cpu(), target="oracle")
 SETTINGS = settings(
@@ -78,6 +80,42 @@ def test_more_graphs_on_the_cpu(graph: Graph) -> None:
 
 
 # --- what random graphs found --------------------------------------------------------------------
+
+
+def compiles_for_cuda(graph: Graph) -> None:
+    """The kernels for a GPU compile without one, and no thread spills registers."""
+    unit = load("h200")
+    operations = {operation.name: operation for operation in unit.operations}
+    planned = plan([output.tensor for output in graph.outputs], unit, cache=Cache(None))
+    for launch in planned.parts.launches:
+        source = cuda_emit.emit(launch.kernel, operations)
+        assert compile_cubin(source.text, unit.architecture).spills == 0, source.text
+
+
+@settings(SETTINGS, max_examples=4, phases=(Phase.generate,))
+@given(graphs())
+def test_graphs_compile_for_a_gpu(graph: Graph) -> None:
+    compiles_for_cuda(graph)
+
+
+@pytest.mark.slow
+@settings(SETTINGS, max_examples=25, phases=(Phase.generate,))
+@given(graphs())
+def test_more_graphs_compile_for_a_gpu(graph: Graph) -> None:
+    compiles_for_cuda(graph)
+
+
+@pytest.mark.gpu
+@settings(SETTINGS, max_examples=25, phases=(Phase.generate,))
+@given(graphs())
+def test_graphs_on_the_gpu(graph: Graph) -> None:
+    tensors = [output.tensor for output in graph.outputs]
+    results = compiled(tensors, from_device())(**graph.arrays)
+    expected = g.evaluate(tensors, graph.arrays, np.float64)
+    for output, result, reference in zip(graph.outputs, results, expected, strict=True):
+        distance = np.abs(np.asarray(result).astype(np.float64) - reference.astype(np.float64))
+        allowed = 2 * output.error + 1e-12 if output.is_float else 0
+        assert ((distance <= allowed) | (np.asarray(result) == reference)).all(), graph
 
 
 def agree(*outputs: Tensor, tolerance: float = 1e-5, **arrays: np.ndarray) -> None:
