@@ -72,7 +72,8 @@ def literal(dtype: DType, value: bool | int | float) -> str:
         convert = "__int_as_float" if single else "__longlong_as_double"
         return f"{convert}(0x{int(bits) & (2**32 - 1 if single else 2**64 - 1):x})"
     text = repr(float(exact)) if not single else str(np.float32(exact))
-    return f"{text}f" if single else text
+    text = f"{text}f" if single else text
+    return f"({text})" if text.startswith("-") else text  # a minus before it must not make `--`
 
 
 def _integer_literal(dtype: DType, value: int) -> str:

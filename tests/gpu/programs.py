@@ -96,6 +96,10 @@ def empty_and_scalar() -> list[Tensor]:
     return [tensor("e", 0, 4) + 1.0, G.sum(tensor("f", 3, 0), axis=1), tensor("s") * 2.0]
 
 
+def negated_number() -> list[Tensor]:
+    return [-G.constant(-1.5), G.broadcast_to(-G.constant(-2.0, "float64"), (5,))]
+
+
 def several_kernels() -> list[Tensor]:
     x, w = tensor("x", 64, 64), tensor("w", 64, 64)
     hidden = G.layer_norm(G.tanh(x @ w) @ w, tensor("g", 64), tensor("b", 64))
@@ -117,7 +121,7 @@ def _named() -> Iterator[tuple[str, Build]]:
         yield f"functions-{dtype}", lambda a=dtype: functions(a)
     for build in (
         integer_matmul, batched_transposed, gelu_epilogue, gated, normed_product, reassociated,
-        views, convolution, gather, scan, empty_and_scalar, several_kernels,
+        views, convolution, gather, scan, empty_and_scalar, negated_number, several_kernels,
     ):  # fmt: skip
         yield build.__name__, build
 
