@@ -1,11 +1,16 @@
 """The CUDA source of whole programs compiles without a GPU, and no thread spills registers."""
 
+import shutil
+
 import pytest
 
+from eqsat.cache import Cache
 from eqsat.codegen import cuda_compile, cuda_emit
+from eqsat.codegen.cuda_backend import CudaBackend
 from eqsat.codegen.cuda_fit import misfit
 from eqsat.codegen.targets import TARGETS
-from eqsat.driver import default_rules
+from eqsat.driver import compile, default_rules, plan
+from eqsat.errors import UnsupportedError
 from eqsat.fold import settle
 from eqsat.rules.kernels import substitutions
 from eqsat.saturate import Limits, SearchWorker
@@ -14,7 +19,7 @@ from eqsat.segments import partition
 from eqsat.solve import solve
 from eqsat.specs import load
 
-from .programs import PROGRAMS
+from .programs import PROGRAMS, tensor
 
 SAMPLE = [name for i, name in enumerate(PROGRAMS) if i % 4 == 0 or "-" not in name]
 
@@ -52,3 +57,20 @@ def test_compiles_for_ampere(name, worker):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_compiles_for_every_device(name, device, worker):
     compile_for(name, device, worker)
+
+
+def test_ptx_and_machine_code_are_shown_without_a_gpu():
+    unit = load("h200")
+    a, b = (tensor(name, 64, 64, dtype="bfloat16") for name in "ab")
+    (launch,) = plan(a @ b, unit, cache=Cache(None)).parts.launches
+    backend = CudaBackend(unit, None)
+    assert "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" in backend.ptx(launch.kernel)
+    if shutil.which("nvdisasm") is not None:
+        assert "HMMA.16816.F32.BF16" in backend.sass(launch.kernel)
+
+
+def test_a_program_of_the_host_has_no_ptx():
+    program = compile(tensor("x", 8) * 2.0, cache=Cache(None))
+    for show in (program.ptx, program.sass):
+        with pytest.raises(UnsupportedError, match="runs on the host"):
+            show()
