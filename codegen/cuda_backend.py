@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from eqsat.codegen import cuda_compile, cuda_emit, cuda_target
-from eqsat.errors import ArgumentError
+from eqsat.errors import ArgumentError, UnsupportedError
 from eqsat.graph.dtypes import DType
 from eqsat.kernel import Kernel
 from eqsat.program import Argument, Launch
@@ -29,13 +29,15 @@ class CudaBackend:
     @property
     def device(self) -> str:
         """Name and driver of CuPy's current device."""
-        runtime = _cupy().cuda.runtime
-        name = runtime.getDeviceProperties(_cupy().cuda.Device().id)["name"].decode()
+        runtime = cuda_target.import_cupy().cuda.runtime
+        name = runtime.getDeviceProperties(cuda_target.import_cupy().cuda.Device().id)[
+            "name"
+        ].decode()
         return f"{name} {runtime.driverGetVersion()} {self.spec.fingerprint}"
 
     def measure(self, run: Runner, arrays: Mapping[str, Any]) -> float:
         """Seconds of one call on the device, of several back to back."""
-        cuda, repeats = _cupy().cuda, 10
+        cuda, repeats = cuda_target.import_cupy().cuda, 10
         first, last = cuda.Event(), cuda.Event()
         run(arrays)
         first.record()
@@ -67,7 +69,7 @@ class CudaBackend:
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Any:
         """An uninitialised CuPy array."""
-        return _cupy().empty(shape, _carrier(dtype))
+        return cuda_target.import_cupy().empty(shape, _carrier(dtype))
 
     def output(self, value: Any, shape: tuple[int, ...], dtype: DType) -> Any:
         """A caller's device array to be written in place."""
@@ -99,7 +101,13 @@ class CudaBackend:
         return array.view(np.float16) if dtype.name == "float16" else array
 
     def prepare(self, launches: Sequence[Launch]) -> Runner:
-        """A function that replays the launches as one CUDA graph over the arrays' addresses."""
+        """A function that replays the launches as one CUDA graph over the arrays' addresses.
+
+        Without a GPU the program can still be read (source, ptx); running it says what is missing.
+        """
+        missing = cuda_target.missing()
+        if missing:
+            return _unable(missing)
         distinct = {launch.kernel.fingerprint: launch.kernel for launch in launches}
         loaded = dict(
             zip(
@@ -141,10 +149,14 @@ class CudaBackend:
         return cuda_compile.disassemble(cubin.data)
 
 
-def _cupy() -> Any:
-    import cupy
+def _unable(missing: str) -> Runner:
+    """A function that refuses to run."""
 
-    return cupy
+    def run(arrays: Mapping[str, Any]) -> None:
+        del arrays
+        raise UnsupportedError(missing)
+
+    return run
 
 
 def _carrier(dtype: DType) -> np.dtype:
@@ -155,7 +167,7 @@ def _carrier(dtype: DType) -> np.dtype:
 
 def _as_cupy(value: Any, name: str) -> Any:
     """The value's elements on the device; 16-bit floats viewed as uint16."""
-    cupy = _cupy()
+    cupy = cuda_target.import_cupy()
     library = type(value).__module__.split(".")[0]
     sixteen = library == "torch" and value.element_size() == 2 and value.is_floating_point()
     if library == "torch":

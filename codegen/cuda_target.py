@@ -63,7 +63,7 @@ def device_arch(arch: str, spec: str) -> str:
 
     sm_90a and the like run on that very architecture only, others on later ones too.
     """
-    cupy = _cupy()
+    cupy = import_cupy()
     device = cupy.cuda.Device()
     found = int(device.compute_capability)
     match = re.fullmatch(r"sm_(\d+)([a-z]?)", arch)
@@ -95,12 +95,26 @@ def check_pointers(kernel: Kernel, pointers: Sequence[int]) -> None:
 
 def aligned(array: Any) -> Any:
     """The CuPy array itself, or a copy that is contiguous and aligned for vector accesses."""
-    cupy = _cupy()
+    cupy = import_cupy()
     array = cupy.ascontiguousarray(array)
     return array if array.data.ptr % ALIGNMENT == 0 else array.copy()
 
 
-def _cupy() -> Any:
+def missing() -> str:
+    """What keeps kernels from running here, and what to do about it; empty where nothing does."""
+    try:
+        cupy = import_cupy()
+    except UnsupportedError as error:
+        return str(error)
+    try:
+        found = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        return f"running CUDA kernels needs an NVIDIA GPU; CUDA says: {error}. Check the driver."
+    return "" if found else "running CUDA kernels needs an NVIDIA GPU, and there is none here."
+
+
+def import_cupy() -> Any:
+    """The module cupy; UnsupportedError where it cannot be imported."""
     try:
         import cupy
     except ImportError as error:
@@ -112,7 +126,7 @@ def _cupy() -> Any:
 
 
 def _load(kernel: Kernel, source: CudaSource, arch: str, folder: Path) -> Launch:
-    cupy = _cupy()
+    cupy = import_cupy()
     limit = cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]
     if source.shared_bytes > limit:
         raise UnsupportedError(
@@ -140,7 +154,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _function(path: Path, source: CudaSource) -> Any:
-    function = _cupy().RawModule(path=str(path)).get_function(source.entry)
+    function = import_cupy().RawModule(path=str(path)).get_function(source.entry)
     if source.shared_bytes > UNASKED_SHARED_BYTES:
         function.max_dynamic_shared_size_bytes = source.shared_bytes
     _ = function.num_regs  # loads the code now, so that a bad file is noticed here
@@ -178,7 +192,7 @@ class Graph:
                 update = self.driver.cuGraphExecKernelNodeSetParams
                 _done(update(self.executable, self.nodes[n], parameters))
         self.pointers = used
-        stream = self.driver.CUstream(_cupy().cuda.get_current_stream().ptr)
+        stream = self.driver.CUstream(import_cupy().cuda.get_current_stream().ptr)
         _done(self.driver.cuGraphLaunch(self.executable, stream))
 
     def close(self) -> None:

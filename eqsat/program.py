@@ -155,7 +155,7 @@ class Program:
         self._backend = backend
         self._structure = structure
         self._run = backend.prepare(parts.launches)
-        self._constants = {n: backend.constant(v) for n, v in parts.constants.items()}
+        self._constants: dict[str, Any] | None = None
         self._workspaces: list[dict[str, Any]] = []
         self._lock = threading.Lock()
 
@@ -213,6 +213,9 @@ class Program:
 
     def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
         values = self._bind(args, named)
+        if self._constants is None:
+            constants = self.parts.constants
+            self._constants = {name: self._backend.constant(v) for name, v in constants.items()}
         arrays = dict(self._constants)
         for argument, value in zip(self.parts.arguments, values, strict=True):
             arrays[argument.buffer] = self._backend.receive(value, argument)

@@ -2,12 +2,15 @@
 
 import shutil
 
+import numpy as np
 import pytest
 
+import eqsat.graph as G
 from eqsat.cache import Cache
 from eqsat.codegen import cuda_compile, cuda_emit
 from eqsat.codegen.cuda_backend import CudaBackend
 from eqsat.codegen.cuda_fit import misfit
+from eqsat.codegen.cuda_target import missing
 from eqsat.codegen.targets import TARGETS
 from eqsat.driver import compile, default_rules, plan
 from eqsat.errors import UnsupportedError
@@ -74,3 +77,11 @@ def test_a_program_of_the_host_has_no_ptx():
     for show in (program.ptx, program.sass):
         with pytest.raises(UnsupportedError, match="runs on the host"):
             show()
+
+
+@pytest.mark.skipif(not missing(), reason="a GPU is here")
+def test_a_program_for_a_gpu_is_read_without_one_and_refuses_to_run():
+    program = compile(tensor("x", 64) * G.constant(2.0), "h200", cache=Cache(None))
+    assert "__global__" in program.source() and program.cost > 0
+    with pytest.raises(UnsupportedError, match="running CUDA kernels needs"):
+        program(np.ones(64, np.float32))
