@@ -8,7 +8,7 @@ from dataclasses import replace
 from eqsat.algebra import Term
 from eqsat.egglog_text import SCHEDULE
 from eqsat.form import Form, Stored
-from eqsat.saturate import Class, ENode, FrozenEGraph
+from eqsat.saturate import ENode, FrozenEGraph
 
 SUBSTITUTED = frozenset({"contract", "weighted_contract"})
 STANDS_FOR = {
@@ -86,7 +86,7 @@ def _term(root: int, chosen: Mapping[int, ENode]) -> Term:
     def build(number: int) -> Term:
         if number not in done:
             node = chosen[number]
-            done[number] = _compose(node, tuple(build(child) for child in node.children))
+            done[number] = node.term(tuple(build(child) for child in node.children))
         return done[number]
 
     return build(root)
@@ -104,8 +104,3 @@ def _stored(made: Form, body: Term) -> tuple[Stored, ...]:
 
 def _untiled(found: FrozenEGraph, node: ENode) -> bool:
     return any(n.op == "untiled" for n in found.nodes[node.children[1]])
-
-
-def _compose(node: ENode, children: tuple[Term, ...]) -> Term:
-    rest = iter(children)
-    return Term(node.op, *(next(rest) if isinstance(a, Class) else a for a in node.args))

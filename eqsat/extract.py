@@ -15,10 +15,10 @@ from eqsat.form import REDUCING, Stored, form
 from eqsat.graph.dtypes import as_dtype
 from eqsat.graph.index import row_major
 from eqsat.join import in_order, join
-from eqsat.menu import chunks, pick
+from eqsat.menu import chunks
 from eqsat.price import Pricer
 from eqsat.reindex import push
-from eqsat.saturate import Class, ENode, FrozenEGraph
+from eqsat.saturate import ENode, FrozenEGraph
 
 KEPT = 3
 LARGE = 1500  # e-nodes after pruning, beyond which fewer ways of each class are tried
@@ -53,7 +53,7 @@ class Extractor:
         self.facts = Facts(graph.universe)
         self.candidates: dict[int, list[Candidate]] = {}
         self.kernel: dict[int, tuple[Candidate, float]] = {}
-        self.prices: dict[tuple[Term, tuple[str, ...]], tuple[float, dict[str, int]]] = {}
+        self.prices: dict[tuple[Term, tuple[str, ...]], float] = {}
         self._parents: dict[int, int] = {}
         self.pushed: dict[Term, dict[tuple[Renaming, Term], None]] = {}
 
@@ -150,15 +150,11 @@ class Extractor:
             "read", Read(f"t{number}", dtype, row_major(names, self.graph.universe.extents))
         )
 
-    def price(self, term: Term, names: tuple[str, ...], dtype: str) -> tuple[float, dict[str, int]]:
-        """The best predicted seconds of a kernel that stores the term, and its grid tiles."""
+    def price(self, term: Term, names: tuple[str, ...], dtype: str) -> float:
+        """The best predicted seconds of a kernel that stores the term."""
         key = (term, names)
         if key not in self.prices:
-            made = form([Stored("t", term, names, as_dtype(dtype))], self.facts)
-            tiles = chunks(made)
-            seconds = self.pricer.price(made, tiles).seconds
-            choice = int(np.argmin(seconds))
-            self.prices[key] = (float(seconds[choice]), pick(tiles, choice, made.grid))
+            self.prices[key] = self.price_kernel((Stored("t", term, names, as_dtype(dtype)),))
         return self.prices[key]
 
     def price_kernel(self, stored: tuple[Stored, ...]) -> float:
@@ -174,15 +170,13 @@ class Extractor:
         return found
 
     def _compose(self, node: ENode, children: tuple[Term, ...]) -> Term:
-        rest = iter(children)
-        args = [next(rest) if isinstance(arg, Class) else arg for arg in node.args]
         if node.op == "reindex":
-            renaming, body = args
-            assert isinstance(renaming, Renaming) and isinstance(body, Term)
+            renaming, (body,) = node.args[0], children
+            assert isinstance(renaming, Renaming)
             result = push(renaming, body, self.facts)
             self.pushed.setdefault(result, {})[renaming, body] = None
             return result
-        return Term(node.op, *args)
+        return node.term(children)
 
     def closure_seconds(self, closure: frozenset[int]) -> float:
         """Seconds of the kernels that a set of materialised classes needs."""
@@ -201,14 +195,14 @@ class Extractor:
                 term = self._compose(node, tuple(term for term, _ in choice))
                 closure = frozenset().union(*(closure for _, closure in choice))
                 if term not in found:
-                    own = self.price(term, names, dtype)[0]
+                    own = self.price(term, names, dtype)
                     seconds = own + self.closure_seconds(closure)
                     found[term] = Candidate(term, closure, seconds)
         ranked = sorted(found.values(), key=lambda c: c.seconds)
         self.candidates[number] = ranked[:KEPT]
         best = ranked[0]
         if self._worth_storing(number, best.term):
-            self.kernel[number] = (best, self.price(best.term, names, dtype)[0])
+            self.kernel[number] = (best, self.price(best.term, names, dtype))
 
     def _worth_storing(self, number: int, term: Term) -> bool:
         """Storing saves work only behind a reduction, or where a value is used again."""
@@ -239,7 +233,7 @@ class Extractor:
                 Candidate(
                     term,
                     closure,
-                    self.price(term, names, dtype)[0] + self.closure_seconds(closure),
+                    self.price(term, names, dtype) + self.closure_seconds(closure),
                 )
                 for term, closure in options
             ),

@@ -108,10 +108,6 @@ class _Lowering:
     def indices(self, term: Term) -> tuple[str, ...]:
         return self.facts.universe.members(self.facts.free(term))
 
-    def absorbed(self, term: Term) -> tuple[Term, Term] | None:
-        """Factors of a contraction whose product need not exist as a value."""
-        return self.form.contraction(term)
-
     # -- straight line -------------------------------------------------------------------------
 
     def needed(self, roots: Iterable[Term]) -> list[Term]:
@@ -123,7 +119,7 @@ class _Lowering:
             if term in seen:
                 return
             seen.add(term)
-            factors = self.absorbed(term)
+            factors = self.form.contraction(term)
             for child in factors or term.children:
                 visit(child)
             order.append(term)
@@ -188,7 +184,7 @@ class _Lowering:
         self, term: Term, name: str, dtype: DType, indices: tuple[str, ...]
     ) -> Statement:
         over = self.facts.universe.members(term.args[0])  # type: ignore[arg-type]
-        factors = self.absorbed(term)
+        factors = self.form.contraction(term)
         if factors is not None:
             left, right = (self.values[f] for f in self._oriented(factors, indices))
             operation = self.schedule.operations.get(term, "")
@@ -274,7 +270,7 @@ class _Lowering:
         if term.op == "weighted_contract":
             s, r = term.children
             return s, self.form.beneath_cast(r)
-        return self.absorbed(term) or term.children
+        return self.form.contraction(term) or term.children
 
     def _carry(self, term: Term, body: list[Statement], carries: list[Carry]) -> str:
         """Reduce the chunk and update a carry; the carry's name is the value after the stream."""

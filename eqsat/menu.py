@@ -1,7 +1,6 @@
 """The tile choices that are considered for a form's grid, as arrays over one menu."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -42,13 +41,6 @@ def _blocks(extents: tuple[int, ...], most_points: int = 1 << 20) -> NDArray[np.
     table = np.array(rows, dtype=np.float64).reshape(len(rows), rank)
     kept = table[table.prod(axis=1) <= most_points] if rank else table[:1]
     return np.unique(kept if len(kept) else table[:1], axis=0)
-
-
-def pick(
-    tiles: dict[str, NDArray[np.float64]], choice: int, names: Sequence[str]
-) -> dict[str, int]:
-    """One row of a menu."""
-    return {name: int(tiles[name][choice]) for name in names}
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,11 @@ class ENode:
         """Numbers of the argument classes."""
         return tuple(arg.number for arg in self.args if isinstance(arg, Class))
 
+    def term(self, children: tuple[Term, ...]) -> Term:
+        """The operation over terms of its argument classes, in their order."""
+        rest = iter(children)
+        return Term(self.op, *(next(rest) if isinstance(a, Class) else a for a in self.args))
+
 
 @dataclass
 class FrozenEGraph:
@@ -196,12 +201,7 @@ def saturate(
     roots, rules = tuple(roots), tuple(rules)
     table = AtomTable()
     terms = list(post_order(roots))
-    for term in terms:
-        for arg in term.args:
-            if not isinstance(arg, Term | int | float | str):
-                table.number(arg)
     ops = signatures(terms, rules)
-    ops.setdefault("reciprocal", ("E",))
     seeds, numbers = seed(roots, universe, table, finite)
     masks = [int(t.args[0]) for t in terms if t.op in BINDERS]  # type: ignore[arg-type]
     whole = 0

@@ -279,10 +279,6 @@ def _explore(made: Form, search: Search) -> FrozenEGraph:
     table = AtomTable()
     rules = [rule for rule in search.rules if rule.group in GROUPS]
     terms = list(post_order(roots))
-    for term in terms:
-        for arg in term.args:
-            if not isinstance(arg, Term | int | float | str):
-                table.number(arg)
     ops = signatures(terms, rules)
     seeds, numbers = seed(roots, made.facts.universe, table, frozenset())
     commands = [

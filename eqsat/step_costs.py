@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from eqsat.algebra import Facts, Read, Term, Universe, post_order, rebuild, with_children
 from eqsat.errors import SpecError
@@ -38,7 +37,7 @@ class ProgramCosts:
     _kernels: dict[Stored, float] = field(default_factory=dict)
     _free: dict[Term, float] = field(default_factory=dict)
     _numbers: dict[Term, int] = field(default_factory=dict)
-    _prices: dict[tuple[Term, tuple[str, ...]], Any] = field(default_factory=dict)
+    _prices: dict[tuple[Term, tuple[str, ...]], float] = field(default_factory=dict)
 
     def pairs(self, trace: Trace) -> tuple[Pair, ...]:
         """Seconds before and after each step."""
