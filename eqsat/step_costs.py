@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+
 from eqsat.algebra import Facts, Read, Term, Universe, post_order, rebuild, with_children
 from eqsat.errors import SpecError
 from eqsat.extract import Extractor
