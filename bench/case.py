@@ -18,6 +18,8 @@ SCALES = ("full", "small", "tiny")
 
 # What may differ from float64, by the dtype of a result; see `check.error` for the measure.
 TOLERANCE = {"float64": 1e-11, "float32": 2e-5, "float16": 4e-3, "bfloat16": 2e-2}
+# The same for products whose float32 factors are rounded, by precision.
+ROUNDED = {"tf32": 4e-3, "bf16": 2e-2}
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class Instance:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     structure: Any
+    precision: str = "default"
 
     @property
     def bytes(self) -> int:
@@ -86,19 +89,23 @@ class Instance:
 
     @property
     def tolerance(self) -> float:
-        """The case's own, or the widest of its outputs' dtypes; 0 where all are exact."""
-        if self.case.tolerance is not None:
-            return self.case.tolerance
-        return max(TOLERANCE.get(output.dtype.name, 0.0) for output in self.outputs)
+        """The case's own, or the widest of its outputs' dtypes; 0 where all are exact.
+
+        What the precision lets be rounded is allowed besides.
+        """
+        own = self.case.tolerance
+        if own is None:
+            own = max(TOLERANCE.get(output.dtype.name, 0.0) for output in self.outputs)
+        return max(own, ROUNDED.get(self.precision, 0.0)) if own else own
 
 
-def instance(case: Case, sizes: Sizes) -> Instance:
+def instance(case: Case, sizes: Sizes, precision: str = "default") -> Instance:
     """The graph of a case at the extents."""
     inputs = tuple(
         graph_input(name, one.shape(sizes), one.dtype) for name, one in case.inputs.items()
     )
     structure = case.function(GraphVocabulary, *inputs)
-    return Instance(case, dict(sizes), inputs, tuple(flatten(structure)), structure)
+    return Instance(case, dict(sizes), inputs, tuple(flatten(structure)), structure, precision)
 
 
 def row_axes(case: Case, whole: Instance, few: Instance) -> list[int | None]:

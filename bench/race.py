@@ -28,13 +28,17 @@ Builder = Callable[[Instance, ParallelProcessingUnit, int, int], Program]
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run of each row. `candidates`: 0 for the program alone. `tune`: see variants."""
+    """What to run of each row. `candidates`: 0 for the program alone. `tune`: see variants.
+
+    `precision`: of eqsat.compile.
+    """
 
     scale: str = "full"
     peers: tuple[str, ...] = ("numpy", "torch", "inductor")
     rounds: int = 30
     candidates: int = 0
     tune: int = 1
+    precision: str = "default"
 
 
 def run_case(
@@ -46,7 +50,7 @@ def run_case(
     builder: Callable[..., Program] = variants.build,
 ) -> Record:
     """The record of a row. `builder` makes its program; tests put a wrong one in its place."""
-    whole = instance(case, case.sizes[plan.scale])
+    whole = instance(case, case.sizes[plan.scale], plan.precision)
     record = _described(whole, plan, spec)
     asked = {"candidates": plan.candidates > 0, "tune": plan.tune > 1}
     lacking = variants.lacking_options([*case.options, *(name for name in asked if asked[name])])
@@ -55,7 +59,13 @@ def run_case(
         return record | {"status": "unsupported", "message": f"eqsat.compile takes no {what} yet"}
     try:
         say("compile")
-        program = builder(whole, spec, candidates=max(1, plan.candidates), tune=plan.tune)
+        program = builder(
+            whole,
+            spec,
+            candidates=max(1, plan.candidates),
+            tune=plan.tune,
+            precision=plan.precision,
+        )
         record |= _compiled(program)
         count = sets_needed(whole.bytes, last_level_cache_bytes(spec))
         sets = device.sets(case, whole.sizes, count)
@@ -197,7 +207,7 @@ def _variants(
 
     def all_variants() -> Iterable[variants.Variant]:
         yield from variants.candidates(program, plan.candidates)
-        yield from variants.families(whole, spec, failed)
+        yield from variants.families(whole, spec, plan.precision, failed)
 
     for variant in all_variants():
         say(f"check {variant.name}")

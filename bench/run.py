@@ -25,6 +25,7 @@ from eqsat.bench.host import Host
 from eqsat.bench.peer_functions import PEERS
 from eqsat.bench.race import Plan, Record, finite, is_wrong, run_case
 from eqsat.errors import EqsatError
+from eqsat.rule import PRECISIONS
 from eqsat.specs import ParallelProcessingUnit, cpu, from_device, load
 
 SCHEMA = "eqsat-bench/1"
@@ -61,6 +62,8 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument("--scale", choices=SCALES, default="full")
     running.add_argument("--rounds", type=_at_least(1), default=30)
     running.add_argument("--threads", type=_at_least(1), help="of all sides, on the CPU")
+    rounding = f"what may be rounded, of {', '.join(PRECISIONS)}"
+    running.add_argument("--precision", choices=PRECISIONS, default="default", help=rounding)
     whole = {"type": _at_least(1), "metavar": "K"}
     tune = "measure the K best kernels of each region, and use the fastest"
     running.add_argument("--tune", default=1, help=tune, **whole)
@@ -126,12 +129,15 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     own = [case for case in CASES if case.target == spec.target]
     cases = own if options.cases is None else _selected(options.cases)
     device: Device = Cuda(spec) if spec.target == "cuda" else Host(spec)
-    plan = Plan(options.scale, peers, options.rounds, options.candidates, options.tune)
+    plan = Plan(
+        options.scale, peers, options.rounds, options.candidates, options.tune, options.precision
+    )
     run = {
         "schema": SCHEMA,
         "environment": environment(spec, device, options.commit),
         "settings": {"command": command_line(), "rounds": plan.rounds, "scale": plan.scale,
-                     "peers": list(peers), "candidates": plan.candidates, "tune": plan.tune},
+                     "peers": list(peers), "candidates": plan.candidates, "tune": plan.tune,
+                     "precision": plan.precision},
         "results": [],
     }  # fmt: skip
     _race(cases, plan, spec, device, run, options.json, console)

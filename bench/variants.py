@@ -51,9 +51,10 @@ def build(
     candidates: int = 1,
     tune: int = 1,
     rules: Sequence[Rule] | None = None,
+    precision: str = "default",
 ) -> Program:
     """The row's program. `tune`: so many kernels of each region are measured for the best."""
-    options: dict[str, Any] = dict(whole.case.options)
+    options: dict[str, Any] = {"precision": precision, **whole.case.options}
     if max(candidates, tune) > 1:
         options["candidates"] = max(candidates, tune)
     if tune > 1:
@@ -66,19 +67,19 @@ def build(
 def candidates(program: Program, count: int) -> Iterator[Variant]:
     """The next best kernels of each launch, one at a time, the others being the best."""
     for place, launch in enumerate(program.parts.launches):
-        others = getattr(launch, "alternatives", ())
-        for rank, other in enumerate(others[: count - 1], 2):
-            changed = replace(
-                launch, kernel=other.kernel, seconds=other.seconds, bottleneck=other.bottleneck
-            )
+        for rank, other in enumerate(launch.alternatives[: count - 1], 2):
             launches = list(program.parts.launches)
-            launches[place] = changed
+            launches[place : place + 1 + launch.followers] = other
             name = f"kernel {place}, candidate {rank}"
-            yield Variant(name, schedule(other.kernel), program, tuple(launches))
+            about = "; ".join(schedule(one.kernel) for one in other)
+            yield Variant(name, about, program, tuple(launches))
 
 
 def families(
-    whole: Instance, spec: ParallelProcessingUnit, failed: Callable[[str, Exception], None]
+    whole: Instance,
+    spec: ParallelProcessingUnit,
+    precision: str,
+    failed: Callable[[str, Exception], None],
 ) -> Iterator[Variant]:
     """The row compiled without one family of rules after another."""
     for name, left_out in FAMILIES.items():
@@ -88,7 +89,7 @@ def families(
             unit = replace(spec, operations=tuple(o for o in spec.operations if o not in products))
         rules = [rule for rule in default_rules() if rule.group not in left_out]
         try:
-            program = build(whole, unit, rules=rules)
+            program = build(whole, unit, rules=rules, precision=precision)
         except Exception as error:  # a device's compiler may raise anything
             failed(name, error)
             continue

@@ -1,4 +1,4 @@
-"""Branch-free arithmetic on LLVM values, as Numba intrinsics, and the 16-bit float formats.
+"""Branch-free arithmetic on LLVM values, as Numba intrinsics, and the narrow float formats.
 
 An intrinsic writes its instructions into the loop that calls it, so LLVM vectorises that loop as
 it would plain arithmetic; there is no call to inline and no second function to compile.
@@ -258,7 +258,49 @@ def _f32_to_f16(x: Value) -> Value:
     return (bits | ((u >> 16) & 0x8000)).resized(16)
 
 
+def _f8_to_f32(mantissa: int, bias: int, infinite: bool) -> Callable[[Value], Value]:
+    def convert(h: Value) -> Value:
+        u = h.resized(32)
+        low = u & 0x7F
+        # As for float16: an exact product moves the exponent and normalises subnormals.
+        finite = ((low << (23 - mantissa)).as_float() * 2.0 ** (127 - bias)).bits()
+        top = 0x1F << mantissa if infinite else 0x7F
+        special = finite | 0x7FC00000
+        if infinite:
+            special = (low << (23 - mantissa)) | 0x7F800000
+        return (select(low >= top, special, finite) | ((u & 0x80) << 24)).as_float()
+
+    return convert
+
+
+def _f32_to_f8(mantissa: int, bias: int, infinite: bool) -> Callable[[Value], Value]:
+    """To nearest even; what rounds above the largest is infinite, or NaN where there is none."""
+    shift, least = 23 - mantissa, 128 - bias  # the exponent field of the smallest normal number
+    # The unit of float32 at this number is the unit of the subnormals.
+    magic = 2.0 ** (1 - bias - mantissa + 23)
+    top, nan = (0x7C, 0x7E) if infinite else (0x7F, 0x7F)
+    # From here on nothing rounds to a finite number: 61440, and just above 464.
+    over = 0x47700000 if infinite else 0x43E80001
+
+    def convert(x: Value) -> Value:
+        u = x.bits()
+        a = u & 0x7FFFFFFF
+        half = (1 << (shift - 1)) - 1
+        normal = (a + (half - ((127 - bias) << 23)) % 2**32 + ((a >> shift) & 1)) >> shift
+        subnormal = (a.as_float() + magic).bits() - FLOAT32.bits_of(magic)
+        finite = select(a >= least << 23, normal, subnormal)
+        bits = select(a > 0x7F800000, nan, select(a >= over, top, finite))
+        return (bits | ((u >> 24) & 0x80)).resized(8)
+
+    return convert
+
+
 bf16_to_f32 = elementwise("bf16_to_f32", types.float32, (types.uint16,), _bf16_to_f32)
 f32_to_bf16 = elementwise("f32_to_bf16", types.uint16, (types.float32,), _f32_to_bf16)
 f16_to_f32 = elementwise("f16_to_f32", types.float32, (types.uint16,), _f16_to_f32)
 f32_to_f16 = elementwise("f32_to_f16", types.uint16, (types.float32,), _f32_to_f16)
+_E4M3, _E5M2 = (3, 7, False), (2, 15, True)  # bits of the mantissa, bias, whether there is inf
+f8e4m3_to_f32 = elementwise("f8e4m3_to_f32", types.float32, (types.uint8,), _f8_to_f32(*_E4M3))
+f32_to_f8e4m3 = elementwise("f32_to_f8e4m3", types.uint8, (types.float32,), _f32_to_f8(*_E4M3))
+f8e5m2_to_f32 = elementwise("f8e5m2_to_f32", types.float32, (types.uint8,), _f8_to_f32(*_E5M2))
+f32_to_f8e5m2 = elementwise("f32_to_f8e5m2", types.uint8, (types.float32,), _f32_to_f8(*_E5M2))

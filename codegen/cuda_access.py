@@ -1,6 +1,6 @@
 """Which elements a thread may move together: alignment proved from coefficients and tiles."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from eqsat.graph.index import Affine, free_names
 from eqsat.kernel import Access, Axis, Buffer
@@ -39,6 +39,27 @@ def vector_width(
     ):
         width //= 2
     return width
+
+
+def vector_along(
+    access: Access,
+    indices: Iterable[str],
+    buffer: Buffer,
+    axes: Mapping[str, Axis],
+    indices_of: Mapping[str, tuple[str, ...]],
+    held: Callable[[str], int],
+) -> tuple[str, int]:
+    """The index along which a thread's registers are contiguous in memory, and how many.
+
+    `held`: consecutive points of an index in one thread's registers.
+    """
+    for i in indices:
+        count = held(i)
+        if count > 1 and unit_stride(access, i):
+            width = min(vector_width(access, i, buffer, axes, indices_of), count)
+            if width > 1 and count % width == 0:
+                return i, width
+    return "", 1
 
 
 def _nested_names(expression: Affine) -> frozenset[str]:

@@ -160,39 +160,44 @@ def _unable(missing: str) -> Runner:
 
 
 def _carrier(dtype: DType) -> np.dtype:
-    """The dtype that carries an element on the device: 16-bit floats as unsigned integers."""
-    sixteen = dtype.kind == "float" and dtype.itemsize == 2
-    return np.dtype(np.uint16) if sixteen else dtype.numpy
+    """The dtype that carries an element on the device: narrow floats as unsigned integers."""
+    return _bits(dtype.itemsize) if dtype.compute != dtype else dtype.numpy
+
+
+def _bits(itemsize: int) -> np.dtype:
+    return np.dtype(f"uint{8 * itemsize}")
 
 
 def _as_cupy(value: Any, name: str) -> Any:
-    """The value's elements on the device; 16-bit floats viewed as uint16."""
+    """The value's elements on the device; narrow floats viewed as unsigned integers."""
     cupy = cuda_target.import_cupy()
     library = type(value).__module__.split(".")[0]
-    sixteen = library == "torch" and value.element_size() == 2 and value.is_floating_point()
+    narrow = library == "torch" and value.element_size() <= 2 and value.is_floating_point()
     if library == "torch":
         value = value.detach()
-        if sixteen:
-            value = value.contiguous().view(sys.modules["torch"].int16)
+        if narrow:
+            bits = {1: "uint8", 2: "int16"}[value.element_size()]
+            value = value.contiguous().view(getattr(sys.modules["torch"], bits))
         array = cupy.from_dlpack(value) if value.is_cuda else cupy.asarray(value.numpy())
     elif isinstance(value, np.ndarray | np.generic):
         plain = np.asarray(value, order="C")
-        array = cupy.asarray(plain.view(np.uint16) if _is_sixteen(plain.dtype) else plain)
+        own = plain.dtype
+        array = cupy.asarray(plain.view(_bits(own.itemsize)) if _is_narrow(own) else plain)
     elif hasattr(value, "__cuda_array_interface__") or hasattr(value, "__dlpack__"):
         array = cupy.asarray(value)
     else:
         raise ArgumentError(
             f"input {name!r} is a {type(value).__name__}; pass a CuPy, NumPy or DLPack array."
         )
-    if _is_sixteen(array.dtype) or sixteen:
-        return cupy.ascontiguousarray(array).view(np.uint16)
+    if _is_narrow(array.dtype) or narrow:
+        return cupy.ascontiguousarray(array).view(_bits(array.dtype.itemsize))
     return array
 
 
-def _is_sixteen(dtype: np.dtype) -> bool:
-    return dtype.itemsize == 2 and dtype.kind in "fV"
+def _is_narrow(dtype: np.dtype) -> bool:
+    return dtype.itemsize <= 2 and dtype.kind in "fV"
 
 
 def _same_dtype(value: Any, array: Any, wanted: DType) -> bool:
     name = str(value.dtype).removeprefix("torch.")
-    return name == wanted.name or (name == "uint16" and _carrier(wanted) == np.uint16)
+    return name == wanted.name or (name == _carrier(wanted).name and wanted.compute != wanted)

@@ -59,6 +59,7 @@ class Tile:
     extents: Mapping[str, int]
     strides: Mapping[str, int]
     slots: int = 1
+    guarded: bool = False  # barriers of its own order its copies and reads
 
     @property
     def size(self) -> int:
@@ -350,10 +351,10 @@ class Block:
 
     # shared memory
 
-    def allocate(self, size: int) -> int:
-        """Bytes of shared memory, aligned to 128; returns their offset."""
-        offset = self.shared_bytes
-        self.shared_bytes += -(-size // 128) * 128
+    def allocate(self, size: int, alignment: int = 128) -> int:
+        """Bytes of shared memory, aligned; returns their offset."""
+        offset = -(-self.shared_bytes // alignment) * alignment
+        self.shared_bytes = offset + -(-size // 128) * 128
         self.shared_peak = max(self.shared_peak, self.shared_bytes)
         return offset
 
@@ -364,12 +365,12 @@ class Block:
         return "shared + scratch"
 
     def barrier(self) -> None:
-        self.out.line("__syncthreads();")
+        self.out.line("block_barrier();")
         self.tiles_written = self.tiles_read = False
 
     def before_reading(self, names: Iterable[str]) -> None:
         """A barrier if one of the values is a tile that may not be complete yet."""
-        if any(name in self.tiles for name in names):
+        if any(name in self.tiles and not self.tiles[name].guarded for name in names):
             if self.tiles_written:
                 self.barrier()
             self.tiles_read = True

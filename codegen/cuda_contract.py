@@ -6,9 +6,13 @@ from dataclasses import dataclass
 
 from eqsat.codegen.cuda_block import Block, Point, Reader
 from eqsat.codegen.cuda_math import literal, register_type
-from eqsat.codegen.cuda_matrix import multiply
+from eqsat.codegen.cuda_matrix import Product, multiply
+from eqsat.codegen.cuda_narrow import multiply_narrowed
 from eqsat.codegen.cuda_placement import COMPUTED, FETCH, INLINE, REGISTERS, SHARED
 from eqsat.codegen.cuda_tiles import stage
+from eqsat.codegen.cuda_warpgroup import multiply as multiply_by_warpgroups
+from eqsat.codegen.cuda_warpgroup_operations import WarpgroupOperation
+from eqsat.errors import UnsupportedError
 from eqsat.kernel import Contract
 
 UNROLLED = 256  # multiply-adds of one thread that are written out; longer sums stay loops
@@ -27,7 +31,17 @@ def contract(block: Block, c: Contract, target: Accumulator) -> None:
     """Add the contraction to the accumulator: by its operation, or by scalar arithmetic."""
     matrix = block.placement.matrices.get(c.name)
     if matrix is not None:
-        multiply(block, matrix, target.array)
+        if isinstance(matrix.operation, WarpgroupOperation):
+            multiply_by_warpgroups(block, matrix, target.array)
+        elif c.term_index:
+            raise UnsupportedError(
+                f"contraction {c.name} of kernel {block.kernel.name} multiplies terms that lie in "
+                f"memory by {c.operation}, which is no operation of a warpgroup. Choose another."
+            )
+        elif c.narrow:
+            multiply_narrowed(block, matrix, target.array)
+        else:
+            multiply(block, matrix, target.array, Product)
         return
     serial = c.name in block.placement.serial
     over = block.ordered(c.over)

@@ -19,9 +19,13 @@ from eqsat.codegen.cuda_placement import (
     register_sets,
     store_indices,
 )
+from eqsat.codegen.cuda_square import Side, square
+from eqsat.codegen.cuda_warpgroup_operations import WARPGROUP, WarpgroupOperation
+from eqsat.errors import UnsupportedError
 from eqsat.kernel import Access, Contract, Kernel, Load, Reduce, Scan
 
 WARP = 32
+MOST_UNEQUAL = 16  # bytes along one index that may outweigh those along another, which cross it
 
 
 @dataclass(frozen=True)
@@ -175,6 +179,9 @@ class _Choice:
         held = [i for i in self.axes if self.neighbours[i] or self.votes[i]]
         held += [i for i in self.axes if i not in held and self.is_held(i)]
         open_indices = [i for i in held if i not in self.factors]
+        if crossed := self.crossed(open_indices):
+            self.assign_square(*crossed)
+            open_indices = [i for i in open_indices if i not in self.factors]
         contiguous = [i for i in open_indices if self.votes[i]]
         contiguous.sort(key=lambda i: (-self.votes[i], -self.points(i)))
         limits = self.block_limits()
@@ -237,6 +244,62 @@ class _Choice:
             width //= 2
         return min(width, VECTOR_BYTES)
 
+    def crossed(self, open_indices: Sequence[str]) -> tuple[str, str] | None:
+        """Two indices of one tile along which different accesses are contiguous, loads' first."""
+        if self.placement.matrices or self.placement.serial:
+            return None
+        runs = [
+            (i, set(indices))
+            for access, indices in self.accesses()
+            for i in indices
+            if unit_stride(access, i) and i in open_indices and i not in self.reduced
+        ]
+        pairs = [
+            (a, b)
+            for n, (a, first) in enumerate(runs)
+            for b, second in runs[n + 1 :]
+            if a != b and {a, b} <= first & second
+        ]
+        worth = [p for p in pairs if MOST_UNEQUAL * self.votes[p[1]] >= self.votes[p[0]]]
+        return max(worth, key=lambda p: self.votes[p[0]] + self.votes[p[1]], default=None)
+
+    def assign_square(self, along: str, across: str) -> None:
+        """A square of both indices for each warp, the warps first along the loads' index."""
+        sides = [Side(self.points(i), self.vector(i), self.itemsize(i)) for i in (along, across)]
+        both = {along, across}
+        volumes = [prod(self.points(i) for i in s) for _, s in self.accesses() if both <= set(s)]
+        chosen = square(*sides, max(volumes) // self.kernel.threads)
+        if chosen is None:
+            return
+        warps = [digit for digit in self.digits if digit[0] >= WARP]
+        spread: dict[str, list[tuple[int, int]]] = {}
+        covered = {along: chosen.lanes * chosen.vector}
+        covered[across] = chosen.across * chosen.outer * chosen.inner
+        for i in (along, across):
+            spread[i] = []
+            while warps and covered[i] < self.points(i):
+                spread[i].append(warps.pop(0))
+                covered[i] *= spread[i][-1][1]
+        inside = {
+            along: (Factor("thread", chosen.lanes, 1), Factor("register", chosen.vector)),
+            across: (
+                Factor("register", chosen.outer),
+                Factor("thread", chosen.across, chosen.lanes),
+                Factor("register", chosen.inner),
+            ),
+        }
+        for i in (along, across):
+            rest = Factor("register", max(-(-self.points(i) // covered[i]), 1))
+            self.factors[i] = (rest, *reversed(_merge(spread[i])), *inside[i])
+
+    def itemsize(self, index: str) -> int:
+        """Bytes of the widest element that accesses move along an index."""
+        return max(
+            self.kernel.buffer(access.buffer).dtype.itemsize
+            for access, indices in self.accesses()
+            if index in indices and unit_stride(access, index)
+        )
+
     def block_limits(self) -> dict[str, int]:
         """Threads along the contiguous index of a scalar product: registers form a square."""
         limits: dict[str, int] = {}
@@ -269,12 +332,20 @@ class _Choice:
         return {s for s, _ in self.digits if any(low <= s < high for low, high in ranges)}
 
     def assign_fragments(self, matrices: Sequence[Matrix]) -> None:
-        """The mma.sync result layout for every row and column index.
+        """The result layout of matrix operations for every row and column index.
 
         rows: warps x blocks x 2 x 8 lanes; columns: warps x blocks x 4 lanes x 2. Of several
-        rows, the innermost takes its part of the 16 first.
+        rows, the innermost takes its part of the 16 first. Where the operation is a warpgroup's,
+        its four warps lie along the rows, and warpgroups are spread as warps are otherwise.
         """
         steps = self.placement.matrix_steps
+        wide = [m.operation for m in matrices if isinstance(m.operation, WarpgroupOperation)]
+        if wide and len(wide) < len(matrices):
+            raise UnsupportedError(
+                f"kernel {self.kernel.name} has matrix operations of warps and of warpgroups, "
+                f"which lay out results differently. Use one kind in a kernel."
+            )
+        team = WARPGROUP if wide else WARP
 
         def covered(index: str) -> int:
             """Points, rounded up where a later operation sums over them."""
@@ -286,14 +357,22 @@ class _Choice:
         held = {i for group in columns for i in group}
         stay = bool(held & self.reduced)  # a row inside one warp: reductions by shuffles
         row_units = (Factor("thread", 8, 4), Factor("register", 2))
+        row_units += (Factor("thread", 4, WARP),) if wide else ()
         column_units = (Factor("register", 2), Factor("thread", 4, 1))
+        whole = {m.columns: m.operation.n if wide else COLUMNS for m in matrices}
         row_blocks = [_blocks(points, row_units) for points in rows.values()]
-        column_blocks = [_blocks(points, column_units) for points in columns.values()]
-        along, across = self.split_warps(row_blocks, column_blocks, stay)
+        column_blocks = [
+            [-(-n * COLUMNS // whole[group]) for n in _blocks(points, column_units)]
+            for group, points in columns.items()
+        ]
+        along, across = self.split_warps(row_blocks, column_blocks, stay, team)
         for group, points in rows.items():
-            self.assign_group(group, points, row_units, along, WARP * across)
+            self.assign_group(group, points, row_units, along, team * across)
         for group, points in columns.items():
-            self.assign_group(group, points, column_units, across, WARP)
+            if len(group) == 1:
+                unit = whole[group] * across
+                points = [-(-points[0] // unit) * unit]
+            self.assign_group(group, points, column_units, across, team)
         loops = {i for m in matrices for i in m.contract.over} - {*steps, *self.factors}
         self.factors.update({i: (Factor("register", self.points(i)),) for i in loops})
         for i in steps:
@@ -322,10 +401,21 @@ class _Choice:
             below *= size
 
     def split_warps(
-        self, rows: Sequence[Sequence[int]], columns: Sequence[Sequence[int]], stay: bool
+        self,
+        rows: Sequence[Sequence[int]],
+        columns: Sequence[Sequence[int]],
+        stay: bool,
+        team: int,
     ) -> tuple[int, int]:
-        """Warps along rows and columns: least work, then least operand traffic, per warp."""
-        warps = self.kernel.threads // WARP
+        """Warps, or teams of them, along rows and columns: least work, then least operand traffic,
+        per warp.
+        """
+        warps = self.kernel.threads // team
+        if not warps:
+            raise UnsupportedError(
+                f"kernel {self.kernel.name} has {self.kernel.threads} threads; its matrix "
+                f"operation takes {team}. Give it more."
+            )
 
         def per_warp(groups: Sequence[Sequence[int]], over: int) -> int:
             return max(prod(g) // max(g) * -(-max(g) // over) for g in groups)

@@ -9,11 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from eqsat.codegen.cuda_block import Block
+from eqsat.codegen.cuda_box import TensorBox
 from eqsat.codegen.cuda_distribution import WARP, Distribution, distribute
 from eqsat.codegen.cuda_math import storage_type
+from eqsat.codegen.cuda_operations import MatrixOperation
 from eqsat.codegen.cuda_phase import emit_phase
+from eqsat.codegen.cuda_pipeline import BOX_ALIGNMENT, Pipeline, needs_producer
 from eqsat.codegen.cuda_placement import Placement, place, unique_names
 from eqsat.codegen.cuda_prelude import select
+from eqsat.codegen.cuda_warpgroup_operations import WARPGROUP
 from eqsat.errors import UnsupportedError
 from eqsat.kernel import Kernel
 from eqsat.specs.model import ParallelOperation
@@ -25,13 +29,17 @@ MOST_BLOCKS = 2**31 - 1
 @dataclass(frozen=True)
 class CudaSource:
     """A kernel's source: launch `grid` blocks of `threads`, with `shared_bytes` of dynamic shared
-    memory and the kernel's buffers, in order, as pointers aligned to 16 bytes."""
+    memory and the kernel's buffers, in order, as pointers aligned to 16 bytes; after them a tensor
+    map for each of `maps`. With `resident`, so many blocks an SM will do: each takes several tiles.
+    """
 
     text: str
     entry: str
     threads: int
     shared_bytes: int
     grid: int
+    maps: tuple[TensorBox, ...] = ()
+    resident: int = 0
 
 
 def emit(kernel: Kernel, operations: Mapping[str, ParallelOperation] | None = None) -> CudaSource:
@@ -48,15 +56,25 @@ def emit(kernel: Kernel, operations: Mapping[str, ParallelOperation] | None = No
     placement = place(kernel, operations or {})
     distribution = distribute(kernel, placement)
     block = Block(kernel, placement, distribution)
-    block.out.depth = 1
-    _origins(block)
+    pipeline = Pipeline(block) if needs_producer(placement.matrices.values()) else None
+    block.out.depth = 2 if pipeline else 1
+    for text in _origin_lines(block, "tile" if pipeline else "int(blockIdx.x)"):
+        block.out.line(text)
+    block.define_bases(block.frame, [axis.name for axis in (*kernel.grid, *kernel.inner)])
     for phase in kernel.phases:
-        emit_phase(block, phase)
+        emit_phase(block, phase, pipeline)
     entry = f"eqsat_{block.names.of(kernel.name)}"
-    body = "\n".join(block.out.lines)
-    text = _assemble(block, entry, body, operations or {})
-    shared = block.shared_peak + block.scratch_bytes
-    return CudaSource(text, entry, kernel.threads, shared, kernel.tiles)
+    threads, shared = kernel.threads, block.shared_peak + block.scratch_bytes
+    maps: dict[str, TensorBox] = {}
+    if pipeline:
+        shared, threads = pipeline.close(shared), kernel.threads + WARPGROUP
+        maps = {pipeline.map_name(name): box for name, box in pipeline.maps.items()}
+        body = pipeline.program(_origin_lines(block, "tile"))
+    else:
+        body = "\n".join(block.out.lines)
+    text = _assemble(block, entry, body, operations or {}, pipeline)
+    resident = pipeline.blocks if pipeline else 0
+    return CudaSource(text, entry, threads, shared, kernel.tiles, tuple(maps.values()), resident)
 
 
 def choose(
@@ -81,30 +99,56 @@ def _check(kernel: Kernel) -> None:
         )
 
 
-def _origins(block: Block) -> None:
-    """The first point of this block's tile along each grid axis, and of this thread's part."""
-    kernel, out = block.kernel, block.out
+def _origin_lines(block: Block, tile: str) -> list[str]:
+    """The first point of tile number `tile` along each grid axis.
+
+    Of the last two axes that are cut, `band` tiles of the first come before the next of the
+    second, so that tiles which run together share what they read.
+    """
+    kernel, lines = block.kernel, []
     cut = [axis for axis in kernel.grid if axis.count > 1]
     inner = 1
+    numbers: dict[str, str] = {}
+    if len(cut) > 1 and kernel.band > 1:
+        rows, columns = cut[-2:]
+        band = min(kernel.band, rows.count)
+        inner = rows.count * columns.count
+        within = tile if inner == kernel.tiles else f"{tile} % {inner}"
+        lines.append(f"const int within = {within}, band = within / {band * columns.count};")
+        lines.append(f"const int member = within % {band * columns.count};")
+        height = str(band)
+        if rows.count % band:
+            height = "height"
+            last = rows.count % band
+            lines.append(f"const int height = band == {rows.count // band} ? {last} : {band};")
+        numbers[rows.name] = f"(band * {band} + member % {height})"
+        numbers[columns.name] = f"(member / {height})"
     for axis in reversed(cut):
-        text = "int(blockIdx.x)" if inner == 1 else f"int(blockIdx.x) / {inner}"
-        if inner * axis.count < kernel.tiles:
-            text += f" % {axis.count}"
+        text = numbers.get(axis.name)
+        if text is None:
+            text = tile if inner == 1 else f"{tile} / {inner}"
+            if inner * axis.count < kernel.tiles:
+                text += f" % {axis.count}"
+            inner *= axis.count
         scaled = text if axis.tile == 1 else f"{text} * {axis.tile}"
-        out.line(f"const int {block.frame.origin[axis.name]} = {scaled};")
-        inner *= axis.count
-    block.define_bases(block.frame, [axis.name for axis in (*kernel.grid, *kernel.inner)])
+        lines.append(f"const int {block.frame.origin[axis.name]} = {scaled};")
+    return lines
 
 
 def _assemble(
-    block: Block, entry: str, body: str, operations: Mapping[str, ParallelOperation]
+    block: Block,
+    entry: str,
+    body: str,
+    operations: Mapping[str, ParallelOperation],
+    pipeline: Pipeline | None,
 ) -> str:
     kernel = block.kernel
-    extra = {}
+    extra = dict(pipeline.functions()) if pipeline else {}
     for matrix in block.placement.matrices.values():
         spec = operations.get(matrix.contract.operation)
         native = spec.native_implementation.get("cuda") if spec else None
-        extra[matrix.function] = native or matrix.operation.definition
+        if isinstance(matrix.operation, MatrixOperation):
+            extra[matrix.function] = native or matrix.operation.definition
     prelude = select(body, extra)
     stored = {store.access.buffer for phase in kernel.phases for store in phase.stores}
     parameters = []
@@ -112,11 +156,17 @@ def _assemble(
         const = "" if buffer.name in stored else "const "
         kind = storage_type(buffer.dtype)
         parameters.append(f"{const}{kind}* __restrict__ {block.buffer(buffer.name)}")
+    bounds, alignment = f"{kernel.threads}", 128
+    if pipeline:
+        bounds, alignment = pipeline.launch_bounds, BOX_ALIGNMENT
+        parameters += [
+            f"const __grid_constant__ TensorMap {pipeline.map_name(name)}" for name in pipeline.maps
+        ]
     lines = [_comment(block), "", prelude, ""] if prelude else [_comment(block), ""]
-    lines.append(f'extern "C" __global__ void __launch_bounds__({kernel.threads})')
+    lines.append(f'extern "C" __global__ void __launch_bounds__({bounds})')
     lines.append(f"{entry}({', '.join(parameters)}) {{")
     if block.shared_peak + block.scratch_bytes:
-        lines.append("    extern __shared__ __align__(128) unsigned char shared[];")
+        lines.append(f"    extern __shared__ __align__({alignment}) unsigned char shared[];")
     if block.scratch_bytes:
         lines.append(f"    constexpr int scratch = {block.shared_peak};")
     return "\n".join([*lines, body, "}", ""])

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 
 from eqsat.codegen.cuda_distribution import Distribution
 from eqsat.codegen.cuda_emit import choose, emit
+from eqsat.codegen.cuda_narrow import term_bytes
+from eqsat.codegen.cuda_pipeline import AROUND, needs_producer, registers_of
 from eqsat.codegen.cuda_placement import REGISTERS, Placement, unique_names
 from eqsat.errors import UnsupportedError
 from eqsat.kernel import (
@@ -33,11 +35,21 @@ def misfit(kernel: Kernel, spec: ParallelProcessingUnit) -> str:
         return "what the target can express"
     registers = spec.memory("registers")
     limit = min(registers.limit_per_group_bytes, registers.size_bytes // kernel.threads)
-    if live_bytes(kernel, placement, distribution) > limit - 4 * SPARE:
+    if needs_producer(placement.matrices.values()):
+        launch, computing = registers_of(kernel.threads, 1)
+        limit = 4 * computing
+        widest = max(m.operation.n for m in placement.matrices.values()) // 2
+        if widest + AROUND > launch:  # one instruction must do with what a launch gives
+            return "registers"
+    held = live_bytes(kernel, placement, distribution) + term_bytes(placement, distribution)
+    if held > limit - 4 * SPARE:
         return "registers"
     if unrolled(placement, distribution) > MOST_UNROLLED:
         return "unrolled code"
-    return _shared_misfit(kernel, spec, operations)
+    try:
+        return _shared_misfit(kernel, spec, operations)
+    except UnsupportedError:
+        return "what the target can express"
 
 
 def _shared_misfit(
@@ -82,7 +94,8 @@ def _in_place(placement: Placement) -> set[str]:
     for name, statement in placement.statements.items():
         if isinstance(statement, Update):
             chunk = placement.statements.get(statement.chunk)
-            if isinstance(chunk, Contract) and placement.users[statement.chunk] == (name,):
+            alone = placement.users[statement.chunk] == (name,)
+            if isinstance(chunk, Contract) and alone and not chunk.term_index:
                 found.add(statement.chunk)
             found.add(name)
     return found

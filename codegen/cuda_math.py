@@ -1,6 +1,6 @@
 """C++ expressions of every elementwise op, cast, literal and monoid, by dtype.
 
-Register values of 16-bit floats are float; memory holds their bits (`storage_type`). Expressions
+Register values of narrow floats are float; memory holds their bits (`storage_type`). Expressions
 call the device functions of `cuda_prelude`, whose names they report by appearing in the text.
 """
 
@@ -13,6 +13,8 @@ from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import DType, bool_, float32, iinfo
 
 _STORAGE = {
+    "float8_e4m3fn": "unsigned char",
+    "float8_e5m2": "unsigned char",
     "float16": "unsigned short",
     "bfloat16": "unsigned short",
     "float32": "float",
@@ -99,7 +101,7 @@ def identity(monoid: str, dtype: DType) -> str:
 
 
 def cast(source: DType, target: DType, text: str) -> str:
-    """A register value converted to another dtype; to a 16-bit float it is rounded."""
+    """A register value converted to another dtype; to a narrow float it is rounded."""
     if source == target:
         return text
     if target == bool_:

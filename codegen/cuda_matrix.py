@@ -5,8 +5,10 @@ computed in registers lies there as a result fragment; its k order is then 8 (s 
 + s % 2 for the s-th element that a lane holds, which for 16-bit operands is the instruction's own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 from eqsat.codegen.cuda_block import TILE_UNIT, Block, Point, Tile
@@ -30,7 +32,9 @@ class Side:
     tile: Tile | None
 
 
-def multiply(block: Block, matrix: Matrix, result: str) -> None:
+def multiply(
+    block: Block, matrix: Matrix, result: str, product: "type[Product] | partial[Product]"
+) -> None:
     """Add the product to the registers `result`, laid out over the contraction's indices."""
     _check_loops(block, matrix)
     k = matrix.k
@@ -40,7 +44,7 @@ def multiply(block: Block, matrix: Matrix, result: str) -> None:
     taken = {*matrix.rows, *matrix.columns, k}
     others = [i for i in (*matrix.contract.indices, *matrix.contract.over) if i not in taken]
     with block.points(others) as point, block.out.block():
-        _Product(block, matrix, left, right, point).emit(result)
+        product(block, matrix, left, right, point).emit(result)
 
 
 def _check_loops(block: Block, matrix: Matrix) -> None:
@@ -67,8 +71,23 @@ def _side(block: Block, matrix: Matrix, name: str, free: tuple[str, ...], k: str
     return Side(name, free, stage(block, name, order))
 
 
+def pack_left(block: Block, matrix: Matrix, target: str) -> None:
+    """`target[step][fragment]`: operand registers from a left factor in registers."""
+    steps = -(-block.distribution.padded(matrix.k) // matrix.operation.k)
+    here = {i: "0" for i in block.axes}
+    point = Point({i: block.index("base", i) for i in block.axes}, here, block.frame.origin)
+    left = Side(matrix.left, matrix.rows, None)
+    made = Product(block, matrix, left, left, point)
+    count = made.fragments(matrix.rows)
+    block.out.line("#pragma unroll")
+    with block.out.block(f"for (int step = 0; step < {steps}; ++step)"):
+        block.out.line("#pragma unroll")
+        with block.out.block(f"for (int block = 0; block < {count}; ++block)"):
+            made.pack(f"{target}[step][block]")
+
+
 @dataclass(frozen=True)
-class _Product:
+class Product:
     """One product of tiles: what its parts share."""
 
     block: Block
@@ -80,16 +99,21 @@ class _Product:
     def emit(self, result: str) -> None:
         block, operation = self.block, self.matrix.operation
         steps = -(-block.distribution.padded(self.matrix.k) // operation.k)
-        block.out.line(f"const int lane = threadIdx.x % {WARP};")
-        for i in (*self.matrix.rows, *self.matrix.columns):
-            factors = block.distribution.weighted(i, "thread")
-            warps = [(f, weight) for f, weight in factors if f.stride >= WARP]
-            block.out.line(f"const int {block.index('warp', i)} = {block.thread_offset(warps)};")
+        self.declare_warps()
         block.out.line("#pragma unroll")
         with block.out.block(f"for (int step = 0; step < {steps}; ++step)"):
             self.load_left()
             self.load_right()
             self.invoke(result)
+
+    def declare_warps(self) -> None:
+        """The lane, and where this thread's warp begins along each row and column index."""
+        block = self.block
+        block.out.line(f"const int lane = threadIdx.x % {WARP};")
+        for i in (*self.matrix.rows, *self.matrix.columns):
+            factors = block.distribution.weighted(i, "thread")
+            warps = [(f, weight) for f, weight in factors if f.stride >= WARP]
+            block.out.line(f"const int {block.index('warp', i)} = {block.thread_offset(warps)};")
 
     @property
     def natural(self) -> bool:
@@ -218,7 +242,7 @@ class _Product:
             parts.append(_bits(text, operand.itemsize, number))
         self.block.out.line(f"{target} = {' | '.join(parts)};")
 
-    def pack(self) -> None:
+    def pack(self, target: str = "left[block]") -> None:
         """Left operand registers from a value that this thread holds; zero outside the extents."""
         operation, block = self.matrix.operation, self.block
         for register in range(operation.left_registers):
@@ -236,7 +260,7 @@ class _Product:
             else:
                 size = operation.operand.itemsize
                 text = " | ".join(_bits(part, size, e) for e, part in enumerate(parts))
-            block.out.line(f"left[block][{register}] = {text};")
+            block.out.line(f"{target}[{register}] = {text};")
 
     def own(self, row: str, number: str) -> Point:
         """This thread's point of the left factor: one of its rows of a block, a register of k."""
@@ -254,6 +278,13 @@ class _Product:
             self.block.out.line(f"round_fragment<{count}>(&{fragment}[0][0]);")
 
     def invoke(self, result: str) -> None:
+        with self.targets(result) as registers:
+            text = f"{self.matrix.function}({', '.join(registers)}, left[i], right[j]);"
+            self.block.out.line(text)
+
+    @contextmanager
+    def targets(self, result: str) -> Iterator[list[str]]:
+        """The four result registers of fragment (i, j), in loops over all fragments."""
         out, matrix = self.block.out, self.matrix
         out.line("#pragma unroll")
         with out.block(f"for (int i = 0; i < {self.fragments(matrix.rows)}; ++i)"):
@@ -267,7 +298,7 @@ class _Product:
                     at = Point(self.point.at, own, self.point.origin)
                     place = self.block.register_number(matrix.contract.indices, at)
                     registers.append(f"{result}[{place}]")
-                out.line(f"{matrix.function}({', '.join(registers)}, left[i], right[j]);")
+                yield registers
 
 
 def _digit(number: str, inner: int, count: int, whole: int) -> str:

@@ -8,6 +8,7 @@ register holds `packed` consecutive k. Source: PTX ISA, "Matrix Fragments for mm
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from eqsat.codegen.cuda_warpgroup_operations import WARPGROUP_TABLE, WarpgroupOperation
 from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import BY_NAME, DType
 
@@ -89,22 +90,25 @@ TABLE: tuple[MatrixOperation, ...] = (
 )
 """One row for each instruction. A float32 operand of a tf32 instruction is rounded to tf32."""
 
-_BY_NAME = {
+_BY_NAME: dict[tuple[str, DType], MatrixOperation | WarpgroupOperation] = {
     (name, row.operand): row
     for row in TABLE
     for name in (row.instruction, ".".join(row.instruction.split(".")[:6]))
 }
+_BY_NAME.update({(row.instruction, row.operand): row for row in WARPGROUP_TABLE})
 
 OPERATIONS: frozenset[str] = frozenset(name for name, _ in _BY_NAME)
 """Invocation names with an emitter row, with their types (`....f32.bf16.bf16.f32`) or without."""
 
 
-def find(invocation: str, operand: DType, result: DType) -> MatrixOperation:
+def find(invocation: str, operand: DType, result: DType) -> MatrixOperation | WarpgroupOperation:
     """The row of an invocation name for operands and result of these dtypes."""
     row = _BY_NAME.get((invocation, operand))
     if row is None or row.result != result:
         forms = sorted(
-            f"{name} ({dtype} to {row.result})" for (name, dtype), row in _BY_NAME.items()
+            f"{name} ({dtype} to {row.result})"
+            for (name, dtype), row in _BY_NAME.items()
+            if isinstance(row, MatrixOperation) or row.n in (64, 128, 256)
         )
         raise UnsupportedError(
             f"the CUDA target cannot emit the operation {invocation!r} for {operand} operands and "

@@ -1,25 +1,45 @@
 """One phase of a kernel: its carries, its loop over chunks with a ring of tiles, its statements."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from math import prod
 
-from eqsat.codegen.cuda_block import Block, Reader
+from eqsat.codegen.cuda_block import Block, Point, Reader
 from eqsat.codegen.cuda_collective import reduce_threads
 from eqsat.codegen.cuda_math import identity, register_type
+from eqsat.codegen.cuda_overlap import (
+    Overlap,
+    OverlappedStatements,
+    declare_packed,
+    find_overlap,
+    issue_delayed,
+)
+from eqsat.codegen.cuda_pipeline import Pipeline
 from eqsat.codegen.cuda_placement import COMPUTED, SHARED
 from eqsat.codegen.cuda_statements import Statements
 from eqsat.codegen.cuda_tiles import can_copy_async, copy, tile_for
+from eqsat.idle_chunks import chunk_range, live_bounds
 from eqsat.kernel import Axis, Carry, Contract, Load, Phase, Reduce, Update, store_operands
 
 
-def emit_phase(block: Block, phase: Phase) -> None:
-    """Write a phase; values that later phases see stay in scope."""
+def emit_phase(block: Block, phase: Phase, pipeline: Pipeline | None = None) -> None:
+    """Write a phase; values that later phases see stay in scope.
+
+    With a pipeline, what its producer does for the phase is written into its program.
+    """
     start = block.shared_bytes
     if phase.stream:
-        _emit_stream(block, phase)
+        _emit_stream(block, phase, pipeline)
+    elif pipeline and phase in pipeline.rings:
+        pipeline.allocate(phase)
+        with pipeline.producing():
+            pipeline.fill(phase)
+        pipeline.wait(phase)
+        Statements(block, phase, set(pipeline.rings[phase].boxes)).emit()
+        return  # the slot is let go of at the end of the tile
     else:
         body = Statements(block, phase)
         body.emit()
-    if not _tiles_outlive(block, phase):
+    if pipeline is None and not _tiles_outlive(block, phase):
         block.shared_bytes = start
         block.tiles_read = block.tiles_read or block.tiles_written
 
@@ -36,7 +56,7 @@ def _tiles_outlive(block: Block, phase: Phase) -> bool:
     return any(own & stored or set(block.placement.users[name]) & readers for name in own)
 
 
-def _emit_stream(block: Block, phase: Phase) -> None:
+def _emit_stream(block: Block, phase: Phase, pipeline: Pipeline | None) -> None:
     out = block.out
     partial = partial_carries(block, phase)
     out.line()
@@ -48,8 +68,11 @@ def _emit_stream(block: Block, phase: Phase) -> None:
         out.line(f"for (int e = 0; e < {count}; ++e) {block.value(carry.name)}[e] = {neutral};")
         block.readers[carry.name] = _element_reader(block, carry.name)
     with out.block():
-        _emit_loop(block, phase, partial)
-    block.tiles_read = True
+        if pipeline and phase in pipeline.rings:
+            _emit_consumer(block, phase, pipeline, partial)
+        else:
+            _emit_loop(block, phase, partial)
+    block.tiles_read |= pipeline is None
     for carry in phase.carries:
         if carry.name in partial:
             _combine(block, carry, partial[carry.name])
@@ -58,7 +81,7 @@ def _emit_stream(block: Block, phase: Phase) -> None:
 def _emit_loop(block: Block, phase: Phase, partial: Mapping[str, str]) -> None:
     """The loop over chunks, the phase's tiles before it."""
     out = block.out
-    ring = _tiles(block, phase)
+    ring = _tiles(block, phase, max(phase.stages, 1))
     chunks = 1
     for axis in phase.stream:
         chunks *= axis.count
@@ -75,24 +98,123 @@ def _emit_loop(block: Block, phase: Phase, partial: Mapping[str, str]) -> None:
             _advance_ring(block, phase, ring)
         body = Statements(block, phase, ring, partial)
         body.emit()
-        for carry, update in body.copied_carries():
-            count = block.register_count(block.placement.indices[carry])
-            out.line("#pragma unroll")
-            source, target = block.value(update), block.value(carry)
-            out.line(f"for (int e = 0; e < {count}; ++e) {target}[e] = {source}[e];")
+        _copy_carries(block, body)
+
+
+def _emit_consumer(
+    block: Block, phase: Phase, pipeline: Pipeline, partial: Mapping[str, str]
+) -> None:
+    """The loop over chunks that a producer copies ahead, and the producer's own loop."""
+    out, ring = block.out, pipeline.rings[phase]
+    pipeline.allocate(phase)
+    boxes = set(ring.boxes)
+    _tiles(block, phase, 1, boxes)
+    chunks = prod(axis.count for axis in phase.stream)
+    with pipeline.producing(), block.out.block():
+        first, last = _live_chunks(block, phase)
+        with block.out.block(f"for (int chunk = {first}; chunk < {last}; ++chunk)"):
+            for name, text in _chunk_origins(block, phase.stream, "chunk").items():
+                block.out.line(f"const int {name} = {text};")
+            pipeline.fill(phase)
+    first, last = _live_chunks(block, phase)
+    loop = f"for (int chunk = {first}; chunk < {last}; ++chunk)"
+    overlap = None if ring.lagging or chunks < 2 else find_overlap(block, phase, pipeline)
+    if overlap:
+        _emit_overlapped(block, phase, pipeline, overlap, partial, (first, last))
+        return
+    with out.block(loop):
+        _begin_chunk(block, phase, pipeline)
+        body = Statements(block, phase, boxes, partial, ring.lagging)
+        body.emit()
+        _copy_carries(block, body)
+        if ring.lagging:
+            out.line("products_wait<1>();")
+            with out.block(f"if (chunk > {first})"):
+                pipeline.release(phase, behind=1)
+        else:
+            pipeline.release(phase)
+        pipeline.advance(phase, out)
+    if ring.lagging:
+        out.line("products_wait<0>();")
+        pipeline.release(phase, behind=1)
+
+
+def _live_chunks(block: Block, phase: Phase) -> tuple[str, str]:
+    """The first chunk that changes anything, and the one after the last; at least one."""
+    chunks = prod(axis.count for axis in phase.stream)
+    cut = [axis for axis in phase.stream if axis.count > 1]
+    bounds = live_bounds(block.kernel, phase) if len(cut) == 1 else []
+    ranges = [found for bound in bounds if (found := chunk_range(bound, cut[0], block.axes))]
+    if not ranges:
+        return "0", str(chunks)
+    out, at = block.out, Point(dict(block.frame.origin), {}, block.frame.origin)
+    out.line(f"int first_chunk = 0, last_chunk = {chunks};")
+    for start, step in ranges:
+        text = block.affine(start, at)
+        if step < 0:
+            last = f"floor_divide<int>({text}, {-step}) + 1"
+            out.line(f"last_chunk = min(last_chunk, {last});")
+        else:
+            out.line(f"first_chunk = max(first_chunk, -floor_divide<int>({text}, {step}));")
+    out.line("if (first_chunk >= last_chunk) first_chunk = 0, last_chunk = 1;")
+    return "first_chunk", "last_chunk"
+
+
+def _begin_chunk(block: Block, phase: Phase, pipeline: Pipeline) -> None:
+    """Where the chunk at hand begins, and its boxes."""
+    for name, text in _chunk_origins(block, phase.stream, "chunk").items():
+        block.out.line(f"const int {name} = {text};")
+    block.define_bases(block.frame, [axis.name for axis in phase.stream])
+    pipeline.wait(phase)
+
+
+def _emit_overlapped(
+    block: Block,
+    phase: Phase,
+    pipeline: Pipeline,
+    overlap: Overlap,
+    partial: Mapping[str, str],
+    live: tuple[str, str],
+) -> None:
+    """The loop over chunks, its first run apart, where the later products lag a chunk behind."""
+    out = block.out
+    declare_packed(block, overlap)
+    begin, end = live
+    for first in (True, False):
+        head = f"for (int chunk = {begin} + 1; chunk < {end}; ++chunk)"
+        with out.block("" if first else head):
+            if first:
+                out.line(f"const int chunk = {begin};")
+            _begin_chunk(block, phase, pipeline)
+            body = OverlappedStatements(block, phase, pipeline, overlap, partial, first)
+            body.emit()
+            _copy_carries(block, body)
+            pipeline.advance(phase, out)
+    issue_delayed(block, phase, pipeline, overlap)
+    out.line("products_wait<0>();")
+    pipeline.release(phase, behind=1)
+
+
+def _copy_carries(block: Block, body: Statements) -> None:
+    """Carries whose next value has registers of its own take it over."""
+    for carry, update in body.copied_carries():
+        count = block.register_count(block.placement.indices[carry])
+        source, target = block.value(update), block.value(carry)
+        block.out.line("#pragma unroll")
+        block.out.line(f"for (int e = 0; e < {count}; ++e) {target}[e] = {source}[e];")
 
 
 def _element_reader(block: Block, name: str) -> Reader:
     return lambda point: block.element(name, point)
 
 
-def _tiles(block: Block, phase: Phase) -> set[str]:
+def _tiles(block: Block, phase: Phase, stages: int, done: Collection[str] = ()) -> set[str]:
     """Allocate the tiles of the phase's loads; the names of those copied ahead into a ring."""
     ring: set[str] = set()
     for s in phase.body:
-        if isinstance(s, Load) and block.placement.where[s.name] == SHARED:
+        if isinstance(s, Load) and block.placement.where[s.name] == SHARED and s.name not in done:
             mark, lines = block.shared_bytes, len(block.out.lines)
-            tile = tile_for(block, s, max(phase.stages, 1))
+            tile = tile_for(block, s, stages)
             if tile.slots > 1 and can_copy_async(block, s, tile):
                 ring.add(s.name)
             elif tile.slots > 1:

@@ -6,8 +6,13 @@ from itertools import count
 from math import prod
 
 from eqsat.codegen.cuda_operations import OPERATIONS, MatrixOperation, find, find_shape
+from eqsat.codegen.cuda_warpgroup_operations import (
+    WARPGROUP,
+    WARPGROUP_ROWS,
+    WarpgroupOperation,
+)
 from eqsat.errors import UnsupportedError
-from eqsat.graph.dtypes import DType
+from eqsat.graph.dtypes import DType, bfloat16
 from eqsat.graph.index import free_names
 from eqsat.kernel import (
     Contract,
@@ -25,8 +30,11 @@ from eqsat.kernel import (
 )
 from eqsat.specs.model import ParallelOperation
 
+Group = tuple[str, ...]
 REGISTERS, SHARED, FETCH, INLINE = "registers", "shared", "fetch", "inline"
 COMPUTED, CHAIN = "computed", "chain"
+STREAMED_BYTES = 2048  # tiles from this size on are worth a copy ahead
+TURNED = 1.02  # how much more results cost that lie across what they are stored to
 STAGED_PART = 4  # values that a computed tile reads from registers are at most this part of it
 
 
@@ -40,7 +48,7 @@ class Matrix:
     """
 
     contract: Contract
-    operation: MatrixOperation
+    operation: MatrixOperation | WarpgroupOperation
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     k: str
@@ -129,7 +137,10 @@ def place(kernel: Kernel, operations: Mapping[str, ParallelOperation]) -> Placem
         elif isinstance(s, Load):
             where[name] = _place_load(s, users[name], statements, serial)
     matrices = _matrices(kernel, contracts, indices, dtypes, operations)
-    products = {*matrices, *serial}
+    warpgroup = {n for n, m in matrices.items() if isinstance(m.operation, WarpgroupOperation)}
+    if warpgroup:
+        where.update({name: SHARED for name in _streamed(kernel, where)})
+    products = {*matrices, *serial} - warpgroup  # a warpgroup's left factor stays in registers
     chains = _chains(kernel, products, where, users, indices)
     for name, chain in chains.items():
         where.update({s.name: CHAIN for s in chain})
@@ -163,6 +174,20 @@ def _place_load(
     if users and all(user in serial for user in users):
         return FETCH
     return REGISTERS
+
+
+def _streamed(kernel: Kernel, where: Mapping[str, str]) -> Iterator[str]:
+    """Loads into registers of large tiles that change from chunk to chunk."""
+    axes = kernel.axes()
+    for phase in kernel.phases:
+        cut = {axis.name for axis in phase.stream if axis.count > 1}
+        for s in phase.body:
+            if not isinstance(s, Load) or where[s.name] != REGISTERS or not cut & set(s.indices):
+                continue
+            volume = prod(min(axes[i].tile, axes[i].extent) for i in s.indices)
+            size = volume * kernel.buffer(s.access.buffer).dtype.itemsize
+            if not s.access.coordinates and not s.fill and size >= STREAMED_BYTES:
+                yield s.name
 
 
 def _chains(
@@ -213,6 +238,8 @@ def _matrices(
         c.name: (_free(kernel, c, indices, 0), _free(kernel, c, indices, 1)) for c in contracts
     }
     roles = _colour(list(pairs.values()), kernel.name)
+    if _turned(kernel, contracts, pairs, roles, indices, operations):
+        roles = {group: "n" if role == "m" else "m" for group, role in roles.items()}
     result = {}
     for c in contracts:
         first, second = pairs[c.name]
@@ -231,12 +258,53 @@ def _matrices(
             operation = find_shape(c.operation, spec.extents.values(), dtypes[left], c.dtype)
         else:
             invocation = (spec.invocation_name or c.operation) if spec else c.operation
-            operation = find(invocation, dtypes[left], c.dtype)
+            operand = bfloat16 if c.narrow == "bfloat16" else dtypes[left]  # tf32 is float32
+            operation = find(invocation, operand, c.dtype)
         function = c.operation if native else operation.function
         result[c.name] = Matrix(
             c, operation, rows, columns, _summed(kernel, c), left, right, function
         )
     return result
+
+
+def _turned(
+    kernel: Kernel,
+    contracts: list[Contract],
+    pairs: Mapping[str, tuple[Group, Group]],
+    roles: Mapping[Group, str],
+    indices: Mapping[str, Group],
+    operations: Mapping[str, ParallelOperation],
+) -> bool:
+    """Whether rows and columns are better exchanged, for the operations of a warpgroup.
+
+    Its left factor may be computed, its right one may not; and it has 64 rows, fewer columns.
+    """
+    axes = kernel.axes()
+    loads = {s.name for s in kernel.statements() if isinstance(s, Load)}
+    cost = {False: 0.0, True: 0.0}
+    for c in contracts:
+        spec = operations.get(c.operation)
+        extents = [n for n in spec.extents.values() if n] if spec else []
+        if not extents or extents[0] != WARPGROUP_ROWS:
+            return False
+        groups = dict(zip(pairs[c.name], (c.left, c.right), strict=True))
+        size = {g: prod(min(axes[i].tile, axes[i].extent) for i in g) for g in groups}
+        for turned in cost:
+            counts = {}
+            for group, factor in groups.items():
+                row = (roles[group] == "m") != turned
+                unit = WARPGROUP_ROWS if row else extents[1]
+                counts[row] = -(-size[group] // unit)
+                cost[turned] += 0 if row or factor in loads else 1e6
+            teams = max(kernel.threads // WARPGROUP, 1)
+            cost[turned] += _busiest(counts[True], counts[False], teams)
+    return TURNED * cost[True] < cost[False]
+
+
+def _busiest(rows: int, columns: int, teams: int) -> int:
+    """Operations of the warpgroup that has most of so many rows and columns of them."""
+    splits = [(n, teams // n) for n in range(1, teams + 1) if teams % n == 0]
+    return min(-(-rows // n) * -(-columns // m) for n, m in splits)
 
 
 def _summed(kernel: Kernel, c: Contract) -> str:
@@ -246,10 +314,8 @@ def _summed(kernel: Kernel, c: Contract) -> str:
             f"contraction {c.name} of kernel {kernel.name} by {c.operation} sums over nothing. "
             f"Leave the operation empty."
         )
-    return max(c.over, key=lambda i: min(axes[i].tile, axes[i].extent))
-
-
-Group = tuple[str, ...]
+    over = [i for i in c.over if i != c.term_index]
+    return max(over, key=lambda i: min(axes[i].tile, axes[i].extent))
 
 
 def _free(kernel: Kernel, c: Contract, indices: Mapping[str, Group], side: int) -> Group:

@@ -6,10 +6,16 @@ PTX. Integer arithmetic wraps and division rounds down, as NumPy's does.
 
 import re
 
+from eqsat.codegen import cuda_prelude_floats
+
 _DEVICE = "__device__ __forceinline__"
 _EACH = "template <typename T>\n__device__ __forceinline__ T"
 
 FUNCTIONS: dict[str, str] = {
+    "block_barrier": f"""
+{_DEVICE} void block_barrier() {{
+    __syncthreads();
+}}""",
     "Pack": """
 template <typename T, int N>
 struct alignas(sizeof(T) * N) Pack {
@@ -171,11 +177,16 @@ template <>
 {_EACH} shift_right(T a, T count) {{
     return count >= 0 && count < T(8 * sizeof(T)) ? T(a >> count) : a < 0 ? T(-1) : T(0);
 }}""",
+    "power_of_two": f"""
+{_DEVICE} float power_of_two(float a) {{
+    float result;  // relative error 2^-22
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(a));
+    return result;
+}}""",
     "exp_difference": f"""
 {_DEVICE} float exp_difference(float a, float b) {{
-    const float lowest = __int_as_float(0xff800000);
-    const float result = expf(a - b);
-    return a == lowest && b == lowest ? 0.0f : result;
+    const float base = b == __int_as_float(0xff800000) ? 0.0f : b;  // the same for a whole row
+    return power_of_two((a - base) * 1.4426950408889634f);
 }}
 {_DEVICE} double exp_difference(double a, double b) {{
     const double lowest = __longlong_as_double(0xfff0000000000000);
@@ -290,11 +301,11 @@ template <int Count, int Stride, int Threads, int Batch, typename Combine, typen
     const int first = threadIdx.x - threadIdx.x / Stride % Count * Stride;
 #pragma unroll
     for (int start = 0; start < N; start += Batch) {{
-        __syncthreads();
+        block_barrier();
 #pragma unroll
         for (int n = start; n < N && n < start + Batch; ++n)
             scratch[(n - start) * Threads + threadIdx.x] = values[n];
-        __syncthreads();
+        block_barrier();
 #pragma unroll
         for (int n = start; n < N && n < start + Batch; ++n) {{
             const T* row = scratch + (n - start) * Threads + first;
@@ -325,9 +336,9 @@ template <int Count, int Stride, typename Combine, typename T>
 {_DEVICE} void scan_warps(T& total, T& before, T identity, void* memory) {{
     T* scratch = reinterpret_cast<T*>(memory);
     const int at = threadIdx.x / Stride % Count, first = threadIdx.x - at * Stride;
-    __syncthreads();
+    block_barrier();
     scratch[threadIdx.x] = total;
-    __syncthreads();
+    block_barrier();
     T running = identity;
 #pragma unroll
     for (int other = 0; other < Count; ++other) {{
@@ -381,6 +392,7 @@ def load_matrix_name(count: int, trans: bool) -> str:
     return f"load_matrix_x{count}{'_transposed' if trans else ''}"
 
 
+FUNCTIONS.update(cuda_prelude_floats.FUNCTIONS)
 FUNCTIONS.update(
     {load_matrix_name(n, trans): _load_matrix(n, trans) for n in (1, 2, 4) for trans in (0, 1)}
 )

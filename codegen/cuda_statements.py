@@ -1,12 +1,14 @@
 """The statements and stores of one phase body, as loops over each thread's registers."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
-from eqsat.codegen.cuda_access import unit_stride, vector_width
+from eqsat.codegen.cuda_access import vector_along
 from eqsat.codegen.cuda_block import Block, Point
 from eqsat.codegen.cuda_collective import reduce_threads, scan
 from eqsat.codegen.cuda_computed import compute_tile
 from eqsat.codegen.cuda_contract import Accumulator, contract
+from eqsat.codegen.cuda_distribution import WARP
+from eqsat.codegen.cuda_exchange import Exchange, exchange_for
 from eqsat.codegen.cuda_math import (
     apply,
     cast,
@@ -18,8 +20,11 @@ from eqsat.codegen.cuda_math import (
     storage_type,
     widen,
 )
-from eqsat.codegen.cuda_placement import CHAIN, COMPUTED, FETCH, SHARED, store_indices
+from eqsat.codegen.cuda_patch import Patch
+from eqsat.codegen.cuda_placement import CHAIN, COMPUTED, FETCH, REGISTERS, SHARED, store_indices
 from eqsat.codegen.cuda_tiles import copy, fetch, owns, tile_for
+from eqsat.codegen.cuda_warpgroup import rest_of
+from eqsat.codegen.cuda_warpgroup_operations import WarpgroupOperation
 from eqsat.graph.dtypes import DType, bool_, float64, int64, promote
 from eqsat.kernel import (
     Access,
@@ -39,6 +44,7 @@ from eqsat.kernel import (
 )
 
 Elementwise = Map | Update | Reduce
+Placed = tuple[Access, tuple[str, ...]]  # with the indices over which it runs, in order
 
 
 class Statements:
@@ -50,15 +56,20 @@ class Statements:
         phase: Phase,
         ring: set[str] | None = None,
         partial: Mapping[str, str] | None = None,
+        lagging: bool = False,
     ) -> None:
         self.block = block
         self.out = block.out
         self.phase = phase
         self.ring = ring or set()
         self.partial = partial or {}
+        self.lagging = lagging  # products of this run may still be under way after it
+        self.issued = False
         self.pending: list[Elementwise] = []
         self.deferred: dict[str, Contract] = {}
         self.in_place = {s.name for s in phase.body if isinstance(s, Update) and self.fits(s)}
+        self.exchanges = dict(self.find_exchanges())
+        self.patches: int | None = None  # where in shared memory the warps' patches lie
 
     def emit(self) -> None:
         for s in self.phase.body:
@@ -68,6 +79,7 @@ class Statements:
         for s in self.phase.body:
             self.statement(s)
         self.flush()
+        self.settle()
         for store in self.phase.stores:
             self.store(store)
 
@@ -126,7 +138,11 @@ class Statements:
                 else:
                     self.flush()
                     self.declare(s.name, "0")
-                    contract(block, s, self.accumulator(s))
+                    if s.term_index:
+                        self.multiply_terms(s)
+                    else:
+                        self.contract(s, s)
+                        self.settle(wait=True)
                     self.finish(s)
             case Update():
                 self.update(s)
@@ -170,20 +186,44 @@ class Statements:
     def vector(self, access: Access, indices: list[str]) -> tuple[str, int]:
         """The index along which a thread's registers are contiguous in memory, and how many."""
         block = self.block
-        for i in indices:
-            held = block.distribution.vector(i)
-            if held > 1 and unit_stride(access, i):
-                buffer = block.kernel.buffer(access.buffer)
-                width = vector_width(access, i, buffer, block.axes, block.placement.indices)
-                width = min(width, held)
-                if width > 1 and held % width == 0:
-                    return i, width
-        return "", 1
+        buffer, held = block.kernel.buffer(access.buffer), block.distribution.vector
+        return vector_along(access, indices, buffer, block.axes, block.placement.indices, held)
+
+    def find_exchanges(self) -> Iterator[tuple[Placed, Exchange]]:
+        """The accesses of the phase that go through patches of the warps."""
+        block, found = self.block, []
+        for s in self.phase.body:
+            if isinstance(s, Load) and block.placement.where[s.name] == REGISTERS and not s.fill:
+                found.append((s.access, s.indices))
+        for store in self.phase.stores:
+            found.append((store.access, store_indices(block.placement, store)))
+        for access, indices in found:
+            run = block.ordered(indices)
+            chosen = exchange_for(block.kernel, block.placement, block.distribution, access, run)
+            if chosen:
+                yield (access, tuple(run)), chosen
+
+    def patch(self, access: Access, indices: list[str]) -> Patch | None:
+        """The patches of an access that has any: all those of the phase lie in the same place."""
+        block = self.block
+        exchange = self.exchanges.get((access, tuple(indices)))
+        if exchange is None:
+            return None
+        size = max(exchange.bytes for exchange in self.exchanges.values())
+        if self.patches is None:
+            if block.tiles_read or block.tiles_written:
+                block.barrier()  # what lay there before
+            self.patches = block.allocate(size * block.kernel.threads // WARP)
+        block.tiles_read = True
+        return Patch(block, exchange, access, indices, self.patches, size)
 
     def load(self, s: Load) -> None:
         block, out = self.block, self.out
         block.before_reading(operands(s))
         self.declare(s.name)
+        if not s.fill and (patch := self.patch(s.access, block.ordered(s.indices))):
+            patch.load(s)
+            return
         index, width = self.vector(s.access, block.ordered(s.indices))
         with block.points(s.indices, steps={index: width}) as point:
             conditions = [*block.valid(s.indices, point), *block.exists(s.access, point)]
@@ -218,8 +258,11 @@ class Statements:
         block, out = self.block, self.out
         block.before_reading(store_operands(store))
         indices = block.ordered(store_indices(block.placement, store))
-        index, width = self.vector(store.access, indices)
         buffer = block.kernel.buffer(store.access.buffer)
+        if patch := self.patch(store.access, indices):
+            patch.store(store, lambda point: self.stored(store, buffer.dtype, point))
+            return
+        index, width = self.vector(store.access, indices)
         owner = owns(block, indices)
         if owner:
             out.line(f"if ({owner})")
@@ -342,7 +385,8 @@ class Statements:
             return False
         whole = c.operation or c.name in self.block.placement.serial
         return (
-            bool(whole or c.name in self.partial.values())
+            not c.term_index
+            and bool(whole or c.name in self.partial.values())
             and update.monoid == "sum"
             and set(update.indices) == set(c.indices)
             and update.dtype.compute == c.dtype.compute
@@ -367,7 +411,37 @@ class Statements:
                 if s.scale:
                     old = f"wrapping_multiply({old}, {block.converted(s.scale, s.dtype, point)})"
                 self.out.line(f"{block.element(s.name, point)} = {old};")
-        contract(block, c, self.accumulator(s))
+        self.contract(c, s)
+        if block.placement.users[s.name]:
+            self.settle(wait=True)
+
+    def contract(self, c: Contract, target: Contract | Update) -> None:
+        matrix = self.block.placement.matrices.get(c.name)
+        contract(self.block, c, self.accumulator(target))
+        self.issued |= matrix is not None and isinstance(matrix.operation, WarpgroupOperation)
+
+    def multiply_terms(self, c: Contract) -> None:
+        """The products of first terms and those of others, apart until the chunk's are done: where
+        the former are not finite they are the whole.
+        """
+        out, result = self.out, self.block.value(c.name)
+        count, rest = self.block.register_count(c.indices), rest_of(result)
+        out.line(f"float {rest}[{count}];")
+        out.line("#pragma unroll")
+        out.line(f"for (int e = 0; e < {count}; ++e) {rest}[e] = 0;")
+        self.contract(c, c)
+        self.settle(wait=True)
+        out.line("#pragma unroll")
+        with out.block(f"for (int e = 0; e < {count}; ++e)"):
+            out.line(f"if (is_finite({result}[e])) {result}[e] += {rest}[e];")
+
+    def settle(self, wait: bool = False) -> None:
+        """Close the group of the asynchronous products issued so far, and wait for them."""
+        if self.issued:
+            self.out.line("products_commit();")
+            if wait or not self.lagging:
+                self.out.line("products_wait<0>();")
+        self.issued = False
 
     def accumulator(self, s: Contract | Update) -> Accumulator:
         return Accumulator(self.block.value(self.block.aliases.get(s.name, s.name)), s.indices)

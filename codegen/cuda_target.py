@@ -1,6 +1,5 @@
 """Runs kernels on the GPU at hand through CuPy: cubin on disk, RawKernel, CUDA graphs."""
 
-import ctypes
 import hashlib
 import os
 import re
@@ -15,6 +14,7 @@ import numpy as np
 
 from eqsat.codegen.cuda_compile import OPTIONS, compile_cubin
 from eqsat.codegen.cuda_emit import CudaSource, emit
+from eqsat.codegen.cuda_tensor_map import tensor_map
 from eqsat.errors import ArgumentError, UnsupportedError
 from eqsat.kernel import Kernel
 from eqsat.specs.model import ParallelOperation
@@ -30,17 +30,29 @@ class Launch:
     kernel: Kernel
     source: CudaSource
     function: Any
+    processors: int
 
     def __call__(self, pointers: Sequence[int]) -> None:
         """Launch on the buffers' addresses, in the kernel's order; an empty grid does nothing."""
         check_pointers(self.kernel, pointers)
         if self.source.grid:
             self.function(
-                (self.source.grid,),
+                (self.blocks,),
                 (self.source.threads,),
-                tuple(np.uint64(pointer) for pointer in pointers),
+                (*(np.uint64(pointer) for pointer in pointers), *self.maps(pointers)),
                 shared_mem=self.source.shared_bytes,
             )
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the grid; where they stay for several tiles, as many as the device holds."""
+        source = self.source
+        return min(source.grid, source.resident * self.processors or source.grid)
+
+    def maps(self, pointers: Sequence[int]) -> tuple[np.ndarray, ...]:
+        """The tensor maps of the buffers at these addresses."""
+        where = {b.name: p for b, p in zip(self.kernel.buffers, pointers, strict=True)}
+        return tuple(tensor_map(box, where[box.buffer]) for box in self.source.maps)
 
 
 def load(
@@ -127,7 +139,11 @@ def import_cupy() -> Any:
 
 def _load(kernel: Kernel, source: CudaSource, arch: str, folder: Path) -> Launch:
     cupy = import_cupy()
-    limit = cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]
+    attributes = cupy.cuda.Device().attributes
+    limit, processors = (
+        attributes["MaxSharedMemoryPerBlockOptin"],
+        attributes["MultiProcessorCount"],
+    )
     if source.shared_bytes > limit:
         raise UnsupportedError(
             f"kernel {kernel.name} needs {source.shared_bytes} bytes of shared memory; the device "
@@ -137,11 +153,11 @@ def _load(kernel: Kernel, source: CudaSource, arch: str, folder: Path) -> Launch
     path = folder / f"{digest[:40]}.cubin"
     if path.exists():
         try:
-            return Launch(kernel, source, _function(path, source))
+            return Launch(kernel, source, _function(path, source), processors)
         except cupy.cuda.driver.CUDADriverError as error:
             warnings.warn(f"{path} does not load ({error}); it is built again", stacklevel=3)
     _write(path, compile_cubin(source.text, arch, kernel.rules).data)
-    return Launch(kernel, source, _function(path, source))
+    return Launch(kernel, source, _function(path, source), processors)
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -175,6 +191,7 @@ class Graph:
         self.pointers = self._used(launches, pointers)
         self.all = tuple(launches)
         self.graph = _done(driver.cuGraphCreate(0))
+        self.values: Any = ()
         self.nodes: list[Any] = []
         for launch, addresses in zip(self.launches, self.pointers, strict=True):
             parameters = self._parameters(launch, addresses)
@@ -215,12 +232,17 @@ class Graph:
     def _parameters(self, launch: Launch, pointers: Sequence[int]) -> Any:
         parameters = self.driver.CUDA_KERNEL_NODE_PARAMS()
         parameters.func = self.driver.CUfunction(launch.function.kernel.ptr)
-        parameters.gridDimX = launch.source.grid
+        parameters.gridDimX = launch.blocks
         parameters.gridDimY = parameters.gridDimZ = 1
         parameters.blockDimX = launch.source.threads
         parameters.blockDimY = parameters.blockDimZ = 1
         parameters.sharedMemBytes = launch.source.shared_bytes
-        parameters.kernelParams = (tuple(pointers), (ctypes.c_void_p,) * len(pointers))
+        addresses, maps = np.array(pointers, np.uint64), launch.maps(pointers)
+        first, size = addresses.ctypes.data, addresses.itemsize
+        places = [first + n * size for n in range(len(pointers))]
+        where = np.array([*places, *(one.ctypes.data for one in maps)], np.uint64)
+        parameters.kernelParams = where.ctypes.data
+        self.values = (addresses, maps, where)  # alive until the driver has copied them
         return parameters
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from eqsat.codegen.cuda_access import unit_stride, vector_width
 from eqsat.codegen.cuda_block import TILE_UNIT, Block, Frame, Point, Reader, Tile
-from eqsat.codegen.cuda_distribution import cover
+from eqsat.codegen.cuda_distribution import Factor, cover
 from eqsat.codegen.cuda_math import literal, narrow, storage_type
 from eqsat.codegen.cuda_placement import COMPUTED, INLINE, SHARED
 from eqsat.graph.dtypes import DType
@@ -199,8 +199,13 @@ def stage(block: Block, name: str, order: Sequence[str]) -> Tile:
 
 def owns(block: Block, indices: Sequence[str]) -> str:
     """The condition that picks one of the threads that hold the same elements; empty for all."""
+    return owners(block, block.distribution.unused(indices))
+
+
+def owners(block: Block, factors: Sequence[Factor]) -> str:
+    """The condition that picks the threads whose coordinates in these factors are 0."""
     conditions = []
-    for f in block.distribution.unused(indices):
+    for f in factors:
         text = "threadIdx.x" if f.stride == 1 else f"threadIdx.x / {f.stride}"
         last = f.stride * f.count == block.kernel.threads
         conditions.append(f"{text} == 0" if last else f"{text} % {f.count} == 0")

@@ -1,7 +1,7 @@
 """The Numba target's source: one nopython function that runs a range of a kernel's grid tiles.
 
-Buffers are flat arrays, 16-bit floats as uint16. The loops come from `numba_plan`; each value is
-written as far out as its indices allow.
+Buffers are flat arrays, narrow floats as unsigned integers. The loops come from `numba_plan`; each
+value is written as far out as its indices allow.
 """
 
 import re
@@ -114,7 +114,7 @@ class _Emitter(Writer):
             self.finish(sink, scope)
 
     def initialise(self, kept: Stored, carry: Carry, scope: Scope) -> None:
-        start = self.constant(identity(carry.monoid, carry.dtype), carry.dtype)
+        start = self.constant(identity(carry.monoid, carry.dtype), carry.dtype.compute)
         if kept.dims:
             self.fill(kept, kept.dims, start, scope)
         else:
@@ -195,7 +195,7 @@ class _Emitter(Writer):
         """Set a partial result to the identity before its outermost summed loop."""
         kept, lanes = self.state(sink)
         action = sink.action
-        start = self.constant(identity(self.monoid(sink), action.dtype), action.dtype)
+        start = self.constant(identity(self.monoid(sink), action.dtype), action.dtype.compute)
         if kept is None:
             self.variables[sink] = self.names.fresh(action.name)
             scope.lines.append(f"{self.variables[sink]} = {start}")
@@ -384,7 +384,7 @@ def _imports(text: str) -> list[str]:
 
 
 _CALLABLE: dict[str, frozenset[str]] = {
-    "cpu_bits": frozenset({"f16_to_f32", "f32_to_f16", "bf16_to_f32", "f32_to_bf16"}),
+    "cpu_bits": scalars.CONVERSIONS,
     "cpu_math": frozenset(f"{op}_{t}" for op in scalars.FLOAT_FUNCTIONS for t in ("f32", "f64")),
     "numba_blas": frozenset({"gemm"}),
     "numba_runtime": frozenset(scalars.RUNTIME),

@@ -43,8 +43,10 @@ RUNTIME = (
     "remainder_float", "floor_divide_float", *_INTEGER_FUNCTIONS.values(), *_SHIFTS,
 )  # fmt: skip
 
-_TO_FLOAT32 = {"float16": "f16_to_f32", "bfloat16": "bf16_to_f32"}
-_FROM_FLOAT32 = {"float16": "f32_to_f16", "bfloat16": "f32_to_bf16"}
+_SHORT = {"float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2"}
+_TO_FLOAT32 = {name: f"{short}_to_f32" for name, short in _SHORT.items()}
+_FROM_FLOAT32 = {name: f"f32_to_{short}" for name, short in _SHORT.items()}
+CONVERSIONS = frozenset({*_TO_FLOAT32.values(), *_FROM_FLOAT32.values()})
 
 OPS: frozenset[str] = FLOAT_FUNCTIONS | {
     *_BINARY_OPERATORS, *_COMPARISONS, *_INTEGER_FUNCTIONS, *_SHIFTS, "neg", "square",
@@ -54,7 +56,7 @@ OPS: frozenset[str] = FLOAT_FUNCTIONS | {
 
 
 def constant(value: Number, dtype: DType) -> str:
-    """A NumPy scalar of the compute dtype; a 16-bit float literal is rounded to 16 bits first."""
+    """A NumPy scalar of the compute dtype; a literal of a narrow float is rounded to it first."""
     rounded = dtype.numpy.type(value).item()
     if dtype.kind == "float" and not math.isfinite(rounded):
         return f'np.{dtype.compute.name}("{rounded}")'

@@ -39,9 +39,9 @@ def load(
 ) -> Run:
     """The kernel as a function of its buffers: contiguous arrays in the order of `kernel.buffers`.
 
-    float16 and bfloat16 arrays may be given as such or as uint16. The compiled code is kept in
-    `cache_dir` (a private folder: what lies there is executed); without one it lasts as long as the
-    process. `invocations`: see `numba_emit.emit`. Raises CompileError if Numba refuses the source.
+    Floats of 16 and 8 bits may be given as such or as uint16 and uint8. The compiled code is kept
+    in `cache_dir` (a private folder: what lies there is executed); without one it lasts as long as
+    the process. `invocations`: see `numba_emit.emit`. Raises CompileError if Numba refuses the source.
     """
     source = numba_emit.emit(kernel, invocations)
     folder = Path(cache_dir) if cache_dir is not None else Path(_temporary_folder().name)
@@ -61,11 +61,12 @@ def load(
 
 def _element(buffer: Buffer) -> np.dtype:
     """The NumPy dtype in which compiled code sees a buffer."""
-    return buffer.dtype.numpy if buffer.dtype.compute == buffer.dtype else np.dtype(np.uint16)
+    dtype = buffer.dtype
+    return dtype.numpy if dtype.compute == dtype else np.dtype(f"uint{8 * dtype.itemsize}")
 
 
 def _flat(array: np.ndarray, buffer: Buffer) -> np.ndarray:
-    """The array as the compiled code takes it: flat, 16-bit floats as uint16."""
+    """The array as the compiled code takes it: flat, narrow floats as unsigned integers."""
     element = _element(buffer)
     if array.dtype not in (buffer.dtype.numpy, element):
         raise TypeError(f"buffer {buffer.name} has dtype {buffer.dtype}; got {array.dtype}.")

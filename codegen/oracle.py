@@ -31,6 +31,7 @@ from eqsat.kernel import (
     Store,
     Update,
 )
+from eqsat.narrow import multiply, multiply_terms
 from eqsat.specs.model import ParallelOperation
 
 Points = dict[str, np.ndarray]
@@ -227,11 +228,24 @@ class _Tile:
             names.append(own)
         missing = [i for i in over if i not in names[0] and i not in names[1]]
         factors[0] = factors[0] * dtype.type(prod(self.shape(missing)))
-        if self.operations and statement.operation in self.operations:
-            operation = self.operations[statement.operation]
-            result = _invoke(operation, factors, names, indices)
+        operation = self.operations.get(statement.operation)
+
+        def product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+            if operation is not None:
+                return _invoke(operation, (left, right), names, indices)
+            return _einsum((left, right), names, indices)
+
+        if statement.term_index:
+            terms = []
+            for side, factor in enumerate(factors):
+                place = names[side].index(statement.term_index)
+                names[side] = tuple(i for i in names[side] if i != statement.term_index)
+                terms.append(list(np.moveaxis(factor, place, 0)))
+            result = multiply_terms(*terms, product)
+        elif statement.narrow:
+            result = multiply(*factors, statement.narrow, statement.terms, product)
         else:
-            result = _einsum(factors, names, indices)
+            result = product(*factors)
         kept = tuple(i for i in indices if i in names[0] or i in names[1])
         own = [len(self.points[i]) if i in kept else 1 for i in indices]
         return result.reshape(own)

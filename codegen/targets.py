@@ -12,6 +12,8 @@ import numpy as np
 from eqsat.codegen import cuda_operations, numba_emit, numba_target, oracle
 from eqsat.codegen.cuda_backend import CudaBackend
 from eqsat.codegen.cuda_fit import misfit
+from eqsat.codegen.cuda_narrow import SPLITS
+from eqsat.codegen.cuda_warpgroup_operations import STORED_TERMS
 from eqsat.errors import ArgumentError, UnsupportedError
 from eqsat.graph.dtypes import DType
 from eqsat.kernel import Kernel
@@ -102,7 +104,8 @@ class _Unlocked:
     """The memory of a read-only array, without the lock."""
 
     def __init__(self, array: np.ndarray) -> None:
-        interface = dict(array.__array_interface__)
+        plain = array.view(np.uint8) if array.itemsize == 1 else array  # no name for narrow floats
+        interface = dict(plain.__array_interface__)
         interface["data"] = (interface["data"][0], False)
         self.__array_interface__ = interface
         self.array = array
@@ -186,6 +189,9 @@ class CpuBackend(HostBackend):
 class Target:
     """A way to run kernels: the operations it can emit, by invocation name, and its backend.
 
+    `splits` are those operations whose float32 factors it can round or split in registers, `terms`
+    those that multiply terms which lie in memory.
+
     `misfit` says what a kernel takes too much of for a spec, or nothing.
     """
 
@@ -193,6 +199,8 @@ class Target:
     operations: frozenset[str]
     backend: Callable[[ParallelProcessingUnit, Path | None], Backend]
     misfit: Misfit
+    splits: frozenset[str] = frozenset()
+    terms: frozenset[str] = frozenset()
 
 
 def _fits(kernel: Kernel, spec: ParallelProcessingUnit) -> str:
@@ -203,6 +211,6 @@ def _fits(kernel: Kernel, spec: ParallelProcessingUnit) -> str:
 
 TARGETS = {
     "cpu": Target("cpu", frozenset({"cblas_gemm"}), CpuBackend, _fits),
-    "cuda": Target("cuda", cuda_operations.OPERATIONS, CudaBackend, misfit),
+    "cuda": Target("cuda", cuda_operations.OPERATIONS, CudaBackend, misfit, SPLITS, STORED_TERMS),
     "oracle": Target("oracle", frozenset(), OracleBackend, _fits),
 }

@@ -1,10 +1,11 @@
 """From a planned program to its explanation: search again, trace, price every step, check all."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from eqsat.algebra import Facts, Term
 from eqsat.explanation import Explanation, KernelRecord, RuleRecord, SegmentRecord
+from eqsat.form import Stored
 from eqsat.hunt import Hunt, algebra_trace, kernel_trace
 from eqsat.inlining import Inlining
 from eqsat.kernel import Kernel
@@ -66,7 +67,11 @@ def explain(subject: Subject) -> Explanation:
 def _used(records: Sequence[SegmentRecord], rules: Sequence[Rule]) -> list[RuleRecord]:
     traces = [t for r in records for t in (r.trace, *(k.trace for k in r.kernels))]
     names = {step.rule for trace in traces for step in trace.steps}
-    return [RuleRecord(r.name, r.group, r.equation, r.note) for r in rules if r.name in names]
+    return [
+        RuleRecord(r.name, r.group, r.equation, r.note, r.precision)
+        for r in rules
+        if r.name in names
+    ]
 
 
 class _Account:
@@ -78,6 +83,7 @@ class _Account:
         self.running = subject.kernels[places[0]]
         self.buffers = subject.buffers[places[0]]
         self.name = f"segment {places[0] + 1}"
+        self.rest: tuple[Stored, ...] = ()  # what the last kernel left for the one after it
 
     def record(self) -> SegmentRecord:
         found = investigate(self.segment, self.search)
@@ -88,7 +94,7 @@ class _Account:
         ]
         trace = self._algebra(found, [buffer for buffer, _ in outputs])
         costs = ProgramCosts(outputs, Facts(universe), found.pricer, found.encoding.order)
-        kernels = [self._kernel(p, i, found) for i, p in enumerate(found.kernels)]
+        kernels = [self._kernel(*pair, found) for pair in _matched(found.kernels, self.running)]
         return SegmentRecord(
             places=self.places,
             names=tuple((name, universe.extents[name]) for name in universe.names),
@@ -107,23 +113,22 @@ class _Account:
         inlining = Inlining(found.plan.separate, universe)
         return algebra_trace(self.name, terms, outputs, inlining, found.pushed, hunt)
 
-    def _kernel(self, predicted: Predicted, number: int, found: Findings) -> KernelRecord:
-        running = self.running[number] if number < len(self.running) else None
-        one = next(
-            (p for p in (predicted, *predicted.alternatives) if _same(p.kernel, running)), predicted
-        )
+    def _kernel(self, one: Predicted, running: Kernel | None, found: Findings) -> KernelRecord:
         assert one.chosen is not None
         chosen = one.chosen
         name = f"{self.name}, kernel {one.kernel.name}"
         region = Region(chosen.stored, chosen.facts, self.search.spec)
         trace = self._fusion(name, region, chosen, found)
+        target = region.target(chosen.body, chosen.choice)
+        opened = region.opening(one.kernel.name, target)[0]
+        self.rest = opened.division.rest if opened.division else ()
         if running is not None and not _same(one.kernel, running):
             trace = replace(trace, note="the search, done again, found another kernel than runs")
         prices = KernelCosts(region, found.pricer)
-        parts = prices.parts(region.target(chosen.body, chosen.choice))
+        parts = prices.parts(target)
         return KernelRecord(
             stored=chosen.stored,
-            names=tuple(region.made.extents.items()),
+            names=tuple({**opened.made.extents, **region.made.extents}.items()),
             trace=trace,
             costs=prices.pairs(trace),
             kernel=one.kernel,
@@ -134,12 +139,27 @@ class _Account:
 
     def _fusion(self, name: str, region: Region, chosen: Chosen, found: Findings) -> Trace:
         target = region.target(chosen.body, chosen.choice)
-        if chosen.stored not in found.plan.kernels:
+        if chosen.stored not in (*found.plan.kernels, self.rest):
             note = "no rule fuses this value, so that each operation became a kernel of its own"
             return Trace(name, region.start.kernel, target, (), region.stored, note)
         rules = tuple(rule for rule in self.search.rules if rule.group not in ALGEBRA)
         hunt = Hunt(rules, region.setting(), self.search.worker)
         return kernel_trace(name, region, target, hunt)
+
+
+def _matched(
+    found: Sequence[Predicted], running: Sequence[Kernel]
+) -> Iterator[tuple[Predicted, Kernel | None]]:
+    """Each kernel that was found, or of its alternatives the one that runs; with what runs."""
+    waiting, kernels = list(found), iter(running)
+    while waiting:
+        first, *after = waiting
+        now = next(kernels, None)
+        other = next((a for a in first.alternatives if _same(a[0].kernel, now)), None)
+        if other is not None and not _same(first.kernel, now):
+            first, after = other[0], [*other[1:], *after[first.followers :]]
+        yield first, now
+        waiting = after
 
 
 def _same(a: Kernel, b: Kernel | None) -> bool:

@@ -68,31 +68,25 @@ Atom = int | float | str | Read | Renaming | Affine
 
 
 class Term:
-    """An operation applied to terms and atoms. Interned: equal terms are the same object."""
+    """An operation applied to terms and atoms. Interned: equal terms are the same object.
 
-    __slots__ = ("__weakref__", "_hash", "args", "op")
+    `children` are the arguments that are terms.
+    """
+
+    __slots__ = ("__weakref__", "args", "children", "op")
     op: str
     args: tuple["Term | Atom", ...]
+    children: tuple["Term", ...]
 
     def __new__(cls, op: str, *args: "Term | Atom") -> "Term":
         key = (op, *((type(a), repr(a)) if isinstance(a, int | float) else a for a in args))
         found = _interned.get(key)
         if found is None:
             found = object.__new__(cls)
-            found.op, found.args, found._hash = op, args, hash(key)
+            found.op, found.args = op, args
+            found.children = tuple(a for a in args if isinstance(a, Term))
             _interned[key] = found
         return found
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    @property
-    def children(self) -> tuple["Term", ...]:
-        """The arguments that are terms."""
-        return tuple(a for a in self.args if isinstance(a, Term))
 
     def __repr__(self) -> str:
         return f"({' '.join([self.op, *map(repr, self.args)])})"
@@ -107,6 +101,7 @@ class Universe:
 
     names: list[str] = field(default_factory=list)
     extents: dict[str, int] = field(default_factory=dict)
+    _members: dict[int, tuple[str, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     def add(self, extent: int, stem: str = "i") -> str:
         """A fresh name with that extent."""
@@ -121,7 +116,11 @@ class Universe:
 
     def members(self, mask: int) -> tuple[str, ...]:
         """Names in a mask, in the universe's order."""
-        return tuple(name for bit, name in enumerate(self.names) if mask >> bit & 1)
+        if mask not in self._members:
+            self._members[mask] = tuple(
+                name for bit, name in enumerate(self.names) if mask >> bit & 1
+            )
+        return self._members[mask]
 
     def size(self, mask: int) -> int:
         """Number of points spanned by a mask."""
@@ -141,8 +140,11 @@ def post_order(roots: Iterable[Term]) -> Iterator[Term]:
             yield term
         elif term not in seen:
             seen.add(term)
+            if not term.children:
+                yield term
+                continue
             stack.append((term, True))
-            stack.extend((child, False) for child in reversed(term.children))
+            stack += [(child, False) for child in reversed(term.children) if child not in seen]
 
 
 class Facts:
@@ -175,7 +177,10 @@ class Facts:
                 )
             case (("reduce_sum" | "reduce_prod" | "reduce_max" | "reduce_min"), (int(mask), _)):
                 return below & ~mask
-            case (("weighted_sum" | "weighted_contract" | "contract"), (int(mask), *_)):
+            case (
+                ("weighted_sum" | "weighted_contract" | "contract" | "narrow_contract"),
+                (int(mask), *_),
+            ):
                 return below & ~mask
             case "scan_sum", (int(mask), _):
                 return below | mask

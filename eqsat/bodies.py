@@ -2,15 +2,16 @@
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from eqsat.algebra import Term
 from eqsat.egglog_text import SCHEDULE
-from eqsat.form import Form, Stored
+from eqsat.form import SUBSTITUTED, Form, Stored
 from eqsat.saturate import ENode, FrozenEGraph
+from eqsat.siblings import stand_ins
+from eqsat.specs import ParallelProcessingUnit
 
-SUBSTITUTED = frozenset({"contract", "weighted_contract"})
 STANDS_FOR = {
     "exp_difference": "exp",
     "contract": "reduce_sum",
@@ -18,17 +19,25 @@ STANDS_FOR = {
 }
 
 
-def bodies_of(found: FrozenEGraph, made: Form, most: int = 48) -> list[tuple[Stored, ...]]:
-    """Fused bodies of the kernel: every choice among the ways to compute each class."""
+def bodies_of(
+    found: FrozenEGraph, made: Form, spec: ParallelProcessingUnit, most: int = 48
+) -> list[tuple[Stored, ...]]:
+    """Fused bodies of the kernel: every choice among the ways to compute each class.
+
+    Of operations that differ in their columns alone, one stands for all.
+    """
     (kernel,) = (n for n in found.nodes[found.roots[0]] if n.op == "kernel" and _untiled(found, n))
     root = kernel.children[0]
     sizes = _term_sizes(found)
+    used = {n.args[3] for nodes in found.nodes.values() for n in nodes if n.op in SUBSTITUTED}
+    stand_in = stand_ins(spec, (str(name) for name in used if name))
     options: dict[int, list[ENode]] = {}
     stack = [root]
     while stack:
         number = stack.pop()
         if number not in options:
-            options[number] = _ways(found.nodes[number], sizes)
+            nodes = [n for n in found.nodes[number] if _stands(n, stand_in)]
+            options[number] = _ways(nodes, sizes, spec)
             if not options[number]:
                 return []
             stack += [child for node in options[number] for child in node.children]
@@ -38,10 +47,24 @@ def bodies_of(found: FrozenEGraph, made: Form, most: int = 48) -> list[tuple[Sto
         del options[longest][-1]
     bodies: dict[tuple[Stored, ...], None] = {}
     for nodes in itertools.product(*(options[number] for number in open_classes)):
+        if _mixes(nodes, spec):
+            continue
         chosen = {n: ways[0] for n, ways in options.items()}
         chosen.update(zip(open_classes, nodes, strict=True))
         bodies[_stored(made, _term(root, chosen))] = None
     return list(bodies)
+
+
+def _mixes(nodes: Iterable[ENode], spec: ParallelProcessingUnit) -> bool:
+    """Whether some operations are started and others waited for: no layout serves both."""
+    names = {str(n.args[3]) for n in nodes if n.op in SUBSTITUTED and n.args[3]}
+    return len({spec.operation(name).asynchronous for name in names}) > 1
+
+
+def _stands(node: ENode, stand_in: Mapping[str, str]) -> bool:
+    """Whether the node's operation, if it has one, is the one that stands for its siblings."""
+    name = str(node.args[3]) if node.op in SUBSTITUTED else ""
+    return stand_in.get(name, name) == name
 
 
 def _term_sizes(found: FrozenEGraph) -> dict[int, int]:
@@ -59,8 +82,11 @@ def _term_sizes(found: FrozenEGraph) -> dict[int, int]:
     return sizes
 
 
-def _ways(nodes: list[ENode], sizes: Mapping[int, int]) -> list[ENode]:
-    """The ways to compute a class that are worth pricing, those by an operation first.
+def _ways(
+    nodes: list[ENode], sizes: Mapping[int, int], spec: ParallelProcessingUnit
+) -> list[ENode]:
+    """The ways to compute a class that are worth pricing, those by an operation first: sums that
+    carry their weights, then by speed.
 
     A held weight stands for the exponential that it equals, a contraction for its sum of products,
     and a weighted sum by an operation for the one without.
@@ -69,7 +95,8 @@ def _ways(nodes: list[ENode], sizes: Mapping[int, int]) -> list[ENode]:
     for node in nodes:
         if node.op == "value" or any(child not in sizes for child in node.children):
             continue
-        key = (node.op, node.args[-1] if node.op in SUBSTITUTED else "")
+        held = node.args if node.op == "read" else ()  # one of them may have been prepared
+        key = (node.op, node.args[3:] if node.op in SUBSTITUTED else held)
         size = sum(sizes[child] for child in node.children)
         if key not in best or size < sum(sizes[child] for child in best[key].children):
             best[key] = node
@@ -77,7 +104,13 @@ def _ways(nodes: list[ENode], sizes: Mapping[int, int]) -> list[ENode]:
     for better, worse in STANDS_FOR.items():
         if better in present:
             best = {key: node for key, node in best.items() if key[0] != worse}
-    return sorted(best.values(), key=lambda n: (n.op not in SUBSTITUTED or not n.args[-1], n.op))
+
+    def order(node: ENode) -> tuple[bool, bool, float, str]:
+        name = str(node.args[3]) if node.op in SUBSTITUTED else ""
+        speed = spec.updates_per_s(spec.operation(name)) if name else 0.0
+        return not name, node.op != "weighted_contract", -speed, node.op
+
+    return sorted(best.values(), key=order)
 
 
 def _term(root: int, chosen: Mapping[int, ENode]) -> Term:

@@ -65,6 +65,8 @@ def _walks_as_one(
         where = [one.names.index(name) if name in one.names else -1 for name in (last, first)]
         if where != [-1, -1] and (min(where) < 0 or where[1] != where[0] + 1):
             return False
+        if one.pitch and first == one.names[-1]:
+            return False
     for term in post_order(one.term for one in stored):
         if term.op in REDUCING or term.op == "scan_sum":
             taken = {name in universe.members(term.args[0]) for name in (last, first)}  # type: ignore[arg-type]

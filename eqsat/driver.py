@@ -22,8 +22,9 @@ from eqsat.kernel import Buffer
 from eqsat.kernel_json import decode, encode
 from eqsat.planned import Planned
 from eqsat.program import Argument, Launch, Parts, Program, Report, flatten
-from eqsat.rule import Rule, collect
+from eqsat.rule import PRECISIONS, Rule, allowed, collect
 from eqsat.rules import algebra, kernels
+from eqsat.rules.substitution import float32_products, substitutions
 from eqsat.saturate import Limits, SearchWorker
 from eqsat.schedule import Predicted, Search
 from eqsat.segments import Segment, is_buffer, partition
@@ -51,6 +52,7 @@ def compile(
     tune: bool = False,
     grid_dim: int | None = None,
     block_dim: int | None = None,
+    precision: str | None = None,
 ) -> Program:
     """Compile tensors to a program.
 
@@ -60,8 +62,12 @@ def compile(
     in place of `default_rules()`. limits: bounds of each search. cache: in place of the user's
     persistent cache. candidates: how many of the best kernels to keep for each region (see
     `Launch.alternatives`). tune: measure them on the device and use the fastest. grid_dim,
-    block_dim: the number of tiles, and the threads of a tile, that every kernel must have. Raises
-    the errors of eqsat.errors.
+    block_dim: the number of tiles, and the threads of a tile, that every kernel must have.
+    precision: what may be rounded beyond the dtypes as written. "exact": nothing. "default": values
+    may keep more bits than written, a float32 factor of a 16-bit one may be rounded to that, and
+    products of float32 may be made of narrower ones that are as accurate. "tf32", "bf16": products
+    of float32 factors may round those so. None: what EQSAT_PRECISION says. Raises the errors of
+    eqsat.errors.
     """
     started = time.perf_counter()
     unit = _spec(spec)
@@ -81,6 +87,7 @@ def compile(
         candidates=candidates,
         grid_dim=grid_dim,
         block_dim=block_dim,
+        precision=precision,
     )
     backend = TARGETS[unit.target].backend(unit, store.numba_dir)
     parts = planned.parts
@@ -125,6 +132,7 @@ def plan(
     candidates: int = 1,
     grid_dim: int | None = None,
     block_dim: int | None = None,
+    precision: str | None = None,
 ) -> Planned:
     """The kernels of a program, not yet built: needs no device. Arguments are those of `compile`.
 
@@ -144,11 +152,12 @@ def plan(
         seconds=settings.search_seconds,
         memory_bytes=settings.search_memory_mb << 20,
     )
+    choice = _precision(precision, settings)
     own_rules = tuple(rules) if rules is not None else default_rules()
-    own_rules += kernels.substitutions(unit, target.operations)
+    own_rules += substitutions(unit, target.operations, target.splits, target.terms)
     with SearchWorker(bounds.memory_bytes) as worker:
         search = Search(
-            own_rules,
+            allowed(own_rules, choice),
             unit,
             target.operations,
             worker,
@@ -157,6 +166,10 @@ def plan(
             candidates=candidates,
             grid_dim=grid_dim,
             block_dim=block_dim,
+            precision=choice,
+            float32_products=float32_products(
+                unit, target.operations, target.splits, choice, target.terms
+            ),
         )
         segments = partition([t for t in dict.fromkeys(folded) if t.size])
         solutions = _solve_all(segments, search, cache or Cache.open())
@@ -164,6 +177,14 @@ def plan(
     parts = _assemble(folded, arguments, segments, solutions, unit)
     report = _report(tensors, segments, solutions, time.perf_counter() - started)
     return Planned(parts, report, outputs, tuple(segments), tuple(solutions), search)
+
+
+def _precision(given: str | None, settings: Settings) -> str:
+    if given is None:
+        return settings.precision
+    if given not in PRECISIONS:
+        raise ArgumentError(f"precision={given!r} is none. Use one of {', '.join(PRECISIONS)}.")
+    return given
 
 
 def _spec(spec: ParallelProcessingUnit | str | None) -> ParallelProcessingUnit:
@@ -182,6 +203,7 @@ def _solve_all(segments: Sequence[Segment], search: Search, store: Cache) -> lis
                 search.spec.fingerprint,
                 repr(search.rules),
                 repr((search.limits, search.candidates, search.grid_dim, search.block_dim)),
+                search.precision,
                 code_digest(),
             )
             record = store.get("segment", key)
@@ -196,7 +218,7 @@ def _solve_all(segments: Sequence[Segment], search: Search, store: Cache) -> lis
 
 def _record(solution: Solution) -> dict[str, Any]:
     return {
-        "kernels": [[_predicted(p), *map(_predicted, p.alternatives)] for p in solution.kernels],
+        "kernels": [_predicted(p) for p in solution.kernels],
         "leaves": list(solution.leaves),
         "stored": list(solution.stored),
         "fired": dict(solution.fired),
@@ -206,19 +228,30 @@ def _record(solution: Solution) -> dict[str, Any]:
 
 
 def _predicted(one: Predicted) -> dict[str, Any]:
-    return {"kernel": encode(one.kernel), "seconds": one.seconds, "bottleneck": one.bottleneck}
+    return {
+        "kernel": encode(one.kernel),
+        "seconds": one.seconds,
+        "bottleneck": one.bottleneck,
+        "followers": one.followers,
+        "alternatives": [[_predicted(p) for p in other] for other in one.alternatives],
+    }
+
+
+def _restored(record: Mapping[str, Any]) -> Predicted:
+    return Predicted(
+        decode(record["kernel"]),
+        record["seconds"],
+        record["bottleneck"],
+        record["followers"],
+        tuple(tuple(map(_restored, other)) for other in record["alternatives"]),
+    )
 
 
 def _restore(record: Mapping[str, Any]) -> Solution | None:
     """The solution in a cache record; None for a record of another form."""
     try:
-        ranked = [
-            [Predicted(decode(p["kernel"]), p["seconds"], p["bottleneck"]) for p in region]
-            for region in record["kernels"]
-        ]
-        kernels = tuple(replace(best, alternatives=tuple(rest)) for best, *rest in ranked)
         return Solution(
-            kernels=kernels,
+            kernels=tuple(map(_restored, record["kernels"])),
             leaves=tuple(record["leaves"]),
             stored=tuple(record["stored"]),
             fired=record["fired"],
@@ -273,22 +306,29 @@ def _assemble(
         for tensor, name in zip(segment.stored, solution.stored, strict=True):
             made[tensor] = local[name] = f"s{number}_{name}"
             place.setdefault(tensor, made[tensor])
-        for predicted in solution.kernels:
-            for buffer in predicted.kernel.buffers:
-                own = local.setdefault(buffer.name, f"s{number}_{buffer.name}")
-                if buffer.role != "input":
-                    buffers[own] = Buffer(own, buffer.shape, buffer.dtype, "temporary")
-            names = tuple(local[buffer.name] for buffer in predicted.kernel.buffers)
-            launches.append(
-                Launch(
-                    predicted.kernel,
-                    names,
-                    predicted.seconds,
-                    predicted.bottleneck,
-                    alternatives=predicted.alternatives,
-                )
-            )
+        launches += [_launch(p, number, local, buffers) for p in solution.kernels]
     return _with_outputs(tensors, arguments, buffers, constants, made, launches, unit)
+
+
+def _launch(
+    predicted: Predicted, segment: int, local: dict[str, str], buffers: dict[str, Buffer]
+) -> Launch:
+    for buffer in predicted.kernel.buffers:
+        own = local.setdefault(buffer.name, f"s{segment}_{buffer.name}")
+        if buffer.role != "input":
+            buffers[own] = Buffer(own, buffer.shape, buffer.dtype, "temporary")
+    return Launch(
+        predicted.kernel,
+        tuple(local[buffer.name] for buffer in predicted.kernel.buffers),
+        predicted.seconds,
+        predicted.bottleneck,
+        followers=predicted.followers,
+        alternatives=tuple(
+            tuple(_launch(p, segment, local, buffers) for p in other)
+            for other in predicted.alternatives
+        ),
+        segment=segment,
+    )
 
 
 def _with_outputs(

@@ -24,9 +24,11 @@ from eqsat.rule import (
     Variable,
 )
 
-BINDERS = (*REDUCTIONS, "weighted_sum", "weighted_contract", "contract")
-SCHEDULE = frozenset({"kernel", "untiled", "tile", "stream", "keep", "launch", "stage"})
-SORTS = {"Expr": "E", "Indices": "i64", "Count": "i64", "Number": "f64", "Text": "String"}
+BINDERS = (*REDUCTIONS, "weighted_sum", "weighted_contract", "contract", "narrow_contract")
+SCHEDULE = frozenset({"kernel", "untiled", "tile", "stream", "keep", "launch", "stage", "split"})
+SORTS = {
+    "Expr": "E", "Indices": "i64", "Count": "i64", "Number": "f64", "Text": "String", "Read": "i64",
+}  # fmt: skip
 _PREFIX = "v_"
 
 

@@ -13,12 +13,14 @@ class ExecutionConfig:
     """Where to run, and how far the schedule is settled.
 
     grid_dim: the number of tiles of every kernel; block_dim: the threads of a tile. None leaves
-    the choice to the cost model; a number that no legal schedule has raises SpecError.
+    the choice to the cost model; a number that no legal schedule has raises SpecError. precision:
+    as that of `eqsat.compile`.
     """
 
     processing_unit: ParallelProcessingUnit
     grid_dim: int | None = None
     block_dim: int | None = None
+    precision: str | None = None
 
 
 class KernelExecutor:
@@ -36,5 +38,6 @@ class KernelExecutor:
                 spec=self.config.processing_unit,
                 grid_dim=self.config.grid_dim,
                 block_dim=self.config.block_dim,
+                precision=self.config.precision,
             )
         return self._compiled[function](*arrays)

@@ -1,6 +1,7 @@
 """The command eqsat-explain: how a program as written became the program as run.
 
-    eqsat-explain module_or_file.py:function [--spec h200] [--format text|json|html] [--output FILE]
+    eqsat-explain module_or_file.py:function [--spec h200] [--precision exact|default|tf32|bf16]
+                 [--format text|json|html] [--output FILE]
 
 The function is called without arguments, so each parameter needs a default, such as
 `q=eqsat.input("q", (8, 64), "float32")`; it returns a tensor, or a nesting of tensors. No device is
@@ -27,6 +28,7 @@ from eqsat.graph.tensor import Tensor
 from eqsat.program import flatten
 from eqsat.render import FORMATS, render, text
 from eqsat.replay import check
+from eqsat.rule import PRECISIONS
 
 STYLES = {"heading": "bold", "rule": "bold green", "cost": "cyan", "quiet": "dim", "code": ""}
 FAILED, WRONG_TRACE = 2, 1
@@ -61,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         "(parameters need defaults, such as eqsat.input(...)) and returns tensors",
     )
     parser.add_argument("--spec", default="cpu", help="a shipped spec or a TOML file (default cpu)")
+    parser.add_argument("--precision", help=f"what may be rounded, of {', '.join(PRECISIONS)}")
     parser.add_argument("--format", choices=FORMATS, default="text")
     parser.add_argument("--output", metavar="FILE", help="write there instead of to the terminal")
     parser.add_argument(
@@ -73,7 +76,7 @@ def _run(given: argparse.Namespace) -> None:
     function, title = find_function(given.function)
     tensors = call(function, title)
     with _busy("searching"):
-        planned = plan(tensors, given.spec)
+        planned = plan(tensors, given.spec, precision=given.precision)
     if given.check is not None:
         trace = from_json(_read(given.check))
         count = check(trace, planned.segments, planned.search.rules, planned.search.spec)

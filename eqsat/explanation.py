@@ -63,6 +63,7 @@ class RuleRecord:
     group: str
     equation: str
     note: str
+    precision: str = "exact"
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,7 @@ def _stored_json(one: Stored, terms: _Terms) -> dict[str, Any]:
         "term": terms.number(one.term),
         "names": one.names,
         "dtype": one.dtype.name,
+        "pitch": one.pitch,
     }
 
 
@@ -253,7 +255,11 @@ def _kernel(value: Mapping[str, Any], terms: Sequence[Term]) -> KernelRecord:
 
 def _stored(value: Mapping[str, Any], terms: Sequence[Term]) -> Stored:
     return Stored(
-        value["buffer"], terms[value["term"]], _tuples(value["names"]), as_dtype(value["dtype"])
+        value["buffer"],
+        terms[value["term"]],
+        _tuples(value["names"]),
+        as_dtype(value["dtype"]),
+        value["pitch"],
     )
 
 

@@ -5,8 +5,9 @@ Bottom-up over an acyclic order, each class keeps its few best un-materialised c
 """
 
 import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
 
 import numpy as np
 
@@ -20,18 +21,27 @@ from eqsat.price import Pricer
 from eqsat.reindex import push
 from eqsat.saturate import ENode, FrozenEGraph
 
-KEPT = 3
+KEPT = 4
+SHARED = 2  # besides, those that are best if others need what they read, too; and one that reads
+WHOLE = frozenset((*REDUCING, "reindex", "scan_sum", "gather"))  # no points of their own
+ALIKE = 1.01  # times the seconds of another candidate, up to where it is taken for the same
+DEAR = 2.5  # times the least work of a class, from where a way to compute it is not tried
 LARGE = 1500  # e-nodes after pruning, beyond which fewer ways of each class are tried
 COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "logical_and", "logical_or", "equal"})
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way to compute a class without storing it; `closure` are the classes it needs in memory."""
+    """A way to compute a class without storing it.
+
+    `closure`: the classes that it needs in memory. `ways`: how each class below is had, so that a
+    kernel computes none in two ways; what a re-indexing looks at is a value of its own.
+    """
 
     term: Term
     closure: frozenset[int]
     seconds: float
+    ways: Mapping[int, Term] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -54,27 +64,33 @@ class Extractor:
         self.candidates: dict[int, list[Candidate]] = {}
         self.kernel: dict[int, tuple[Candidate, float]] = {}
         self.prices: dict[tuple[Term, tuple[str, ...]], float] = {}
-        self._parents: dict[int, int] = {}
+        self._users: dict[int, set[int]] = {}
+        self._summed: dict[int, set[tuple[int, int]]] = {}
+        self._factors: set[int] = set()
         self.pushed: dict[Term, dict[tuple[Renaming, Term], None]] = {}
 
     # -- acyclic order --------------------------------------------------------------------------
 
     def prune(self) -> list[int]:
-        """Keep, per class, the nodes over cheaper classes; return classes, children first."""
+        """Keep, per class, nodes that are not dear and make no circle; classes, children first."""
         nodes = {c: self._unique(ns) for c, ns in self.graph.nodes.items()}
         cost = self._lower_bounds(nodes)
+        dearer: list[tuple[float, int, ENode]] = []
         for number, members in nodes.items():
             own = cost.get(number, np.inf)
-            kept = [
-                node
-                for node in members
-                if all(cost.get(child, np.inf) < own for child in node.children)
-                and self._node_cost(number, node, cost) <= 2.5 * own
-            ]
+            kept = []
+            for node in members:
+                if all(cost.get(child, np.inf) < own for child in node.children):
+                    kept.append(node)
+                elif all(child in cost for child in node.children):
+                    dearer.append((self._node_cost(number, node, cost), number, node))
+            kept = [node for node in kept if self._node_cost(number, node, cost) <= DEAR * own]
             leaf = [node for node in kept if node.op in LEAVES]
             nodes[number] = leaf[:1] or kept
         self._bound(nodes, cost)
         self.nodes = nodes
+        if sum(map(len, nodes.values())) <= LARGE:
+            self._add_dearer(sorted(dearer, key=lambda one: one[:2]), cost)
         reached: set[int] = set()
         stack = list(self.graph.roots)
         while stack:
@@ -84,8 +100,45 @@ class Extractor:
                 stack += [child for node in nodes[number] for child in node.children]
         for number in reached:
             for child in {c for node in nodes[number] for c in node.children}:
-                self._parents[child] = self._parents.get(child, 0) + 1
-        return sorted(reached, key=lambda number: (cost[number], number))
+                self._users.setdefault(child, set()).add(number)
+            for node in nodes[number]:
+                use = (node.args[0], number) if node.op == "reduce_sum" else (0, 0)
+                for child in node.children:
+                    self._summed.setdefault(child, set()).add(use)  # type: ignore[arg-type]
+        self._find_factors(reached)
+        order = TopologicalSorter(
+            {n: {c for node in nodes[n] for c in node.children} for n in sorted(reached)}
+        )
+        return list(order.static_order())
+
+    def _find_factors(self, reached: Iterable[int]) -> None:
+        """What is computed below the cast of a factor of a sum of products."""
+        products = {n for n in reached for use in self._summed.get(n, ()) if use != (0, 0)}
+        for number in reached:
+            for node in self.nodes[number]:
+                if node.op == "weighted_sum" or (node.op == "mul" and number in products):
+                    casts = [m for c in node.children for m in self.nodes[c] if m.op == "cast"]
+                    self._factors |= {below for cast in casts for below in cast.children}
+
+    def _add_dearer(
+        self, dearer: list[tuple[float, int, ENode]], cost: Mapping[int, float]
+    ) -> None:
+        """Add nodes over dearer classes, the cheapest first, none of which leads back."""
+        below = {n: {c for m in ms for c in m.children} for n, ms in self.nodes.items()}
+        for price, number, node in dearer:
+            members = self.nodes[number]
+            if price > DEAR * cost[number] or any(member.op in LEAVES for member in members):
+                continue
+            reached: set[int] = set()
+            stack = list(node.children)
+            while stack and number not in reached:
+                one = stack.pop()
+                if one not in reached:
+                    reached.add(one)
+                    stack += below[one]
+            if number not in reached:
+                members.append(node)
+                below[number] |= set(node.children)
 
     def _bound(self, nodes: dict[int, list[ENode]], cost: Mapping[int, float]) -> None:
         """In a large e-graph keep only the cheapest nodes of each class."""
@@ -162,11 +215,12 @@ class Extractor:
         made = form(stored, self.facts)
         return float(self.pricer.price(made, chunks(made)).seconds.min())
 
-    def _options(self, number: int) -> list[tuple[Term, frozenset[int]]]:
-        found = [(c.term, c.closure) for c in self.candidates[number]]
+    def _options(self, number: int) -> list[Candidate]:
+        found = [*self.candidates[number]]
         if number in self.kernel:
             closure = self.kernel[number][0].closure | {number}
-            found.append((self.load(number), closure))
+            load = self.load(number)
+            found.append(Candidate(load, closure, 0.0, {number: load}))
         return found
 
     def _compose(self, node: ENode, children: tuple[Term, ...]) -> Term:
@@ -185,29 +239,95 @@ class Extractor:
     def visit(self, number: int) -> None:
         """Candidates of a class, and its best kernel."""
         found: dict[Term, Candidate] = {}
-        names, dtype = self.names(number), self.graph.dtype[number]
         for node in self.nodes[number]:
             if node.op in LEAVES:
                 self.candidates[number] = [Candidate(self._compose(node, ()), frozenset(), 0.0)]
                 return
-            options = [self._options(child) for child in node.children]
-            for choice in itertools.product(*options):
-                term = self._compose(node, tuple(term for term, _ in choice))
-                closure = frozenset().union(*(closure for _, closure in choice))
+            for choice in self._choices(node):
+                term = self._compose(node, tuple(option.term for option in choice))
+                closure = frozenset().union(*(option.closure for option in choice))
                 if term not in found:
-                    own = self.price(term, names, dtype)
-                    seconds = own + self.closure_seconds(closure)
-                    found[term] = Candidate(term, closure, seconds)
+                    ways = {n: t for option in choice for n, t in option.ways.items()}
+                    ways = {number: term} if node.op == "reindex" else {**ways, number: term}
+                    seconds = self._use(number, term) + self.closure_seconds(closure)
+                    found[term] = Candidate(term, closure, seconds, ways)
         ranked = sorted(found.values(), key=lambda c: c.seconds)
-        self.candidates[number] = ranked[:KEPT]
-        best = ranked[0]
-        if self._worth_storing(number, best.term):
-            self.kernel[number] = (best, self.price(best.term, names, dtype))
+        kept = _varied(ranked)[:KEPT]
+        beside = self._beside(number)
+        shared = sorted(
+            ranked, key=lambda c: c.seconds - self.closure_seconds(c.closure & beside) / 2
+        )
+        alone = min(ranked, key=lambda c: self._use(number, c.term))
+        for candidate in (*_varied(shared)[:SHARED], alone):
+            kept += [candidate] if candidate not in kept else []
+        finite = [candidate for candidate in kept if candidate.seconds < np.inf]
+        self.candidates[number] = finite or kept[:1]
+        if self._worth_storing(number, ranked[0].term):
+            self.kernel[number] = self._kernel(number, ranked)
+
+    def _beside(self, number: int) -> set[int]:
+        """Classes that something needs which does not need this one: they may be stored for both."""
+        reached = {number}
+        stack = [root for root in self.graph.roots if root != number]
+        while stack:
+            one = stack.pop()
+            if one not in reached:
+                reached.add(one)
+                stack += [child for node in self.nodes[one] for child in node.children]
+        return reached - {number}
+
+    def _choices(self, node: ENode) -> list[tuple[Candidate, ...]]:
+        """Options for the children of a node that agree in how each class is had, if any do."""
+        every = list(itertools.product(*(self._options(child) for child in node.children)))
+        alike = [choice for choice in every if _agree([option.ways for option in choice])]
+        return alike or every
+
+    def _use(self, number: int, term: Term) -> float:
+        """Seconds of a kernel that stores a term, or its sum where nothing else is made of it."""
+        uses = self._summed.get(number, set())
+        if len(uses) == 1 and (0, 0) not in uses:
+            ((mask, above),) = uses
+            total = Term("reduce_sum", mask, term)
+            return self.price(total, self.names(above), self.graph.dtype[above])
+        return self.price(term, self.names(number), self.graph.dtype[number])
+
+    def _kernel(self, number: int, ranked: list[Candidate]) -> tuple[Candidate, float]:
+        """The best way to store a class."""
+        names, dtype = self.names(number), self.graph.dtype[number]
+        priced = [(self.price(c.term, names, dtype), c) for c in ranked[:KEPT]]
+        own, best = min(priced, key=lambda one: one[0] + self.closure_seconds(one[1].closure))
+        return best, own
 
     def _worth_storing(self, number: int, term: Term) -> bool:
-        """Storing saves work only behind a reduction, or where a value is used again."""
-        reduces = any(sub.op in REDUCING for sub in post_order([term]))
-        return reduces or self._parents.get(number, 0) > 1 or number in self.graph.roots
+        """Storing saves work only behind a reduction, or where a value is used again; and matrix
+        operations may take from memory alone what is summed over. A wider copy saves none.
+        """
+        if number in self.graph.roots:
+            return True
+        for node in self.nodes[number]:
+            below = node.children[0] if node.op == "cast" else number
+            sizes = [as_dtype(self.graph.dtype[n]).itemsize for n in (number, below)]
+            stands = below in self.kernel or self.nodes[below][0].op in LEAVES
+            if below != number and stands and sizes[0] >= sizes[1]:
+                return False
+        if len(self._users.get(number, ())) > 1:
+            return True
+        if self._is_passed_on(number):
+            return False
+        return number in self._factors or any(sub.op in REDUCING for sub in post_order([term]))
+
+    def _is_passed_on(self, number: int) -> bool:
+        """Whether all that is made of a class is another one, point by point from it and leaves,
+        that is no larger: that one is stored instead.
+        """
+        (user,) = self._users[number]
+        sizes = [as_dtype(self.graph.dtype[n]).itemsize for n in (user, number)]
+        if self.graph.free[user] != self.graph.free[number] or sizes[0] > sizes[1]:
+            return False
+        nodes = [node for node in self.nodes[user] if number in node.children]
+        others = {c for node in nodes for c in node.children} - {number}
+        leaves = all(self.nodes[other][0].op in LEAVES for other in others)
+        return leaves and not any(node.op in WHOLE for node in nodes)
 
     def run(self, outputs: list[tuple[int, str, tuple[str, ...]]]) -> Plan:
         """Kernels for the outputs: (class, buffer, names in the buffer's order)."""
@@ -227,17 +347,9 @@ class Extractor:
 
     def _best_output(self, number: int, names: tuple[str, ...]) -> Candidate:
         dtype = self.graph.dtype[number]
-        options = self._options(number)
         return min(
-            (
-                Candidate(
-                    term,
-                    closure,
-                    self.price(term, names, dtype) + self.closure_seconds(closure),
-                )
-                for term, closure in options
-            ),
-            key=lambda candidate: candidate.seconds,
+            self._options(number),
+            key=lambda c: self.price(c.term, names, dtype) + self.closure_seconds(c.closure),
         )
 
     def _emit(self, number: int, kernels: dict[int, tuple[Stored, ...]]) -> None:
@@ -248,3 +360,26 @@ class Extractor:
             self._emit(needed, kernels)
         dtype = as_dtype(self.graph.dtype[number])
         kernels[number] = (Stored(f"t{number}", best.term, self.names(number), dtype),)
+
+
+def _varied(ranked: Sequence[Candidate]) -> list[Candidate]:
+    """Candidates in order: of those that need the same classes in memory the best, and the best
+    that differs from it.
+    """
+    alike: dict[frozenset[int], list[Candidate]] = {}
+    kept = []
+    for candidate in ranked:
+        known = alike.setdefault(candidate.closure, [])
+        if not known or (len(known) < 2 and candidate.seconds > ALIKE * known[0].seconds):
+            known.append(candidate)
+            kept.append(candidate)
+    return kept
+
+
+def _agree(ways: Sequence[Mapping[int, Term]]) -> bool:
+    """Whether no class is had in two ways."""
+    return all(
+        other.get(number, term) is term or other[number] == term
+        for one, other in itertools.combinations(ways, 2)
+        for number, term in one.items()
+    )

@@ -11,7 +11,7 @@ from eqsat.algebra import COMPARISONS
 
 LARGEST = 1.7e308
 INTEGRAL = ("bool", "int8", "int16", "int32", "int64", "uint8")
-FLOATING = ("float16", "bfloat16", "float32", "float64")
+FLOATING = ("float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32", "float64")
 
 IMPLIES = (("finite", "below"), ("positive", "nonneg"), ("positive", "nonzero"))
 # What has a fact whatever its arguments are.
@@ -25,6 +25,7 @@ KEPT = {
     "finite": MONOTONE
     | {"sub", "mul", "neg", "abs", "square", "minimum", "floor", "ceil", "trunc", "round", "sqrt"}
     | {"expm1", "sinh", "cosh", "asin", "acos", "reduce_prod", "scan_sum", "contract"}
+    | {"narrow_contract"}
     | {"gather", "reindex"},
     "below": MONOTONE | {"minimum"},
     "nonneg": MONOTONE | {"mul", "div", "minimum", "rsqrt", "reciprocal"},

@@ -1,5 +1,6 @@
 """What is settled before the search: empty tensors, tables of gathers, repeated outputs."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,7 +10,9 @@ from eqsat.graph.build import constant, view
 from eqsat.graph.evaluate import topological
 from eqsat.graph.index import free_names, substitute, var
 from eqsat.graph.movement import output_extents, positions
+from eqsat.graph.ops import ELEMENTWISE
 from eqsat.graph.tensor import Tensor
+from eqsat.segments import anchor, is_buffer
 
 EMPTY_SUMS = {"reduce_sum": 0, "reduce_prod": 1}
 
@@ -18,10 +21,12 @@ def settle(outputs: Sequence[Tensor]) -> list[Tensor]:
     """The outputs, equal in value, as the search can take them.
 
     Every empty tensor is a constant, and every value of one too; every gather reads a buffer or a
-    computed value, not a view; no output is given twice.
+    computed value, not a view, nor what can as well be computed at the points that it takes; no
+    output is given twice.
     """
     done: dict[Tensor, Tensor] = {}
     copies: dict[Tensor, Tensor] = {}
+    held: dict[Tensor, float] = {}
     for tensor in topological(outputs):
         operands = tuple(done[operand] for operand in tensor.operands)
         if tensor.size == 0:
@@ -33,7 +38,7 @@ def settle(outputs: Sequence[Tensor]) -> list[Tensor]:
         else:
             done[tensor] = replace(tensor, operands=operands)
         if tensor.op == "gather":
-            done[tensor] = _from_buffer(done[tensor], copies)
+            done[tensor] = _taken(done[tensor], copies, held)
     return _apart([done[output] for output in outputs])
 
 
@@ -41,6 +46,48 @@ def _of_nothing(tensor: Tensor) -> Tensor:
     """A tensor with elements, made from one without: an empty sum, or a padding."""
     value = EMPTY_SUMS.get(tensor.op, tensor.attributes.get("fill", 0)) or 0
     return constant(np.full(tensor.shape, value, tensor.dtype.numpy))
+
+
+def _taken(gather: Tensor, copies: dict[Tensor, Tensor], held: dict[Tensor, float]) -> Tensor:
+    """The gather from what lies in memory: f(x, y)[i] = f(x[i], y[i]) for an elementwise f, where
+    that asks for no more memory.
+    """
+    done: dict[object, Tensor] = {}
+
+    def take(gather: Tensor) -> Tensor:
+        gather = _from_buffer(gather, copies)
+        if gather.op != "gather":
+            return gather
+        table, index = gather.operands
+        where = table, gather.attributes["axis"], gather.attributes["coordinates"]
+        if where not in done:
+            done[where] = gather
+            computed = table.op in ELEMENTWISE and table not in copies.values()
+            if computed and sum(_held(x, held) for x in table.operands) <= _bytes(table):
+                one = (replace(gather, operands=(x, index), dtype=x.dtype) for x in table.operands)
+                found = tuple(map(take, one))
+                done[where] = replace(table, operands=found, shape=gather.shape)
+        return done[where]
+
+    table = anchor(gather.operands[0])
+    return take(gather) if gather.size < table.size else _from_buffer(gather, copies)
+
+
+def _held(table: Tensor, known: dict[Tensor, float]) -> float:
+    """Bytes that must be stored before points of a table can be read or computed alone."""
+    table = anchor(table)
+    if table not in known:
+        known[table] = math.inf if table.op == "iota" else _bytes(table)
+        if is_buffer(table) or table.op == "constant":
+            known[table] = 0
+        elif table.op in ELEMENTWISE:
+            parts = sum(_held(operand, known) for operand in table.operands)
+            known[table] = min(known[table], parts)
+    return known[table]
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.size * tensor.dtype.itemsize
 
 
 def _from_buffer(gather: Tensor, copies: dict[Tensor, Tensor]) -> Tensor:

@@ -5,27 +5,40 @@ phase is one more than the highest phase of the hoisted reductions inside it. Wh
 stays in the body of its loop and is done wholly inside each tile.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from eqsat.algebra import REDUCTIONS, Facts, Term, post_order
 from eqsat.graph.dtypes import DType
+from eqsat.graph.index import Affine, row_major
 
 WEIGHTED = frozenset({"weighted_sum", "weighted_contract"})
-REDUCING = frozenset((*REDUCTIONS, *WEIGHTED, "contract"))
+SUBSTITUTED = frozenset({"contract", "weighted_contract", "narrow_contract"})
+REDUCING = frozenset((*REDUCTIONS, *WEIGHTED, *SUBSTITUTED))
 
-
-WIDENED = {"bfloat16": "float32", "float16": "float32", "int8": "int32", "uint8": "int32"}
+WIDENED = {
+    "bfloat16": "float32", "float16": "float32", "float8_e4m3fn": "float32",
+    "float8_e5m2": "float32", "int8": "int32", "uint8": "int32",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A value that a kernel writes: buffer, term, names outermost first (the buffer's order)."""
+    """A value that a kernel writes: buffer, term, names outermost first (the buffer's order).
+
+    `pitch`: elements from one row of the last name to the next; 0 where rows follow each other.
+    """
 
     buffer: str
     term: Term
     names: tuple[str, ...]
     dtype: DType
+    pitch: int = 0
+
+    def address(self, extents: Mapping[str, int]) -> Affine:
+        """Where each element lies in the buffer."""
+        row = {self.names[-1]: self.pitch} if self.pitch else {}
+        return row_major(self.names, {**extents, **row})
 
 
 @dataclass(frozen=True)
@@ -34,13 +47,14 @@ class Form:
 
     `grid` are the parallel names; `reduced` the names of hoisted reductions, each streamed or
     resident by the schedule; `nested` those of reductions inside a stream's body, always resident.
-    `phase` numbers the hoisted reductions.
+    `held` are names of both kinds: resident too. `phase` numbers the hoisted reductions.
     """
 
     stored: tuple[Stored, ...]
     grid: tuple[str, ...]
     reduced: tuple[str, ...]
     nested: tuple[str, ...]
+    held: frozenset[str]
     phase: dict[Term, int]
     uses: dict[Term, int]
     terms: tuple[Term, ...]
@@ -56,6 +70,11 @@ class Form:
         if term.op == "contract":
             left, right = term.children
             return self.beneath_cast(left), self.beneath_cast(right)
+        if term.op == "narrow_contract":
+            left, right = term.children
+            if term.args[6]:  # split already
+                return self.beneath_cast(left), self.beneath_cast(right)
+            return left, right
         if term.op != "reduce_sum":
             return None
         product = term.args[1]
@@ -71,7 +90,7 @@ class Form:
         return self.beneath_cast(left), self.beneath_cast(right)
 
     def beneath_cast(self, term: Term) -> Term:
-        """The 16-bit float or 8-bit integer that a factor was widened from, or the factor."""
+        """The narrow float or integer that a factor was widened from, or the factor."""
         if term.op == "cast":
             below = term.children[0]
             if term.args[0] == WIDENED.get(self.facts.dtype(below).name):
@@ -134,6 +153,7 @@ def form(stored: Iterable[Stored], facts: Facts) -> Form:
         grid=tuple(name for name in names if name not in inside),
         reduced=universe.members(reduced),
         nested=universe.members(nested & ~reduced),
+        held=frozenset(universe.members(nested & reduced)),
         phase=phase,
         uses=uses,
         terms=terms,

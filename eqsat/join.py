@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from eqsat.algebra import Facts, Read, Renaming, Term, post_order
 from eqsat.form import Stored
@@ -43,42 +43,103 @@ def in_order(kernels: Sequence[Group]) -> list[Group]:
     return ordered
 
 
+@dataclass(frozen=True, eq=False)
+class _Node:
+    """A kernel with its price and the buffers that it reads; equal to itself alone."""
+
+    kernel: Group
+    seconds: float
+    reads: frozenset[str]
+
+
+Pair = tuple[_Node, _Node]
+
+
 def join(kernels: Sequence[Group], facts: Facts, price: Callable[[Group], float]) -> list[Group]:
     """The kernels with pairs joined, the most profitable first, until no pair gains."""
-    current = list(kernels)
-    prices = {kernel: price(kernel) for kernel in current}
-    while len(current) > 1:
-        best: tuple[float, Group, Group, Group] | None = None
+    work = _Joining(facts, price)
+    current = [work.node(kernel) for kernel in kernels]
+    while (best := work.best(current)) is not None:
+        (a, b), both = best
+        current = _ordered([both, *(node for node in current if node not in (a, b))])
+    return [node.kernel for node in current]
+
+
+def _ordered(nodes: Sequence[_Node]) -> list[_Node]:
+    """Producers before consumers."""
+    named = {node.kernel[0].buffer: node for node in nodes}
+    return [named[kernel[0].buffer] for kernel in in_order([node.kernel for node in nodes])]
+
+
+class _Joining:
+    """What joining two kernels gains. A pair is priced only while it may be the best one.
+
+    `most` bounds the gains: by the cheaper of the two kernels, and for a kernel just joined by what
+    its halves would have gained.
+    """
+
+    def __init__(self, facts: Facts, price: Callable[[Group], float]) -> None:
+        self.facts, self.price = facts, price
+        self.most: dict[Pair, float] = {}
+        self.joined: dict[Pair, _Node] = {}
+
+    def node(self, kernel: Group) -> _Node:
+        """A kernel, priced."""
+        return _Node(kernel, self.price(kernel), frozenset(read_buffers(kernel)))
+
+    def best(self, current: Sequence[_Node]) -> tuple[Pair, _Node] | None:
+        """The pair that gains most, and both as one kernel; None where none gains."""
         below = _ancestors(current)
-        for a, b in itertools.combinations(current, 2):
-            if id(a) in below[id(b)] or id(b) in below[id(a)]:
-                continue
-            if not set(read_buffers(a)) & set(read_buffers(b)):
-                continue
-            both = (*a, *_aligned(a, b, facts))
-            if both not in prices:
-                prices[both] = price(both)
-            gain = prices[a] + prices[b] - prices[both]
-            if gain > 0 and (best is None or gain > best[0]):
-                best = gain, a, b, both
+        pairs = [
+            (a, b)
+            for a, b in itertools.combinations(current, 2)
+            if a.reads & b.reads and a not in below[b] and b not in below[a]
+        ]
+        most, best = 0.0, None
+        for pair in sorted(pairs, key=lambda pair: -self._bound(pair)):
+            if self._bound(pair) <= most:
+                break
+            gain = self._gain(pair)
+            if gain > most:
+                most, best = gain, pair
         if best is None:
-            break
-        _, a, b, both = best
-        current = in_order([both, *(k for k in current if k is not a and k is not b)])
-    return current
+            return None
+        self._inherit(best, current)
+        return best, self.joined[best]
+
+    def _bound(self, pair: Pair) -> float:
+        """At least what the pair gains; the gain where it is known."""
+        a, b = pair
+        return self.most.get(pair, self.most.get((b, a), min(a.seconds, b.seconds)))
+
+    def _gain(self, pair: Pair) -> float:
+        a, b = pair
+        if pair not in self.joined:
+            both = (*a.kernel, *_aligned(a.kernel, b.kernel, self.facts))
+            node = self.joined[pair] = _Node(both, self.price(both), a.reads | b.reads)
+            self.most[pair] = a.seconds + b.seconds - node.seconds
+        return self.most[pair]
+
+    def _inherit(self, pair: Pair, current: Sequence[_Node]) -> None:
+        """Bounds for the kernel that the pair becomes."""
+        a, b = pair
+        both = self.joined[pair]
+        for other in current:
+            if other not in pair:
+                parts = (max(self._bound((half, other)), 0.0) for half in pair)
+                own = min(both.seconds, other.seconds)
+                self.most[both, other] = self.most[other, both] = min(sum(parts), own)
 
 
-def _ancestors(kernels: Sequence[Group]) -> dict[int, set[int]]:
-    """For each kernel, by id, the kernels that must run before it."""
-    made = {one.buffer: kernel for kernel in kernels for one in kernel}
-    below: dict[int, set[int]] = {}
-    for kernel in kernels:  # in order: producers first
-        own: set[int] = set()
-        for buffer in read_buffers(kernel):
-            if buffer in made:
-                producer = made[buffer]
-                own |= {id(producer)} | below[id(producer)]
-        below[id(kernel)] = own
+def _ancestors(nodes: Sequence[_Node]) -> dict[_Node, set[_Node]]:
+    """For each kernel the kernels that must run before it."""
+    made = {one.buffer: node for node in nodes for one in node.kernel}
+    below: dict[_Node, set[_Node]] = {}
+    for node in nodes:  # in order: producers first
+        own: set[_Node] = set()
+        for buffer in node.reads & made.keys():
+            own |= {made[buffer]} | below[made[buffer]]
+        below[node] = own
     return below
 
 

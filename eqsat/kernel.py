@@ -160,7 +160,9 @@ class Reduce:
 class Contract:
     """sum over `over` of left * right, both converted to `dtype` first.
 
-    `operation` names the spec's operation that computes it; empty: scalar multiply and add.
+    `operation` names the spec's operation that computes it; empty: scalar multiply and add. Where
+    `narrow` names a float, float32 factors are split in `terms` of it, as `eqsat.narrow` says. With
+    a `term_index`, one of `over`, they are split already: it numbers the terms of both factors.
     """
 
     name: str
@@ -170,6 +172,9 @@ class Contract:
     left: str
     right: str
     operation: str = ""
+    narrow: str = ""
+    terms: int = 1
+    term_index: str = ""
 
 
 @dataclass(frozen=True)
@@ -243,6 +248,7 @@ class Kernel:
     """One launch. `inner` are the indices that lie wholly inside every tile (tile == extent).
 
     `buffers` are the parameters in order. `threads` is the size of a block on a GPU, 1 elsewhere.
+    `band`: how many tiles of the last but one axis that is cut come before the next of the last.
     """
 
     name: str
@@ -253,6 +259,7 @@ class Kernel:
     threads: int = 1
     spec: str = ""
     rules: tuple[str, ...] = ()
+    band: int = 1
 
     @property
     def tiles(self) -> int:
@@ -356,6 +363,9 @@ def _expression(statement: Statement) -> str:
             return f"scan {monoid}[{over}] {argument}"
         case Contract(over=over, left=left, right=right, operation=operation):
             how = f" by {operation}" if operation else ""
+            if statement.narrow:
+                each = f"{statement.terms} terms of " if statement.terms > 1 else ""
+                how = f" in {each}{statement.narrow}{how}"
             return f"contract[{','.join(over)}]({left}, {right}){how}"
         case Update(carry=carry, monoid=monoid, chunk=chunk, scale=scale):
             old = f"{carry} * {scale}" if scale else carry

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from eqsat.algebra import REDUCTIONS, Read, Term, post_order
 from eqsat.form import REDUCING, WEIGHTED, Form
 from eqsat.graph.dtypes import DType
-from eqsat.graph.index import Affine, row_major
+from eqsat.graph.index import Affine
 from eqsat.kernel import (
     Access,
     Axis,
@@ -78,7 +78,7 @@ class _Lowering:
         for term in self.form.phase:
             if term.op in WEIGHTED:  # held in the tile it is a stream of one chunk
                 carried |= term.args[0]  # type: ignore[operator]
-        must = self.facts.universe.members(carried)
+        must = {*self.facts.universe.members(carried)} - self.form.held
         streamed = tuple(n for n in self.form.reduced if n in self.schedule.chunks or n in must)
         phases = self._streams(streamed) if streamed else [self._straight()]
         inner = [n for n in (*self.form.reduced, *self.form.nested) if n not in streamed]
@@ -119,8 +119,7 @@ class _Lowering:
             if term in seen:
                 return
             seen.add(term)
-            factors = self.form.contraction(term)
-            for child in factors or term.children:
+            for child in self._inputs(term):
                 visit(child)
             order.append(term)
 
@@ -129,22 +128,27 @@ class _Lowering:
         return order
 
     def _straight(self) -> Phase:
-        body = [self.statement(t) for t in self.needed(o.term for o in self.form.stored)]
+        body = self.statements(self.needed(o.term for o in self.form.stored))
         return Phase((), tuple(body), (), self.stores())
 
     def stores(self) -> tuple[Store, ...]:
         return tuple(
-            Store(Access(o.buffer, row_major(o.names, self.form.extents)), self.values[o.term])
+            Store(Access(o.buffer, o.address(self.form.extents)), self.values[o.term])
             for o in self.form.stored
         )
 
-    def statement(self, term: Term) -> Statement:
-        """The statement that computes a term whose operands are values."""
-        dtype, indices = self.facts.dtype(term), self.indices(term)
-        name = self.fresh({"read": "x", "gather": "x", "literal": "c"}.get(term.op, "v"))
-        statement = self._statement(term, name, dtype, indices)
-        self.values[term] = name
-        return statement
+    def statements(self, terms: Iterable[Term]) -> list[Statement]:
+        """The statements that compute terms in order, their operands first."""
+        body: list[Statement] = []
+        for term in terms:
+            dtype, indices = self.facts.dtype(term), self.indices(term)
+            if term.op in WEIGHTED:
+                self.values[term] = self._weighted(term, body)
+                continue
+            name = self.fresh({"read": "x", "gather": "x", "literal": "c"}.get(term.op, "v"))
+            body.append(self._statement(term, name, dtype, indices))
+            self.values[term] = name
+        return body
 
     def _statement(
         self, term: Term, name: str, dtype: DType, indices: tuple[str, ...]
@@ -188,7 +192,11 @@ class _Lowering:
         if factors is not None:
             left, right = (self.values[f] for f in self._oriented(factors, indices))
             operation = self.schedule.operations.get(term, "")
-            return Contract(name, dtype, indices, over, left, right, operation)
+            narrow, terms, split = term.args[4:] if term.op == "narrow_contract" else ("", 1, 0)
+            assert isinstance(narrow, str) and isinstance(terms, int) and isinstance(split, int)
+            (index,) = self.facts.universe.members(split) or ("",)
+            how = (operation, narrow, terms, index)
+            return Contract(name, dtype, indices, over, left, right, *how)
         argument = term.args[1]
         assert isinstance(argument, Term)
         monoid = REDUCTIONS[term.op]
@@ -236,10 +244,11 @@ class _Lowering:
 
     def _invariant(self, roots: Iterable[Term], mask: int) -> list[Phase]:
         """A straight-line phase for what the next stream needs and no chunk changes."""
-        body = []
-        for term in self.needed(roots):
-            if not self.facts.free(term) & mask and not self._pending(term, mask):
-                body.append(self.statement(term))
+        body = self.statements(
+            term
+            for term in self.needed(roots)
+            if not self.facts.free(term) & mask and not self._pending(term, mask)
+        )
         return [Phase((), tuple(body))] if body else []
 
     def _pending(self, term: Term, mask: int) -> bool:
@@ -257,9 +266,8 @@ class _Lowering:
         carries: list[Carry] = []
         results: dict[Term, str] = {}
         self._pivots: dict[Term, tuple[str, str, str]] = {}
-        for term in reductions:
-            for child in self.needed(self._inputs(term)):
-                body.append(self.statement(child))
+        for term in sorted(reductions, key=self._is_stored_maximum):  # after those with a pivot
+            body += self.statements(self.needed(self._inputs(term)))
             results[term] = self._carry(term, body, carries)
         self.values = {**outer, **results}
         axes = tuple(self.axis(n) for n in self.facts.universe.members(over))
@@ -277,6 +285,10 @@ class _Lowering:
         if term.op in WEIGHTED:
             return self._weighted_carry(term, body, carries)
         dtype, indices = self.facts.dtype(term), self.indices(term)
+        pivot = self._pivots.get(term.children[0], ("",))[0]
+        known = {carry.name: carry.indices for carry in carries}
+        if self._is_stored_maximum(term) and known.get(pivot) == indices:
+            return pivot
         chunk = self.fresh("v")
         body.append(self._reduction(term, chunk, dtype, indices))
         monoid = REDUCTIONS.get(term.op, "sum")
@@ -284,6 +296,9 @@ class _Lowering:
         carries.append(Carry(carry, dtype, indices, monoid))
         body.append(Update(self.fresh("v"), dtype, indices, carry, monoid, chunk))
         return carry
+
+    def _is_stored_maximum(self, term: Term) -> bool:
+        return term.op == "reduce_max" and any(one.term is term for one in self.form.stored)
 
     def _pivot(
         self, s: Term, over: tuple[str, ...], body: list[Statement], carries: list[Carry]
@@ -305,10 +320,31 @@ class _Lowering:
 
     def _weighted_carry(self, term: Term, body: list[Statement], carries: list[Carry]) -> str:
         over = self.facts.universe.members(term.args[0])  # type: ignore[arg-type]
-        s, r = term.children
+        s, _ = term.children
         pivot, scale, weight = self._pivot(s, over, body, carries)
         dtype, indices = self.facts.dtype(term), self.indices(term)
-        chunk, carry = self.fresh("v"), self.fresh("acc")
+        chunk, carry = self._products(term, weight, body), self.fresh("acc")
+        carries.append(Carry(carry, dtype, indices, "sum", pivot))
+        body.append(Update(self.fresh("v"), dtype, indices, carry, "sum", chunk, scale))
+        return carry
+
+    def _weighted(self, term: Term, body: list[Statement]) -> str:
+        """A sum with weights over resident names: their maximum, the weights, the products."""
+        s, _ = term.children
+        over = self.facts.universe.members(term.args[0])  # type: ignore[arg-type]
+        dtype, own = self.facts.dtype(s), self.indices(s)
+        indices = tuple(n for n in own if n not in over)
+        largest, weight = self.fresh("v"), self.fresh("v")
+        body.append(Reduce(largest, dtype, indices, "max", over, self.values[s]))
+        body.append(Map(weight, dtype, own, "exp_difference", (self.values[s], largest)))
+        return self._products(term, weight, body)
+
+    def _products(self, term: Term, weight: str, body: list[Statement]) -> str:
+        """The sum of weights times values over what lies in the tile."""
+        over = self.facts.universe.members(term.args[0])  # type: ignore[arg-type]
+        s, r = term.children
+        dtype, indices = self.facts.dtype(term), self.indices(term)
+        chunk = self.fresh("v")
         if r.op == "literal" and r.args[0] == 1.0:
             body.append(Reduce(chunk, dtype, indices, "sum", over, weight))
         elif term.op == "weighted_sum":
@@ -323,9 +359,7 @@ class _Lowering:
             operation = self.schedule.operations[term]
             factors = (weight, self.values[right])
             body.append(Contract(chunk, dtype, indices, over, *factors, operation))
-        carries.append(Carry(carry, dtype, indices, "sum", pivot))
-        body.append(Update(self.fresh("v"), dtype, indices, carry, "sum", chunk, scale))
-        return carry
+        return chunk
 
     def _final(self, mask: int) -> list[Phase]:
         """The stores; streamed over the names that are both reduced and stored."""
@@ -334,9 +368,9 @@ class _Lowering:
             shared |= self.facts.universe.mask(one.names) & mask
         roots = [o.term for o in self.form.stored]
         before = self._invariant(roots, shared) if shared else []
-        body = tuple(self.statement(t) for t in self.needed(roots))
+        body = self.statements(self.needed(roots))
         axes = tuple(self.axis(n) for n in self.facts.universe.members(shared))
-        return [*before, Phase(axes, body, (), self.stores())]
+        return [*before, Phase(axes, tuple(body), (), self.stores())]
 
 
 def _number(value: object, dtype: DType) -> bool | int | float:

@@ -22,11 +22,13 @@ from eqsat.rule import (
     variables_of,
 )
 
-Value = Term | int | float | str
+Value = Term | int | float | str | Read
 Binding = Mapping[str, Value]
 # Rows of a relation that agree with the known arguments; None stands for an unknown one.
 Relation = Callable[[tuple[Value | None, ...]], Iterable[tuple[Value, ...]]]
-SORTS: dict[str, type] = {"Expr": Term, "Indices": int, "Count": int, "Number": float, "Text": str}
+SORTS: dict[str, type] = {
+    "Expr": Term, "Indices": int, "Count": int, "Number": float, "Text": str, "Read": Read,
+}  # fmt: skip
 
 
 class RegionFacts(Facts):

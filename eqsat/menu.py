@@ -1,14 +1,22 @@
 """The tile choices that are considered for a form's grid, as arrays over one menu."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from eqsat.algebra import Read, Term, post_order
 from eqsat.form import Form
+from eqsat.graph.index import Affine, free_names
 from eqsat.specs import ParallelProcessingUnit
+from eqsat.split import PartMenu, part_menu
+
+SHORT_ROWS = 128  # rows below which several names share the rows of a tile
+LEAST_ROWS = 64  # rows of a tile that fill a matrix operation
+SHORT_SUM = 32  # points of a sum from where they are streamed in chunks
 
 
 def sizes(extent: int, least: int = 1, most: int = 1 << 14) -> list[int]:
@@ -45,7 +53,10 @@ def _blocks(extents: tuple[int, ...], most_points: int = 1 << 20) -> NDArray[np.
 
 @dataclass(frozen=True)
 class Menus:
-    """What the schedule rules may choose from: axes in order, and the sizes of each."""
+    """What the schedule rules may choose from: axes in order, and the sizes of each.
+
+    `parts`: for a schedule that settles every axis, in how many parts a reduction may be split.
+    """
 
     axes: tuple[str, ...]
     tiles: dict[str, list[int]]
@@ -53,6 +64,7 @@ class Menus:
     kept: tuple[str, ...]
     threads: tuple[int, ...]
     stages: tuple[tuple[str, int], ...]
+    parts: PartMenu = field(default_factory=PartMenu)
 
     def facts(self) -> list[str]:
         """As egglog facts."""
@@ -62,7 +74,8 @@ class Menus:
         lines += [f'(keep_menu "{name}")' for name in self.kept]
         lines += [f"(thread_menu {count})" for count in self.threads]
         lines += [f'(stage_menu "{memory}" {count})' for memory, count in self.stages]
-        return lines
+        lines += [f'(axis {len(self.axes)} "parts")'] if self.parts.counts else []
+        return [*lines, *self.parts.facts()]
 
 
 def schedule_menus(form: Form, spec: ParallelProcessingUnit, most: int = 4000) -> Menus:
@@ -74,22 +87,34 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit, most: int = 4000) -
         return Menus(tuple(axes), tiles, {}, form.reduced, (), ())
     tiles = {name: _block_sizes(form, name) for name in form.grid}
     matrix = any(form.contraction(term) for term in form.terms)
+    started = any(
+        o.asynchronous and o.semantics and o.semantics.contraction for o in spec.operations
+    )
     lengths = (16, 32, 64) if matrix else (256, 1024, 4096)
-    chunks = {n: [s for s in lengths if s < form.extents[n]] for n in form.reduced}
+    depths, teams = (1, 2, 3), (128, 256, 512)
+    if matrix and started:
+        lengths, depths, teams = (64, 128, 32), (1, 2, 3, 4, 6, 8), (128, 256, 384)
+    streamed = [name for name in form.reduced if name not in form.held]
+    chunks = {n: [s for s in lengths if s < form.extents[n]][:2] for n in streamed}
+    single = _single(form) if matrix else set()
+    chunks.update({name: [1] for name in single})
     block = spec.members(spec.tile_group, "thread")
-    threads = tuple(count for count in (128, 256, 512) if count <= block)
+    threads = tuple(count for count in teams if count <= block)
     stages: tuple[tuple[str, int], ...] = ()
     placed = [m for m in spec.memory_domains if m.managed == "software"]
     shared = [m.name for m in placed if m.shared_across == spec.tile_group]
     if matrix:
-        stages = (("registers", 1), *((name, depth) for name in shared for depth in (1, 2, 3)))
+        stages = (("registers", 1), *((name, depth) for name in shared for depth in depths))
         axes.append("stages")
     axes.append("threads")
     fixed = len(threads) * max(len(stages), 1)
     for choices in chunks.values():
         fixed *= 1 + len(choices)
+    fixed //= 2 ** len(single)
+    parts = part_menu(form, spec, tiles, chunks)
     _thin(tiles, most // fixed)
-    return Menus(tuple(axes), tiles, chunks, form.reduced, threads, stages)
+    kept = tuple(name for name in form.reduced if name not in single)
+    return Menus(tuple(axes), tiles, chunks, kept, threads, stages, parts)
 
 
 def _nest_sizes(extent: int) -> list[int]:
@@ -107,10 +132,17 @@ def _block_sizes(form: Form, name: str) -> list[int]:
         for term in form.terms
         if (factors := form.contraction(term))
     ]
+    group = _companions(form, name)
+    inside = math.prod(form.extents[other] for other in group[group.index(name) + 1 :])
+    if len(group) > 1 and extent < SHORT_ROWS and (inside > 1 or extent < LEAST_ROWS):
+        return _shared_sizes(extent, inside)
     inner = [one.names[-1] for one in form.stored if one.names]
+    crossed = set() if form.reduced or form.nested else _crossed(form)
     if any(bool(left) != bool(right) for left, right in sides):
-        offered = [128, 64, 256, 32, 16]
-    elif name in inner:
+        offered = [128, 64, 256, 192, 32, 16]
+    elif name in crossed:
+        return [size for size in (64, 128) if size < extent] if extent > 64 else [extent]
+    elif name in inner and not _is_row(form, name):
         offered = [512, 128, 1024, 2048, 64, 32, 256]
     else:
         offered = [1, 4, 16, 2, 8, 32]
@@ -120,6 +152,79 @@ def _block_sizes(form: Form, name: str) -> list[int]:
     return (
         list(dict.fromkeys([*kept[:1], extent, 1, *kept[1:]])) if extent <= 64 else [*kept, extent]
     )
+
+
+def _shared_sizes(extent: int, inside: int) -> list[int]:
+    """Tile extents of a short name that makes up the rows of a tile with `inside` points of others:
+    enough for the rows of an operation, and no more.
+    """
+    if inside >= LEAST_ROWS:
+        return [1, 2] if extent > 1 else [1]
+    whole = [extent] if extent & (extent - 1) == 0 else []
+    return whole or [size for size in (8, 16) if size <= extent] or [extent]
+
+
+def _companions(form: Form, name: str) -> list[str]:
+    """The grid names that make up the rows (or columns) of a product together with a name."""
+    universe = form.facts.universe
+    for term in form.terms:
+        factors = form.contraction(term)
+        if factors is None:
+            continue
+        left, right = (form.facts.free(factor) for factor in factors)
+        for own, other in ((left, right), (right, left)):
+            group = [n for n in form.grid if universe.mask([n]) & own & ~other]
+            if name in group and len(group) > 1:
+                return group
+    return [name]
+
+
+def _single(form: Form) -> set[str]:
+    """Names that a product sums over beside a long one, the one that lies together in memory if
+    there is such: one point at a time.
+    """
+    found: set[str] = set()
+    for term in form.terms:
+        if form.contraction(term) and isinstance(term.args[0], int):
+            names = form.facts.universe.members(term.args[0])
+            unit = {atom for address in _addresses(post_order([term])) for atom in _unit(address)}
+            long = [name for name in names if form.extents[name] >= SHORT_SUM]
+            inner = max(long, key=lambda name: (name in unit, form.extents[name]), default="")
+            found |= set(names) - {inner} if inner else set()
+    return found & set(form.reduced) - form.held
+
+
+def _is_row(form: Form, name: str) -> bool:
+    """Whether memory that depends on a grid name is walked along a reduced one."""
+    addresses = _addresses(form.terms)
+    return any(name in free_names(a) and _unit(a) & set(form.reduced) for a in addresses)
+
+
+def _addresses(terms: Iterable[Term]) -> list[Affine]:
+    """Where the reads among some terms lie."""
+    reads = [term.args[0] for term in terms if term.op == "read"]
+    return [read.address for read in reads if isinstance(read, Read)]
+
+
+def _unit(address: Affine) -> set[str]:
+    """Names along which an address moves by one."""
+    return {str(atom) for atom, stride in address.terms if stride == 1}
+
+
+def _crossed(form: Form) -> set[str]:
+    """Grid names along which memory is read where it is stored along another, and those others.
+
+    A tile must be wide along both for either access to move whole lines.
+    """
+    found: set[str] = set()
+    for read in (term.args[0] for term in form.terms if term.op == "read"):
+        assert isinstance(read, Read)
+        names = free_names(read.address)
+        along = {atom for atom, stride in read.address.terms if stride == 1} & set(form.grid)
+        for one in form.stored:
+            if one.names and one.names[-1] in names and one.names[-1] not in along:
+                found |= {*along, one.names[-1]} if along else set()
+    return found
 
 
 def _thin(tiles: dict[str, list[int]], most: int) -> None:

@@ -109,6 +109,11 @@ class Notation:
                 by = f" by {how}" if how else ""
                 both = f"{self._part(a)}, {self._part(b)}"
                 return f"contract[{self._mask(mask)}]({both}){by}", 0 if by else 9
+            case "narrow_contract", (int() as mask, Term() as a, Term() as b, *rest):
+                how, narrow, terms, _ = rest
+                each = narrow if terms == 1 else f"{terms} terms of {narrow}"
+                both = f"{self._part(a)}, {self._part(b)}"
+                return f"contract[{self._mask(mask)}]({both}) in {each} by {how}", 0
             case ("kernel", (Term() as body, Term() as schedule)):
                 return f"kernel {self._part(body)} under {self._schedule(schedule)}", 0
         inside = [self._part(c) for c in children]

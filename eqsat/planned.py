@@ -31,8 +31,8 @@ class Planned:
         running = list(self.parts.launches if launches is None else launches)
         shown = self._shown()
         kernels, buffers = [], []
-        for solution in self.solutions:
-            own, running = running[: len(solution.kernels)], running[len(solution.kernels) :]
+        for number in range(len(self.solutions)):
+            own = [launch for launch in running if launch.segment == number]
             kernels.append(tuple(launch.kernel for launch in own))
             buffers.append(
                 {

@@ -12,15 +12,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eqsat.algebra import REDUCTIONS, Read, Term
-from eqsat.form import REDUCING, WEIGHTED, Form, passes
-from eqsat.specs import ParallelOperation, ParallelProcessingUnit
+from eqsat.contraction_price import (
+    matrix_seconds,
+    operand_seconds,
+    preparing_seconds,
+    sibling_seconds,
+    takes_factors,
+    unfit_operands,
+)
+from eqsat.form import REDUCING, SUBSTITUTED, WEIGHTED, Form, passes
+from eqsat.narrow_price import is_joined, narrowing
+from eqsat.pipeline_price import Flow, in_flight, pipelined
+from eqsat.rates import Array, Blocking, Contraction, Rates
+from eqsat.specs import ParallelOperation
+from eqsat.tiling import Tiling
 
-Array = NDArray[np.float64]
 REDUCING_OP = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 FREE_OPS = frozenset({"read", "literal", "gather"})
 INFEASIBLE = np.inf
+CHUNK_WORK = 150  # instructions of a thread for each chunk of staged operands
 TIE = 0.005  # part of hidden work that still counts
-STREAMED = 32  # points of a reduced name that a tile is taken to hold before it is scheduled
+MATRIX = "matrix operations"  # the best of them, until one is chosen
+TEAMS = 2  # that take turns at operations which run on, until a schedule says how many
+LEAST_PART = 256  # points of a reduction that are worth a tile of their own
 
 
 @dataclass
@@ -30,85 +44,19 @@ class Price:
     seconds: Array
     parts: dict[str, Array] = field(default_factory=dict)
     refused: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
+    settled: dict[Term, tuple[list[str], NDArray[np.intp]]] = field(default_factory=dict)
+
+    def operations(self, choice: int) -> dict[Term, str]:
+        """The operation that suits each contraction best, where it depends on the tile."""
+        return {term: names[numbers[choice]] for term, (names, numbers) in self.settled.items()}
 
     def bottleneck(self, choice: int) -> str:
         """The largest part of one choice."""
         return max(self.parts, key=lambda name: float(self.parts[name][choice]))
 
 
-@dataclass(frozen=True)
-class Blocking:
-    """What a schedule settles besides grid tiles, an array entry for each choice.
-
-    chunks: streamed extents of reduced names; threads of a tile; stages in flight; staged: whether
-    operands of contractions lie in memory that the whole tile shares.
-    """
-
-    chunks: Mapping[str, Array]
-    threads: Array
-    stages: Array
-    staged: bool
-
-
-@dataclass(frozen=True)
-class Contraction:
-    """A sum of products by names: batch, rows, columns, summed; and the operand dtypes."""
-
-    term: Term
-    left: Term
-    right: Term
-    batch: int
-    rows: int
-    columns: int
-    summed: int
-
-
-class Pricer:
-    """Prices forms for one spec. `operations`: invocation names that the target can emit."""
-
-    def __init__(
-        self,
-        spec: ParallelProcessingUnit,
-        operations: frozenset[str],
-        cached_buffers: Mapping[str, int] | None = None,
-    ) -> None:
-        self.spec = spec
-        self.operations = operations
-        self.sizes = dict(cached_buffers or {})
-        self.overlap = self.spec.group(spec.tile_group).max_resident > 1
-        self._rates: dict[tuple[str, str], list[tuple[str, float]]] = {}
-        self._contractions: dict[tuple[str, str], list[ParallelOperation]] = {}
-        memories = [m for m in spec.memory_domains if m.managed == "hardware"]
-        self.dram = memories[0]
-        self.cache = memories[1] if len(memories) > 1 else memories[0]
-        private = [m for m in memories if m.shared_across == spec.tile_group]
-        self.private = private[0] if private else self.cache
-
-    def contraction(self, form: Form, term: Term) -> Contraction | None:
-        """The index roles of a sum of products, or None."""
-        factors = form.contraction(term)
-        if factors is None:
-            return None
-        left, right = factors
-        a, b, s = form.facts.free(left), form.facts.free(right), term.args[0]
-        assert isinstance(s, int)
-        return Contraction(term, left, right, a & b & ~s, a & ~b, b & ~a, s)
-
-    def matrix_operations(self, form: Form, found: Contraction) -> list[ParallelOperation]:
-        """Operations of the spec that compute such a contraction and that the target can emit."""
-        a, b = form.facts.dtype(found.left).name, form.facts.dtype(found.right).name
-        if a != b:
-            return []
-        output = form.facts.dtype(found.term).name
-        if (a, output) not in self._contractions:
-            self._contractions[a, output] = [
-                operation
-                for operation in self.spec.contractions(a, output)
-                if operation.invocation_name in self.operations
-                or self.spec.target in operation.native_implementation
-            ]
-        matrix = found.rows and found.columns
-        return [o for o in self._contractions[a, output] if matrix or not any(o.extents.values())]
+class Pricer(Rates):
+    """Prices forms for one spec."""
 
     def price(
         self, form: Form, tiles: Mapping[str, Array], blocking: Blocking | None = None
@@ -116,74 +64,44 @@ class Pricer:
         """Predicted seconds of one launch for each choice of tile extents of the grid names.
 
         Without blocking, contractions are taken to use the best operation of the spec, and limits
-        on fast memory are left to the schedule's own search.
+        on fast memory are left to the schedule's own search; reductions are streamed, or kept whole
+        in each tile where that saves phases from computing anew.
         """
-        return _Pricing(self, form, tiles, blocking).run()
-
-    def rates(self, op: str, dtype: str) -> list[tuple[str, float]]:
-        """(unit, seconds an element) of an elementwise operation on the whole device."""
-        key = (op, dtype)
-        if key not in self._rates:
-            rows = self.spec.elementwise("exp" if op == "exp_difference" else op, dtype)
-            self._rates[key] = [
-                (row.name, slots / self.spec.invocations_per_s(row)) for row, slots in rows
-            ]
-        return self._rates[key]
+        price = _Pricing(self, form, tiles, blocking).run()
+        if blocking is None and self.overlap:
+            every = form.facts.universe.mask(form.reduced)
+            if any(count > 1 for count in passes(form, every).values()):
+                kept = _Pricing(self, form, tiles, blocking, keeps=True).run()
+                price = min(price, kept, key=lambda one: one.seconds.min())
+        return price
 
 
-class _Pricing:
+class _Pricing(Tiling):
     def __init__(
         self,
-        pricer: Pricer,
+        pricer: "Pricer",
         form: Form,
         tiles: Mapping[str, Array],
         blocking: Blocking | None,
+        keeps: bool = False,
     ) -> None:
-        self.pricer, self.form, self.spec = pricer, form, pricer.spec
-        self.tiles = tiles
-        self.blocking = blocking
-        if blocking is not None:
-            self.shape = np.ones_like(blocking.threads)
-        else:
-            self.shape = np.ones(1) if not tiles else np.ones_like(next(iter(tiles.values())))
-        self.chunks: Mapping[str, Array] = blocking.chunks if blocking is not None else {}
-        if blocking is None and pricer.overlap:  # threads share a tile: what is reduced is streamed
-            self.chunks = {n: self.shape * min(form.extents[n], STREAMED) for n in form.reduced}
+        super().__init__(pricer, form, tiles, blocking)
+        if keeps:
+            self.chunks = {}
         self.shared = np.zeros_like(self.shape)
-        universe = form.facts.universe
-        self.bit = {name: universe.mask([name]) for name in form.grid}
-        self.count = {n: np.ceil(universe.extents[n] / tiles[n]) for n in form.grid}
         self.units: dict[str, Array] = {}
         self.traffic = np.zeros_like(self.shape)
+        self.again = np.zeros_like(self.shape)  # the part of it that earlier phases read
         self.dram_bytes = 0.0
         self.scratch = np.zeros_like(self.shape)
         self.scratch_traffic = np.zeros_like(self.shape)
         self.weighed: set[tuple[Term, int]] = set()
         self.repeat = 1
         self.refused: dict[str, NDArray[np.bool_]] = {}
+        self.settled: dict[Term, tuple[list[str], NDArray[np.intp]]] = {}
+        self.started: set[str] = set()  # asynchronous operations: few threads keep them busy
+        self.takes_turns = False
         self.extra_latency = np.zeros_like(self.shape)
-
-    def times(self, mask: int) -> Array:
-        """How often a value over `mask` is computed: once per tile of each grid name it lacks."""
-        total = self.shape
-        for name, bit in self.bit.items():
-            if not mask & bit:
-                total = total * self.count[name]
-        return total
-
-    def points(self, mask: int) -> float:
-        """Points of an index set."""
-        return float(self.form.facts.universe.size(mask))
-
-    def tile_points(self, mask: int) -> Array:
-        """Points of an index set that lie in one tile."""
-        total = self.shape
-        for name in self.form.facts.universe.members(mask):
-            if name in self.bit:
-                total = total * self.tiles[name]
-            else:
-                total = total * self.chunks.get(name, self.form.extents[name])
-        return total
 
     def charge(self, unit: str, seconds: Array) -> None:
         """Add work to a unit."""
@@ -264,6 +182,7 @@ class _Pricing:
             held = unique < self.pricer.cache.size_bytes / 2
             self.dram_bytes += unique if held else unique * self.repeat
         self.traffic = self.traffic + traffic * self.repeat
+        self.again = self.again + traffic * (self.repeat - 1)
 
     def _reduction(self, term: Term, mask: int) -> None:
         facts = self.form.facts
@@ -292,9 +211,9 @@ class _Pricing:
         own = self.points(facts.free(s) | mask) * self.times(facts.free(s))
         if (s, mask) not in self.weighed:  # sums over the same weights share them
             self.weighed.add((s, mask))
-            for op in ("exp", "maximum"):
+            for op in ("exp_difference", "maximum"):
                 self._apply(op, own, dtype)
-        if term.op == "weighted_sum":
+        if term.op == "weighted_sum" and (self.blocking is not None or r.op == "literal"):
             self._apply("fma", work, dtype)
             return
         left, right = facts.free(s), facts.free(r)
@@ -310,37 +229,48 @@ class _Pricing:
         """A tile value that stays in fast memory between loops."""
         held = self.tile_points(mask) * itemsize
         self.scratch = self.scratch + held
-        tiles = self.shape
-        for name in self.bit:
-            tiles = tiles * self.count[name]
-        self.scratch_traffic = self.scratch_traffic + 2 * held * tiles
+        self.scratch_traffic = self.scratch_traffic + 2 * held * self.tiles_in_all()
 
     def _contract(self, found: Contraction, work: Array, dtype: str) -> None:
-        best = work * (sum(s for _, s in self.pricer.rates("fma", dtype)) + self._operand_seconds())
+        best = work * (sum(s for _, s in self.pricer.rates("fma", dtype)) + operand_seconds(self))
         unit, latency = "fma", np.zeros_like(self.shape)
         operation = self._named_operation(found)
         candidates = self.pricer.matrix_operations(self.form, found)
-        if found.term.op == "contract" or self.blocking is not None:
+        if found.term.op in SUBSTITUTED or self.blocking is not None:
             candidates = [operation] if operation else []
+        else:
+            candidates = [one for one in candidates if takes_factors(self, one, found)]
+            self.takes_turns |= any(one.asynchronous for one in candidates)
         for candidate in candidates:
-            seconds, overhead = self._matrix_seconds(candidate, found, work)
+            seconds, overhead = matrix_seconds(self, candidate, found, work)
+            if not operation:
+                overhead = overhead + preparing_seconds(self, candidate, found)
             better = seconds + overhead < best + latency
             if better.any() or operation:
-                unit = candidate.name
+                unit = candidate.name if operation else MATRIX
                 best = seconds if operation else np.where(better, seconds, best)
                 latency = overhead if operation else np.where(better, overhead, latency)
+        if operation and operation.asynchronous and self.blocking is not None:
+            best, names, numbers = sibling_seconds(self, operation, found, work)
+            self.settled[found.term] = names, numbers
+            self.started.add(operation.name)
+            reason = f"operands of {operation.name}"
+            unfit = unfit_operands(self, operation, found)
+            self.refused[reason] = self.refused.get(reason, False) | unfit
         self.charge(unit, best)
+        if operation and self.blocking is not None and found.term.op == "narrow_contract":
+            points = self.tile_points(found.rows | found.columns)
+            warps = self.blocking.threads / self.spec.members(operation.supported_by, "thread")
+            depth = self.tile_points(found.summed)
+            for op, amount in narrowing(operation, found.term, work, points, warps, depth):
+                self._apply(op, amount, "float32")
+            if is_joined(found.term):  # the sums of a chunk are held beside those before it
+                self._keep(found.batch | found.rows | found.columns, 4)
         self.extra_latency = self.extra_latency + latency
         self._stage_operands(found)
         for side in (found.left, found.right):
             if unit != "fma" and side.op not in {"read", "literal"}:
                 self._keep(self.form.facts.free(side), self.form.facts.dtype(side).itemsize)
-
-    def _operand_seconds(self) -> float:
-        """One operand of each multiply-add read from private memory: loops are not blocked."""
-        if self.pricer.overlap:
-            return 0.0
-        return 4.0 / (self.pricer.private.sustained_gb_per_s * 1e9)
 
     def _stage_operands(self, found: Contraction) -> None:
         """Shared memory that operands take, or the repeated reads where nothing is staged."""
@@ -351,65 +281,46 @@ class _Pricing:
             facts = self.form.facts
             mask, itemsize = facts.free(side), facts.dtype(side).itemsize
             if self.blocking is None or self.blocking.staged:
-                held = self.tile_points(mask) * itemsize * stages
+                streamed = mask & facts.universe.mask(self.chunks)
+                held = self.tile_points(mask) * itemsize * (stages if streamed else 1)
                 self.shared = self.shared + held
             else:
                 again = self.points(mask) * self.times(mask) * itemsize
                 self.traffic = self.traffic + again * np.sqrt(self.blocking.threads)
 
     def _named_operation(self, found: Contraction) -> ParallelOperation | None:
-        named = found.term.op in {"contract", "weighted_contract"}
-        name = found.term.args[3] if named else ""
+        name = found.term.args[3] if found.term.op in SUBSTITUTED else ""
         return self.spec.operation(str(name)) if name else None
-
-    def _matrix_seconds(
-        self, operation: ParallelOperation, found: Contraction, work: Array
-    ) -> tuple[Array, Array]:
-        """Seconds of the multiply-adds, padded to the operation's extents; and call overheads."""
-        extents = list(operation.extents.values())
-        padding = self.shape
-        roles = (found.rows, found.columns, found.summed)
-        for extent, mask in zip(extents, roles, strict=False):
-            if extent:
-                inside = self.tile_points(mask)
-                padding = padding * np.ceil(inside / extent) * extent / inside
-        seconds = work * padding / self.spec.updates_per_s(operation)
-        overhead = np.zeros_like(self.shape)
-        if not any(extents):  # a library call for each tile and each batch point in it
-            calls = self.tile_points(found.batch)
-            for name in self.bit:
-                calls = calls * self.count[name]
-            seconds_each = operation.latency_cycles / self.spec.cycles_per_s + self._packing(found)
-            overhead = calls * seconds_each / self.spec.processors
-        return seconds, overhead
-
-    def _packing(self, found: Contraction) -> Array:
-        """A library call copies its factors into its own order: read, written, read again."""
-        spec, facts = self.spec, self.form.facts
-        points = self.tile_points(found.rows | found.summed)
-        points = points + self.tile_points(found.columns | found.summed)
-        held = points * facts.dtype(found.right).itemsize
-        from_cache = spec.processors / (self.pricer.cache.sustained_gb_per_s * 1e9)
-        to_private = spec.processors / (self.pricer.private.sustained_gb_per_s * 1e9)
-        return held * (from_cache + 2 * to_private)
 
     def _total(self) -> Price:
         spec, pricer = self.spec, self.pricer
-        tiles = self.shape
-        for name in self.bit:
-            tiles = tiles * self.count[name]
+        whole = self.tiles_in_all()
+        tiles = self._in_parts(whole)
         waves = np.ceil(tiles / spec.processors)
         imbalance = waves * spec.processors / tiles
         busy = self._busy(tiles)
-        parts = {name: value * imbalance / busy for name, value in self.units.items()}
+        parts = {
+            name: value * imbalance / (1.0 if name in self.started else busy)
+            for name, value in self.units.items()
+        }
+        if self.blocking is not None and self.blocking.staged and not self.started:
+            parts["issue"] = self._issued(tiles)
         compute = np.zeros_like(self.shape)
         for value in parts.values():
             compute = np.maximum(compute, value) if self.pricer.overlap else compute + value
+        if self.takes_turns:
+            others = [seconds for name, seconds in parts.items() if name != MATRIX]
+            compute = parts.get(MATRIX, 0.0) + np.max([0 * compute, *others], axis=0) / TEAMS
         cache_bw = pricer.cache.sustained_gb_per_s * 1e9
         dram_bw = pricer.dram.sustained_gb_per_s * 1e9
         alone = pricer.dram.bandwidth_per_processor_gb_per_s * 1e9 or dram_bw
         drawn = np.minimum(dram_bw, alone * np.minimum(tiles, spec.processors)) * np.sqrt(busy)
+        if self.blocking is not None and self.blocking.staged:
+            held = self.shared * np.minimum(tiles, self._resident())
+            drawn = np.minimum(drawn, in_flight(spec, pricer.dram, held, self.blocking.stages))
         parts["dram"] = self.dram_bytes / drawn
+        if self.started or self.takes_turns:
+            cache_bw, busy = pricer.cache.bandwidth_gb_per_s * 1e9, self.shape
         per_core = cache_bw / spec.processors * np.minimum(tiles, spec.processors) * np.sqrt(busy)
         parts[pricer.cache.name] = self.traffic / per_core
         spill = self.scratch > pricer.private.size_bytes
@@ -422,16 +333,67 @@ class _Pricing:
         step = self._tile_latency()
         parts["latency"] = step * np.ceil(tiles / self._resident()) + self.extra_latency
         launch = (spec.graph_launch_latency_us or spec.launch_latency_us) * 1e-6
-        parts["launch"] = self.shape * launch
+        parts["launch"] = launch * np.where(tiles > whole, 2.0, 1.0)
         if self.pricer.overlap:
-            seconds = np.maximum(np.maximum(memory, compute), parts["latency"]) + launch
+            again = self.again / cache_bw  # by phases that no product of another hides
+            work = np.maximum(memory, compute + again)
+            if self.started:
+                parts["pipeline"] = self._pipelined(tiles)
+            waits = parts.get("pipeline", parts["latency"])
+            exposed = self._exposed(tiles, np.minimum(work, waits))
+            seconds = np.maximum(work, waits) + exposed + parts["launch"]
         else:
             seconds = np.maximum(memory, compute + parts["scratch"]) + parts["latency"] + launch
-        for unit in self.units:  # of kernels that wait for memory, the one with less other work
+        hidden = {*self.units, pricer.cache.name, "issue"} if pricer.overlap else {*self.units}
+        for unit in hidden & parts.keys():  # of kernels that wait, the one with less other work
             seconds = seconds + TIE * parts[unit]
         for bad in self.refused.values():
             seconds = np.where(bad, INFEASIBLE, seconds)
-        return Price(seconds, parts, self.refused)
+        return Price(seconds, parts, self.refused, self.settled)
+
+    def _issued(self, tiles: Array) -> Array:
+        """Seconds to issue what every thread does for each chunk besides the work itself: waiting,
+        addresses, copies. A processor issues one instruction a cycle for each part of a warp's size
+        of its lanes.
+        """
+        assert self.blocking is not None
+        spec, steps = self.spec, self.shape
+        for name, chunk in self.chunks.items():
+            steps = steps * np.ceil(self.form.extents[name] / chunk) * self._streams(name)
+        lanes = spec.group("thread").count
+        return tiles * steps * self.blocking.threads * CHUNK_WORK / (lanes * spec.cycles_per_s)
+
+    def _pipelined(self, tiles: Array) -> Array:
+        """Seconds of tiles that stay, their products asynchronous."""
+        assert self.blocking is not None
+        spec, cache = self.spec, self.pricer.cache
+        steps = self.shape
+        for name, chunk in self.chunks.items():
+            count = np.ceil(self.form.extents[name] / chunk)
+            steps = steps * count * self._streams(name)
+        masks = [(self.form.facts.universe.mask(o.names), o.dtype) for o in self.form.stored]
+        stored = sum(self.tile_points(mask) * dtype.itemsize for mask, dtype in masks)
+        other = [seconds for name, seconds in self.units.items() if name not in self.started]
+        rate = cache.bandwidth_gb_per_s * 1e9
+        flow = Flow(
+            matrix=self.shape * sum(self.units[name] for name in self.started),
+            other=np.max(other, axis=0) if other else 0 * self.shape,
+            tiles=tiles,
+            steps=steps,
+            stages=self.blocking.stages + any(map(is_joined, self.form.terms)),
+            teams=self.blocking.threads / max(spec.members("warpgroup", "thread"), 1),
+            resident=self._resident() / spec.processors,
+            stored=self.shape * stored,
+        )
+        return pipelined(spec, flow, self.pricer.dram.latency_cycles, rate) + self.again / rate
+
+    def _in_parts(self, tiles: Array) -> Array:
+        """Tiles that run: until it is scheduled, a long reduction of few tiles may be split."""
+        if self.blocking is not None or not self.pricer.overlap:
+            return tiles
+        longest = max((self.form.extents[name] for name in self.form.reduced), default=0)
+        most = np.minimum(tiles * max(longest // LEAST_PART, 1), self.spec.processors)
+        return np.maximum(tiles, most)
 
     def _tile_latency(self) -> Array:
         """What one tile costs in latency: a trip to memory, one to the cache for each phase, and
@@ -443,9 +405,25 @@ class _Pricing:
         if self.pricer.overlap and self.blocking is not None:
             barrier = self.spec.group(self.spec.tile_group).barrier_latency_cycles
             for name, chunk in self.chunks.items():
-                steps = np.ceil(self.form.extents[name] / chunk)
+                steps = np.ceil(self.form.extents[name] / chunk) * self._streams(name)
                 cycles = cycles + steps * (2 * barrier + cache / self.blocking.stages)
         return cycles / self.spec.cycles_per_s
+
+    def _streams(self, name: str) -> int:
+        """How many loops of a tile run over the chunks of a name."""
+        bit = self.form.facts.universe.mask([name])
+        phases = {n for t, n in self.form.phase.items() if t.args[0] & bit}  # type: ignore[operator]
+        return len(phases) + any(name in one.names for one in self.form.stored)
+
+    def _exposed(self, tiles: Array, busy: Array) -> Array:
+        """Latency of chunks that no other tile's work hides: all where a processor holds one tile.
+
+        Staged operands are under way while their tile computes.
+        """
+        if self.blocking is None or self.blocking.staged or not self.chunks:
+            return np.zeros_like(self.shape)
+        beside = np.minimum(tiles, self._resident()) / self.spec.processors
+        return busy / np.maximum(beside, 1)
 
     def _resident(self) -> Array:
         """Tiles in flight at once on the device: as many as threads and memory of each allow."""
@@ -478,8 +456,11 @@ class _Pricing:
         if self.blocking is None or self.blocking.staged:
             self.refused["shared"] = self.shared > self.spec.memory("shared").limit_per_group_bytes
         each = registers.limit_per_group_bytes * 0.6
-        held = self.scratch + 2 * largest
-        self.refused["registers"] = held > each * threads
+        held = self.scratch + (0 if self.started or self.takes_turns else 2 * largest)
+        most = each * threads
+        if self.takes_turns:  # the accumulators of all teams
+            most = np.minimum(most, 0.6 * registers.size_bytes)
+        self.refused["registers"] = held > most
 
     def _busy(self, tiles: Array) -> Array:
         """The part of the device's arithmetic that the threads in flight keep busy."""

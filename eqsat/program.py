@@ -26,8 +26,9 @@ class Argument:
 class Launch:
     """One kernel over program buffers, in the order of the kernel's parameters.
 
-    `seconds` is predicted; `measured` is what tuning found, if it ran. `alternatives` are the next
-    best kernels, for the same parameters.
+    `seconds` is predicted. `followers`: how many launches after it finish what it begins;
+    `measured`: what tuning found for them together, if it ran. `alternatives`: other launches that
+    compute the same, the next best first. `segment`: the place of what they compute in the program.
     """
 
     kernel: Kernel
@@ -35,18 +36,9 @@ class Launch:
     seconds: float
     bottleneck: str
     measured: float | None = None
-    alternatives: tuple["Alternative", ...] = ()
-
-
-class Alternative(Protocol):
-    """Another kernel for the same values."""
-
-    @property
-    def kernel(self) -> Kernel: ...
-    @property
-    def seconds(self) -> float: ...
-    @property
-    def bottleneck(self) -> str: ...
+    followers: int = 0
+    alternatives: tuple[tuple["Launch", ...], ...] = ()
+    segment: int = 0
 
 
 @dataclass(frozen=True)
@@ -289,10 +281,11 @@ class Program:
         with self._lock:
             if self._workspaces:
                 return self._workspaces.pop()
+        used = {name for launch in self.parts.launches for name in launch.buffers}
         return {
             name: self._backend.empty(buffer.shape, buffer.dtype)
             for name, buffer in self.parts.buffers.items()
-            if buffer.role == "temporary"
+            if buffer.role == "temporary" and name in used
         }
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from eqsat.algebra import Facts, Term
+from eqsat.choice import Choice, Opening, decode_choice, opening
 from eqsat.coalesce import coalesce
 from eqsat.errors import TraceError
 from eqsat.form import Form, Stored, form
@@ -12,8 +13,9 @@ from eqsat.kernel import Buffer, Kernel
 from eqsat.lower import lower
 from eqsat.matching import RegionFacts, Relation, Setting, Value
 from eqsat.menu import Menus, schedule_menus
-from eqsat.schedule import Choice, Unfused, decode_choice, settled, together, unfused
+from eqsat.schedule import Unfused, together, unfused
 from eqsat.specs import ParallelProcessingUnit
+from eqsat.tile_order import in_bands
 
 Row = tuple[Value, ...]
 
@@ -55,6 +57,7 @@ class Region:
         }
         relations: dict[str, Relation] = {k: _table(rows) for k, rows in offered.items()}
         relations["next_axis"] = self._next_axis
+        relations["parts_fit"] = self._parts_fit
         return Setting(facts, frozenset(), relations)
 
     def _next_axis(self, known: tuple[Value | None, ...]) -> Iterable[Row]:
@@ -63,6 +66,16 @@ class Region:
         depth = len(chain(schedule))
         if depth < len(self.menus.axes):
             yield schedule, self.menus.axes[depth]
+
+    def _parts_fit(self, known: tuple[Value | None, ...]) -> Iterable[Row]:
+        schedule = known[0]
+        assert isinstance(schedule, Term)
+        entries = chain(schedule)
+        if len(entries) == len(self.menus.axes):
+            choice = decode_choice(tuple(entries), self.made)
+            for row in self.menus.parts.offered(choice.tiles):
+                if all(k is None or k == value for k, value in zip(known[1:], row, strict=True)):
+                    yield schedule, *row
 
     def target(self, body: tuple[Stored, ...], choice: Choice) -> Term:
         """The kernel term of a fused body under a schedule."""
@@ -74,13 +87,24 @@ class Region:
 
     def kernel(self, name: str, term: Term, buffers: Mapping[str, Buffer]) -> Kernel:
         """The code of a kernel term. Raises TraceError for a term that is no whole kernel."""
+        opened, choice = self.opening(name, term)
+        division = opened.division
+        made = {b.name: b for b in division.buffers} if division else {}
+        known, schedule = {**buffers, **made}, opened.schedule(choice)
+        return in_bands(lower(name, opened.made, schedule, known, self.spec.name), self.spec)
+
+    def opening(self, name: str, term: Term) -> tuple[Opening, Choice]:
+        """What the kernel of a whole kernel term computes: all, or the parts of a reduction."""
         shaped, choice = self.shaped(term)
-        return lower(name, shaped, settled(shaped, choice), buffers, self.spec.name)
+        opened = opening(shaped, choice.parts, name)
+        if opened is None:
+            raise TraceError(f"its reduction cannot be split as {choice.rules[-1]!r} has it")
+        return opened, choice
 
     def shaped(self, term: Term) -> tuple[Form, Choice]:
         """The form and the schedule that a kernel term describes."""
         made, choice = self.partial(term)
-        if len(choice.rules) != len(self.menus.axes):
+        if choice.settled != len(self.menus.axes):
             raise TraceError(f"its schedule settles {choice.rules}, not each of {self.menus.axes}")
         return made, choice
 

@@ -23,6 +23,7 @@ from eqsat.rule import Rewrite, Rule
 from eqsat.segments import Segment
 from eqsat.solve import ALGEBRA, finite_buffers, leaf_names, segment_buffers
 from eqsat.specs import ParallelProcessingUnit
+from eqsat.split import Division
 from eqsat.steps import Step, Trace, digests, replace_at, term_at
 from eqsat.term_values import agree
 
@@ -185,14 +186,24 @@ def _check_segment(
     setting = Setting(Facts(universe), finite_buffers(segment))
     replay(record.trace, source, target, algebra, setting)
     _compare(name, encoding, target, record.trace.stored, universe)
-    made = [one.buffer for kernel in record.kernels for one in kernel.stored]
+    buffers = segment_buffers(encoding, stored.values())
+    made: list[str] = []
+    division: Division | None = None
+    for kernel in record.kernels:
+        facts = Facts(universe)
+        if division is not None:
+            _check_rest(kernel, division)
+            facts = division.rest_facts
+        else:
+            for one in kernel.stored:
+                _check_renamed(stored[one.buffer], one, universe)
+                made.append(one.buffer)
+        division = _check_kernel(kernel, Region(kernel.stored, facts, spec), rules, buffers)
+        buffers |= {b.name: b for b in division.buffers} if division else {}
     if sorted(made) != sorted(stored):
         raise TraceError(f"{name}: the kernels store {made}, and the trace {list(stored)}")
-    buffers = segment_buffers(encoding, stored.values())
-    for kernel in record.kernels:
-        for one in kernel.stored:
-            _check_renamed(stored[one.buffer], one, universe)
-        _check_kernel(kernel, Region(kernel.stored, Facts(universe), spec), rules, buffers)
+    if division is not None:
+        raise TraceError(f"{name}: no kernel joins the parts in {division.buffers[0].name}")
     return len(record.trace.steps) + sum(len(k.trace.steps) for k in record.kernels)
 
 
@@ -250,9 +261,19 @@ def _check_renamed(separate: Stored, joined: Stored, universe: Universe) -> None
         raise TraceError(f"the kernel stores another value in {joined.buffer} than its trace")
 
 
+def _check_rest(record: KernelRecord, division: Division) -> None:
+    """After a kernel of parts comes the one that joins them."""
+    if record.stored != division.rest:
+        raise TraceError(
+            f"{record.trace.name} does not compute what the parts in {division.buffers[0].name} "
+            f"leave to do"
+        )
+
+
 def _check_kernel(
     record: KernelRecord, region: Region, rules: Sequence[Rule], buffers: dict[str, Buffer]
-) -> None:
+) -> Division | None:
+    """What the kernel leaves to do, if it computes parts."""
     name = record.trace.name
     others = [rule for rule in rules if rule.group not in ALGEBRA]
     target = record.trace.target
@@ -260,3 +281,4 @@ def _check_kernel(
     made = region.kernel(record.kernel.name, target, buffers)
     if made != replace(record.kernel, rules=()):
         raise TraceError(f"{name}: its last term is not the kernel that runs")
+    return region.opening(record.kernel.name, target)[0].division

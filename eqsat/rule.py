@@ -6,7 +6,7 @@ egglog text, the matcher of the independent trace checker, and the documentation
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from eqsat.errors import RuleError
@@ -14,7 +14,9 @@ from eqsat.errors import RuleError
 
 @dataclass(frozen=True)
 class Variable:
-    """A pattern variable. `sort` is Expr, Indices (a mask), Number, Text or Count (an integer)."""
+    """A pattern variable. `sort` is Expr, Indices (a mask), Number, Text, Count (an integer) or
+    Read (what a read refers to).
+    """
 
     name: str
     sort: str = "Expr"
@@ -119,15 +121,29 @@ class Rewrite:
         return replace(self, conditions=self.conditions + conditions)
 
 
+PRECISIONS = ("exact", "default", "tf32", "bf16")
+"""What a program may round, from least to most; each allows what those before it allow."""
+
+
 @dataclass(frozen=True)
 class Rule:
-    """A named law: its rewrites, its group (the ruleset it runs in) and its equation."""
+    """A named law: its rewrites, its group (the ruleset it runs in) and its equation.
+
+    `precision`: the first of PRECISIONS under which the law may be used.
+    """
 
     name: str
     group: str
     equation: str
     note: str
     rewrites: tuple[Rewrite, ...]
+    precision: str = "exact"
+
+
+def allowed(rules: Iterable[Rule], precision: str) -> tuple[Rule, ...]:
+    """The rules that a choice of precision allows."""
+    most = PRECISIONS.index(precision)
+    return tuple(rule for rule in rules if PRECISIONS.index(rule.precision) <= most)
 
 
 def disjoint(a: Mask, b: Mask) -> Condition:
@@ -181,7 +197,9 @@ def apply(op: str, *args: "Pattern | Mask | float | str") -> Node:
     return Node(op, args)
 
 
-def rule(group: str) -> Callable[[Callable[..., Iterator[Rewrite]]], Rule]:
+def rule(
+    group: str, precision: str = "exact"
+) -> Callable[[Callable[..., Iterator[Rewrite]]], Rule]:
     """Make a Rule from a generator function; parameters annotated with a sort's name."""
 
     def decorate(function: Callable[..., Iterator[Rewrite]]) -> Rule:
@@ -195,7 +213,7 @@ def rule(group: str) -> Callable[[Callable[..., Iterator[Rewrite]]], Rule]:
         rewrites = tuple(function(*variables))
         for one in rewrites:
             _check_bound(function.__name__, one)
-        return Rule(function.__name__, group, equation, note.strip(), rewrites)
+        return Rule(function.__name__, group, equation, note.strip(), rewrites, precision)
 
     return decorate
 

@@ -4,19 +4,19 @@ The search starts from unfused values under an empty schedule and saturates unde
 stage and substitute rules; every complete schedule is then priced.
 """
 
+import heapq
 import itertools
 import math
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-
-import numpy as np
+from dataclasses import dataclass, field, replace
 
 from eqsat.algebra import LEAVES, Facts, Read, Term, post_order, rebuild, with_children
-from eqsat.bodies import SUBSTITUTED, bodies_of
+from eqsat.bodies import bodies_of
+from eqsat.choice import Choice, alike, decode_choice
 from eqsat.coalesce import coalesce
 from eqsat.egglog_text import (
-    SCHEDULE,
     AtomTable,
     constructor,
     declarations,
@@ -25,17 +25,25 @@ from eqsat.egglog_text import (
     signatures,
 )
 from eqsat.errors import SearchError, SpecError
-from eqsat.form import REDUCING, WEIGHTED, Form, Stored, form
+from eqsat.form import REDUCING, SUBSTITUTED, Form, Stored, form
 from eqsat.graph.index import row_major
 from eqsat.kernel import Buffer, Kernel
-from eqsat.lower import Schedule, lower
+from eqsat.lower import lower
 from eqsat.menu import schedule_menus
-from eqsat.price import Blocking, Price, Pricer
+from eqsat.narrow_price import is_joined
+from eqsat.prepare import Preparation, allowed_preparations, prepared_rows
+from eqsat.price import Pricer
+from eqsat.ranking import Ranked, rank
 from eqsat.rule import Rule
 from eqsat.saturate import Class, FrozenEGraph, Limits, SearchWarning, SearchWorker, thaw
+from eqsat.schedule_facts import schedule_facts
 from eqsat.specs import ParallelProcessingUnit
+from eqsat.split import Division
+from eqsat.tile_order import in_bands
 
-MOST_LOWERED = 60  # schedules, cheapest first, that are lowered to see whether they fit
+MOST_OF_SIZES = 2  # kernels that differ in stages alone
+MOST_LOWERED = 60  # schedules, cheapest first, that are lowered and do not fit
+LEAST_LOWERED = 12  # of these the part of one body, so that no operation keeps others from a try
 GROUPS = ("fusion", "substitution", "tiling", "staging")
 
 
@@ -45,7 +53,8 @@ class Search:
 
     `misfit` is the target's word on what a kernel takes too much of. `candidates`: how many of the
     best kernels to keep for each region. `grid_dim` and `block_dim`, where given, are the number of
-    tiles and the threads of a tile that every kernel must have.
+    tiles and the threads of a tile that every kernel must have. `precision`: what the rules may
+    round; `float32_products`: how many products operations compute for one of float32 factors.
     """
 
     rules: tuple[Rule, ...]
@@ -57,18 +66,8 @@ class Search:
     candidates: int = 1
     grid_dim: int | None = None
     block_dim: int | None = None
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A decoded schedule: what each axis was given, and the rules that gave it."""
-
-    tiles: Mapping[str, int]
-    chunks: Mapping[str, int]
-    threads: int
-    stages: int
-    memory: str
-    rules: tuple[str, ...]
+    precision: str = "default"
+    float32_products: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -86,15 +85,18 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Predicted:
-    """A kernel with its predicted seconds, the largest part of them, and the next best kernels.
+    """A kernel with its predicted seconds and the largest part of them.
 
-    `chosen` is known where the kernel was just searched for, not where it comes from the cache.
+    `followers`: how many kernels after it finish what it begins. `alternatives`: the next best
+    kernels for the same values, each with its followers. `chosen` is known where the kernel was
+    just searched for, not where it comes from the cache.
     """
 
     kernel: Kernel
     seconds: float
     bottleneck: str
-    alternatives: tuple["Predicted", ...] = ()
+    followers: int = 0
+    alternatives: tuple[tuple["Predicted", ...], ...] = ()
     chosen: Chosen | None = None
 
 
@@ -114,9 +116,10 @@ def schedule_region(
     given, before = stored, facts
     stored, facts = coalesce(stored, facts)
     made = form(stored, facts)
+    ready = _preparations(made, search)
     try:
-        found = _explore(made, search)
-        bodies, choices = bodies_of(found, made), _choices(found, made)
+        found = _explore(made, ready, search)
+        bodies, choices = bodies_of(found, made, search.spec), _choices(found, made)
     except SearchError as error:
         warnings.warn(
             f"{error}; {name} is scheduled without operations of the spec. Raise the limits.",
@@ -126,26 +129,14 @@ def schedule_region(
         bodies, choices = [made.stored], _offered(made, search.spec)
     if not bodies:
         return _unfused(name, stored, facts, pricer, buffers, search)
-    ranked, refused = _rank(
-        bodies, _alike(_constrained(name, choices, made, search)), facts, pricer
-    )
-    kernels: dict[Kernel, Predicted] = {}
-    for seconds, bottleneck, shaped, choice in ranked[:MOST_LOWERED]:
-        lowered = lower(name, shaped, settled(shaped, choice), buffers, search.spec.name)
-        misfit = search.misfit(lowered, search.spec) if lowered not in kernels else "nothing new"
-        if misfit:
-            refused.add(misfit)
-            continue
-        steps = (*_body_rules(shaped), *choice.rules)
-        chosen = Chosen(given, before, shaped.stored, choice)
-        kernel = replace(lowered, rules=steps)
-        kernels[lowered] = Predicted(kernel, seconds, bottleneck, chosen=chosen)
-        if len(kernels) == search.candidates:
-            break
-    if kernels:
-        best, *others = kernels.values()
-        return [replace(best, alternatives=tuple(others))]
-    parts = _parted(name, stored, made, buffers)
+    kept = alike(_constrained(name, choices, made, search))
+    ranked, refused = rank(name, bodies, kept, facts, pricer, ready)
+    work = _Choosing(name, (given, before), facts, pricer, buffers, search, refused)
+    chosen = work.run(ranked)
+    if chosen:
+        return chosen
+    parts = [(one,) for one in stored] if len(stored) > 1 else []
+    parts = parts or _parted(name, stored, made, buffers)
     if not parts:
         raise SpecError(
             f"no schedule of {name} fits {search.spec.name}: each takes more of "
@@ -159,30 +150,127 @@ def schedule_region(
     ]
 
 
-Ranked = tuple[float, str, Form, Choice]
+class _Choosing:
+    """Lowers ranked schedules, the cheapest first, until enough of them fit the spec."""
 
+    def __init__(
+        self,
+        name: str,
+        given: tuple[tuple[Stored, ...], Facts],
+        facts: Facts,
+        pricer: Pricer,
+        buffers: dict[str, Buffer],
+        search: Search,
+        refused: set[str],
+    ) -> None:
+        self.name, self.given, self.facts, self.pricer = name, given, facts, pricer
+        self.buffers, self.search, self.refused = buffers, search, refused
+        self.kernels: dict[Kernel, tuple[Predicted, ...]] = {}
+        self._rest: dict[Division, tuple[Predicted, ...] | None] = {}
+        self._ahead: dict[Preparation, tuple[Predicted, ...] | None] = {}
+        self._made: dict[Division, dict[str, Buffer]] = {}
+        self._kept: list[object] = []
 
-def _rank(
-    bodies: list[tuple[Stored, ...]], groups: list[list[Choice]], facts: Facts, pricer: Pricer
-) -> tuple[list[Ranked], set[str]]:
-    """Feasible bodies and schedules, the cheapest first; and what the infeasible lack."""
-    ranked: list[Ranked] = []
-    refused: set[str] = set()
-    for body in bodies:
-        shaped = form(body, facts)
-        if any(t.op in WEIGHTED and t not in shaped.phase for t in shaped.terms):
-            continue  # inside another loop's body the weights are held, not carried
-        for choices in groups:
-            if any(axis not in (*shaped.grid, *shaped.reduced) for axis in choices[0].chunks):
+    def run(self, ranked: list[Ranked]) -> list[Predicted]:
+        """The best kernel with its alternatives, and what joins its parts; empty if none fits."""
+        queue = [(one.total, order, one) for order, one in enumerate(ranked)]
+        heapq.heapify(queue)
+        tried = 0
+        failed: Counter[tuple[Stored, ...]] = Counter()
+        later: list[tuple[float, int, Ranked]] = []
+        while (queue or later) and tried < MOST_LOWERED:
+            if len(self.kernels) >= self.search.candidates:
+                break
+            if not queue:
+                queue, later = later, []
+                failed.clear()
+            entry = heapq.heappop(queue)
+            _, order, one = entry
+            if failed[one.body.stored] >= LEAST_LOWERED:
+                later.append(entry)
                 continue
-            price = price_choices(shaped, choices, pricer)
-            refused |= {reason for reason, bad in price.refused.items() if bad.any()}
-            for index in np.argsort(price.seconds, kind="stable")[:24]:
-                seconds = float(price.seconds[index])
-                if np.isfinite(seconds):
-                    ranked.append((seconds, price.bottleneck(index), shaped, choices[index]))
-    ranked.sort(key=lambda one: one[0])
-    return ranked, refused
+            division = one.opening.division
+            if division is not None and division not in self._rest:
+                self._join(division)
+            after = self._rest[division] if division else ()
+            ahead = self._prepared(one.before)
+            if after is None or ahead is None:
+                continue
+            rest = sum(predicted.seconds for predicted in (*ahead, *after))
+            if rest > one.rest:  # longer than it seemed: others may come first
+                heapq.heappush(queue, (one.seconds + rest, order, replace(one, rest=rest)))
+                continue
+            if self._is_crowded(one):
+                continue
+            tried += 1
+            if self._lower(one, ahead, after):
+                self._kept += [one.body, one.sizes]
+            else:
+                failed[one.body.stored] += 1
+        if not self.kernels:
+            return []
+        (first, *after), *others = self.kernels.values()
+        plain = tuple(tuple(replace(p, alternatives=()) for p in other) for other in others)
+        return [replace(first, alternatives=plain), *after]
+
+    def _is_crowded(self, one: Ranked) -> bool:
+        """Whether the kernels kept so far are alike enough to this one: half of them may have its
+        body, two its tiles.
+        """
+        most = -(-self.search.candidates // 2)
+        return self._kept.count(one.body) >= most or self._kept.count(one.sizes) >= MOST_OF_SIZES
+
+    def _join(self, division: Division) -> None:
+        """Find the kernels after that of the parts; None where none fits."""
+        made = {buffer.name: buffer for buffer in division.buffers}
+        trial = {**self.buffers, **made}
+        name, rest = f"{self.name}_joined", (division.rest, division.rest_facts)
+        try:
+            found = schedule_region(name, *rest, self.pricer, trial, self.search)
+        except SpecError:
+            found = None
+        self._rest[division] = found and tuple(found)
+        self._made[division] = trial
+
+    def _prepared(self, before: tuple[Preparation, ...]) -> tuple[Predicted, ...] | None:
+        """The kernels that prepare what is read; None where one does not fit."""
+        for one in before:
+            if one not in self._ahead:
+                trial = {**self.buffers, one.buffer.name: one.buffer}
+                rest = (f"{self.name}_{one.buffer.name}", (one.stored,), self.facts, self.pricer)
+                try:
+                    found = schedule_region(*rest, trial, replace(self.search, candidates=1))
+                except SpecError:
+                    found = None
+                self._ahead[one] = found and tuple(found)
+        found = [self._ahead[one] for one in before]
+        return None if None in found else tuple(p for kernels in found for p in kernels or ())
+
+    def _lower(
+        self, one: Ranked, ahead: tuple[Predicted, ...], after: tuple[Predicted, ...]
+    ) -> bool:
+        """Keep the kernel, with those before and after it, if it is another one and fits."""
+        one = one.settled()
+        search, made, division = self.search, one.opening.made, one.opening.division
+        buffers = self._made[division] if division else self.buffers
+        buffers = {**buffers, **{one.buffer.name: one.buffer for one in one.before}}
+        if any(self.buffers.get(name, buffer) != buffer for name, buffer in buffers.items()):
+            return False  # another division has temporaries of the same names
+        schedule = one.opening.schedule(one.choice)
+        lowered = lower(self.name, made, schedule, buffers, search.spec.name)
+        lowered = in_bands(lowered, search.spec)
+        known = lowered in self.kernels
+        misfit = "nothing new" if known else search.misfit(lowered, search.spec)
+        if misfit:
+            self.refused.add(misfit)
+            return False
+        kernel = replace(lowered, rules=(*_body_rules(one.body), *one.choice.rules))
+        chosen = Chosen(*self.given, one.body.stored, one.choice)
+        main = Predicted(kernel, one.seconds, one.bottleneck, len(after), chosen=chosen)
+        first, *others = (*ahead, main, *after)
+        self.kernels[lowered] = (replace(first, followers=len(others)), *others)
+        self.buffers |= buffers
+        return True
 
 
 def _constrained(name: str, choices: list[Choice], made: Form, search: Search) -> list[Choice]:
@@ -191,6 +279,8 @@ def _constrained(name: str, choices: list[Choice], made: Form, search: Search) -
     def tiles(choice: Choice) -> int:
         return math.prod(-(-made.extents[axis] // size) for axis, size in choice.tiles.items())
 
+    if search.grid_dim is not None or search.block_dim is not None:
+        choices = [choice for choice in choices if choice.parts is None]  # what joins has its own
     kept = choices
     if search.block_dim is not None:
         kept = [choice for choice in kept if choice.threads == search.block_dim]
@@ -270,11 +360,19 @@ def _unfused(
     return result
 
 
-def _explore(made: Form, search: Search) -> FrozenEGraph:
+def _preparations(made: Form, search: Search) -> tuple[Preparation, ...]:
+    """What may be done beforehand; nothing where every kernel must have one grid or block."""
+    if search.grid_dim is not None or search.block_dim is not None:
+        return ()
+    spec, counts = search.spec, search.float32_products
+    return allowed_preparations(made, spec, search.operations, counts)
+
+
+def _explore(made: Form, ready: Sequence[Preparation], search: Search) -> FrozenEGraph:
     """Saturate the region's kernel terms."""
     start = unfused(made)
     root = start.kernel
-    roots = [root, *start.bodies.values()]
+    roots = [root, *start.bodies.values(), *(one.copy for one in ready)]
     menus = schedule_menus(made, search.spec)
     table = AtomTable()
     rules = [rule for rule in search.rules if rule.group in GROUPS]
@@ -283,10 +381,11 @@ def _explore(made: Form, search: Search) -> FrozenEGraph:
     seeds, numbers = seed(roots, made.facts.universe, table, frozenset())
     commands = [
         *declarations(ops, GROUPS),
-        *_schedule_facts(ops),
+        *schedule_facts(ops),
         *rule_lines(rules),
         *seeds,
         *(f"(body {n} (node {numbers[body]}))" for n, body in start.bodies.items()),
+        *prepared_rows(ready, numbers),
         *menus.facts(),
     ]
     every = " ".join(f"(run {group})" for group in GROUPS)
@@ -337,32 +436,8 @@ def _value(term: Term, number: Mapping[Term, int]) -> Term:
     return term if term.op in LEAVES else Term("value", number[term])
 
 
-def _schedule_facts(ops: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Relations of the menus, and how far a schedule has come."""
-    lines = [
-        "(relation body (i64 E))",
-        "(relation axis (i64 String))",
-        "(relation next_axis (E String))",
-        "(relation tile_menu (String i64))",
-        "(relation chunk_menu (String i64))",
-        "(relation keep_menu (String))",
-        "(relation thread_menu (i64))",
-        "(relation stage_menu (String i64))",
-        "(function depth (E) i64 :no-merge)",
-        f"(rule ((= s ({constructor('untiled')}))) ((set (depth s) 0)) :ruleset facts)",
-        "(rule ((= d (depth s)) (axis d x)) ((next_axis s x)) :ruleset facts)",
-    ]
-    for op in sorted(SCHEDULE & set(ops) - {"kernel", "untiled"}):
-        args = [f"x{i}" for i in range(len(ops[op]))]
-        lines.append(
-            f"(rule ((= s ({constructor(op)} {' '.join(args)})) (= d (depth {args[-1]}))) "
-            f"((set (depth s) (+ d 1))) :ruleset facts)"
-        )
-    return lines
-
-
 def _choices(found: FrozenEGraph, made: Form) -> list[Choice]:
-    """Every schedule that settles the most axes."""
+    """Every schedule that settles the most axes, its reduction whole or in parts."""
     chains: dict[int, tuple[tuple[object, ...], ...]] = {}
 
     def chain(number: int) -> tuple[tuple[object, ...], ...]:
@@ -373,8 +448,9 @@ def _choices(found: FrozenEGraph, made: Form) -> list[Choice]:
         return chains[number]
 
     rows = [chain(n.children[1]) for n in found.nodes[found.roots[0]] if n.op == "kernel"]
-    longest = max(len(row) for row in rows)
-    return [decode_choice(row, made) for row in rows if len(row) == longest]
+    settled = [sum(op != "split" for op, *_ in row) for row in rows]
+    most = max(settled)
+    return [decode_choice(row, made) for row, n in zip(rows, settled, strict=True) if n == most]
 
 
 def _offered(made: Form, spec: ParallelProcessingUnit) -> list[Choice]:
@@ -391,76 +467,21 @@ def _offered(made: Form, spec: ParallelProcessingUnit) -> list[Choice]:
     return [decode_choice(chain, made) for chain in itertools.product(*steps)]
 
 
-def decode_choice(chain: tuple[tuple[object, ...], ...], made: Form) -> Choice:
-    tiles = {name: made.extents[name] for name in made.grid}
-    chunks: dict[str, int] = {}
-    threads, stages, memory = 1, 1, "registers"
-    rules: list[str] = []
-    for op, *args in chain:
-        rules.append(" ".join([str(op), *map(str, args)]))
-        match op, args:
-            case "tile", [str(axis), int(size)]:
-                tiles[axis] = size
-            case "stream", [str(axis), int(size)]:
-                chunks[axis] = size
-            case "launch", [int(count)]:
-                threads = count
-            case "stage", [str(where), int(count)]:
-                memory, stages = where, count
-    return Choice(tiles, chunks, threads, stages, memory, tuple(rules))
-
-
-def _alike(choices: list[Choice]) -> list[list[Choice]]:
-    """Choices in groups that stream the same axes and stage in the same memory."""
-    groups: dict[tuple[object, ...], list[Choice]] = {}
-    for choice in choices:
-        groups.setdefault((tuple(choice.chunks), choice.memory), []).append(choice)
-    return list(groups.values())
-
-
-def price_choices(made: Form, choices: list[Choice], pricer: Pricer) -> Price:
-    """Prices of the choices, which stream the same axes."""
-
-    def column(values: list[int]) -> np.ndarray:
-        return np.array(values, dtype=np.float64)
-
-    extents = made.extents
-    return pricer.price(
-        made,
-        {n: column([c.tiles.get(n, extents[n]) for c in choices]) for n in made.grid},
-        Blocking(
-            chunks={n: column([c.chunks[n] for c in choices]) for n in choices[0].chunks},
-            threads=column([c.threads for c in choices]),
-            stages=column([c.stages for c in choices]),
-            staged=choices[0].memory != "registers",
-        ),
-    )
-
-
-def settled(made: Form, choice: Choice) -> Schedule:
-    memory: dict[Term, str] = {}
-    if choice.memory != "registers":
-        for term in made.terms:
-            factors = made.contraction(term) or ()
-            if term.op == "weighted_contract":
-                factors = (made.beneath_cast(term.children[1]),)
-            for factor in factors:
-                if factor.op == "read":
-                    memory[factor] = choice.memory
-    operations = {}
-    for term in made.terms:
-        if term.op in SUBSTITUTED and term.args[3]:
-            operations[term] = str(term.args[3])
-    tiles = {name: choice.tiles.get(name, made.extents[name]) for name in made.grid}
-    chunks = {name: size for name, size in choice.chunks.items() if name in made.reduced}
-    return Schedule(tiles, chunks, choice.threads, choice.stages, operations, memory)
+def _substituted(term: Term) -> str:
+    """The name of the rule that gave a contraction its operation."""
+    operation = term.args[3]
+    if term.op != "narrow_contract":
+        return f"substitute_{operation}" if operation else "contract"
+    if is_joined(term):
+        return f"split_ahead_{operation}"
+    return f"{'split' if term.args[5] != 1 else 'round'}_factors_{operation}"
 
 
 def _body_rules(made: Form) -> tuple[str, ...]:
     """The rules that fused the body and chose its operations."""
     inlined = sum(1 for t in made.terms if t.op not in LEAVES) - len(made.stored)
-    rules = [f"inline x{inlined}"] if inlined else []
+    rules = [f"inline x{inlined}"] if inlined > 0 else []
     for term in made.terms:
         if term.op in SUBSTITUTED:
-            rules.append(f"substitute_{term.args[3]}" if term.args[3] else "contract")
+            rules.append(_substituted(term))
     return tuple(rules)

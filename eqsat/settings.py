@@ -12,10 +12,12 @@ from enum import IntEnum
 from pathlib import Path
 
 from eqsat.errors import SettingsError
+from eqsat.rule import PRECISIONS
 
 VARIABLES = {
     "EQSAT_DEBUG": "what to print: 0 nothing, 1 summary, 2 explain, 3 kernel IR, 4 source",
     "EQSAT_CACHE_DIR": "folder of the persistent cache, or off",
+    "EQSAT_PRECISION": "what a program may round: exact, default, tf32 or bf16",
     "EQSAT_NUM_THREADS": "threads of the CPU target, from 1",
     "EQSAT_SEARCH_SECONDS": "wall-clock limit of one search, above 0",
     "EQSAT_SEARCH_NODES": "e-node limit of one search, from 1",
@@ -49,6 +51,7 @@ class Settings:
     cache_dir: absolute folder of the persistent cache; None keeps everything in memory.
     num_threads: threads that a CPU program may use.
     search_seconds, search_nodes, search_memory_mb: the search stops at the first limit it meets.
+    precision: what a program may round where its compile does not say; see `eqsat.compile`.
     """
 
     debug: Debug = Debug.NONE
@@ -57,6 +60,7 @@ class Settings:
     search_seconds: float = 8.0
     search_nodes: int = 250_000
     search_memory_mb: int = 1000
+    precision: str = "default"
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Settings":
@@ -72,6 +76,7 @@ class Settings:
             search_seconds=_seconds(given, "EQSAT_SEARCH_SECONDS", cls.search_seconds),
             search_nodes=_whole(given, "EQSAT_SEARCH_NODES", cls.search_nodes),
             search_memory_mb=_whole(given, "EQSAT_SEARCH_MEMORY_MB", cls.search_memory_mb),
+            precision=_precision(given),
         )
 
 
@@ -131,6 +136,13 @@ def _seconds(given: Mapping[str, str], name: str, default: float) -> float:
     if not 0 < value < float("inf"):
         raise SettingsError(f"{name} is {text!r}. Use a number of seconds: {VARIABLES[name]}.")
     return value
+
+
+def _precision(given: Mapping[str, str]) -> str:
+    text = given.get("EQSAT_PRECISION", "").strip() or Settings.precision
+    if text not in PRECISIONS:
+        raise SettingsError(f"EQSAT_PRECISION is {text!r}. Use one of {', '.join(PRECISIONS)}.")
+    return text
 
 
 def _usable_cores() -> int:

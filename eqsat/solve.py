@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from eqsat.algebra import Facts, Renaming, Term
+from eqsat.apart import schedule_joined
 from eqsat.encode import Encoding, encode
 from eqsat.extract import Extractor, Plan
 from eqsat.form import Stored
@@ -11,7 +12,7 @@ from eqsat.graph.tensor import Tensor
 from eqsat.kernel import Buffer
 from eqsat.price import Pricer
 from eqsat.saturate import FrozenEGraph, saturate
-from eqsat.schedule import Predicted, Search, schedule_region
+from eqsat.schedule import Predicted, Search
 from eqsat.segments import Segment, is_buffer
 
 ALGEBRA = frozenset({"algebra", "distribute"})
@@ -92,6 +93,8 @@ def investigate(segment: Segment, search: Search) -> Findings:
         search.spec,
         search.operations,
         {name: tensor.size * tensor.dtype.itemsize for tensor, name in leaves.items()},
+        search.float32_products,
+        search.precision != "exact",
     )
     extractor = Extractor(graph, pricer, _order(encoding, graph))
     plan = _cut(encoding, graph, extractor)
@@ -99,7 +102,7 @@ def investigate(segment: Segment, search: Search) -> Findings:
     facts = Facts(encoding.universe)
     kernels: list[Predicted] = []
     for stored in plan.kernels:
-        kernels += schedule_region(f"k{len(kernels)}", stored, facts, pricer, buffers, search)
+        kernels += schedule_joined(f"k{len(kernels)}", stored, facts, pricer, buffers, search)
     return Findings(
         encoding,
         graph,

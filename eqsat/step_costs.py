@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from eqsat.algebra import Facts, Read, Term, Universe, post_order, rebuild, with_children
+from eqsat.choice import Alike, Choice, Opening, opening
 from eqsat.errors import SpecError
 from eqsat.extract import Extractor
-from eqsat.form import Form, Stored, form
+from eqsat.form import Stored, form
 from eqsat.menu import chunks
 from eqsat.price import Price, Pricer
 from eqsat.region import Region
 from eqsat.renaming import pushed_down
 from eqsat.replay import whole_read
 from eqsat.saturate import Class, ENode, FrozenEGraph
-from eqsat.schedule import Choice, price_choices
 from eqsat.steps import Trace, states
 
 Pair = tuple[float | None, float | None]
@@ -207,16 +207,18 @@ class KernelCosts:
 
     def _scheduled(self, kernel: Term) -> float | None:
         made, choice = self.region.partial(kernel)
+        opened = opening(made, choice.parts, "") or Opening(made)
         if choice.threads == 1 and self.region.menus.threads:
             choice = replace(choice, threads=max(self.region.menus.threads))
-        return float(self.price(made, choice).seconds[0])
+        return float(self.price(opened, choice).seconds[0])
 
-    def price(self, made: Form, choice: Choice) -> Price:
+    def price(self, opened: Opening, choice: Choice) -> Price:
         """The price of a fused kernel under a schedule."""
-        return price_choices(made, [choice], self.pricer)
+        return Alike((choice,)).price(opened, self.pricer)
 
     def parts(self, kernel: Term) -> dict[str, float]:
         """What the predicted time of a whole kernel is made of."""
-        price = self.price(*self.region.shaped(kernel))
+        opened, choice = self.region.opening("", kernel)
+        price = self.price(opened, choice)
         found = {name: float(value[0]) for name, value in price.parts.items()}
         return {name: value for name, value in found.items() if math.isfinite(value) and value > 0}

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from eqsat.algebra import Term
-from eqsat.explanation import Explanation, KernelRecord, SegmentRecord
+from eqsat.explanation import Explanation, KernelRecord, RuleRecord, SegmentRecord
 from eqsat.kernel import show
 from eqsat.notation import Notation, letters, renamed
 from eqsat.steps import Step, Trace, replace_at, term_at
@@ -41,10 +41,13 @@ def sections(explanation: Explanation) -> list[Section]:
     found = [_head(explanation)]
     for segment in explanation.segments:
         found += _Segment(explanation, segment, len(explanation.segments)).sections()
-    laws = tuple(
-        (rule.name, " ".join([rule.equation, *rule.note.split()])) for rule in explanation.rules
-    )
+    laws = tuple((rule.name, _stated(rule)) for rule in explanation.rules)
     return [*found, Section(1, "Rules that the steps use", laws)] if laws else found
+
+
+def _stated(rule: RuleRecord) -> str:
+    text = " ".join([rule.equation, *rule.note.split()])
+    return text if rule.precision == "exact" else f"{text} precision: {rule.precision}."
 
 
 def seconds_text(seconds: Cost) -> str:
@@ -197,7 +200,7 @@ class _Steps:
         defined = self.notation.taken_lines()
         change = [*defined, f"   {before}", f"-> {after}"]
         title, law = self._titled(step)
-        if step.rule in {"tile", "stream", "keep", "launch", "stage"}:
+        if step.rule in {"tile", "stream", "keep", "launch", "stage", "split"}:
             change = [self._settled(step)]
         place = self._place(state, step.position)
         return Row(str(i + 1), title, law, place, tuple(change), self._cost(*self.costs[i]))

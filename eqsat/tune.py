@@ -1,7 +1,7 @@
 """Measure the best few kernels of each region on the device, and keep the fastest.
 
-A candidate whose results differ from those of the best predicted one is refused: prediction may
-err, answers may not.
+A candidate is one kernel, or several that follow one another. One whose results differ from those
+of the best predicted is refused: prediction may err, answers may not.
 """
 
 import warnings
@@ -13,90 +13,121 @@ import numpy as np
 
 from eqsat.cache import Cache, content_key
 from eqsat.graph.dtypes import DType
-from eqsat.kernel import Kernel
+from eqsat.kernel import Buffer, Kernel, Load
 from eqsat.program import Backend, Launch
 
 ROUNDS = 5
 SAMPLED = 1 << 20  # random numbers drawn, and results compared, of an array
 
+Candidate = tuple[Launch, ...]
+
 
 class TuneWarning(UserWarning):
-    """A candidate kernel that was refused: its results differ, or it did not run."""
+    """A candidate that was refused: its results differ, or it did not run."""
 
 
 def fastest(launches: Sequence[Launch], backend: Backend, store: Cache) -> tuple[Launch, ...]:
-    """The launches with the fastest of each one's kernels; what was measured is remembered."""
-    chosen: dict[str, Launch] = {}
+    """The launches with the fastest of each one's candidates; what was measured is remembered."""
+    known: dict[tuple[str, ...], tuple[int, float | None]] = {}
     result: list[Launch] = []
-    for launch in launches:
-        key = launch.kernel.fingerprint
-        if key not in chosen:
-            chosen[key] = _fastest(launch, backend, store)
-        result.append(replace(chosen[key], buffers=launch.buffers))
+    waiting = list(launches)
+    while waiting:
+        first = waiting[0]
+        own, after = waiting[: 1 + first.followers], waiting[1 + first.followers :]
+        candidates = [tuple(own), *first.alternatives]
+        prints = tuple(map(_fingerprint, candidates))
+        if prints not in known:
+            known[prints] = _fastest(candidates, prints, backend, store)
+        place, seconds = known[prints]
+        head, *tail = candidates[place]
+        result.append(replace(head, measured=seconds))
+        waiting = [*tail, *after]
     return tuple(result)
 
 
-def _fastest(launch: Launch, backend: Backend, store: Cache) -> Launch:
-    candidates = [
-        launch,
-        *(
-            replace(launch, kernel=a.kernel, seconds=a.seconds, bottleneck=a.bottleneck)
-            for a in launch.alternatives
-        ),
-    ]
+def _fingerprint(candidate: Candidate) -> str:
+    return " ".join(launch.kernel.fingerprint for launch in candidate)
+
+
+def _fastest(
+    candidates: Sequence[Candidate], prints: Sequence[str], backend: Backend, store: Cache
+) -> tuple[int, float | None]:
+    """The place of the fastest candidate, and its seconds if any was measured."""
     if len(candidates) == 1:
-        return launch
-    prints = [candidate.kernel.fingerprint for candidate in candidates]
+        return 0, None
     key = content_key("tuned", backend.device, *prints)
-    known = store.get("tuned", key)
-    if known is not None and known.get("winner") in prints:
-        place = prints.index(known["winner"])
-        return replace(candidates[place], measured=known["seconds"][place])
-    arrays = _sample(launch.kernel, backend)
+    record = store.get("tuned", key)
+    if record is not None and record.get("winner") in prints:
+        place = prints.index(record["winner"])
+        return place, record["seconds"][place]
+    arrays = _sample(candidates, backend)
     expected = _run(candidates[0], arrays, backend)
-    seconds = []
-    for candidate in candidates:
-        seconds.append(_seconds(candidate, arrays, expected, backend))
+    seconds = [_seconds(candidate, arrays, expected, backend) for candidate in candidates]
     place = int(np.argmin(seconds))
-    record = [s if np.isfinite(s) else None for s in seconds]
-    store.put("tuned", key, {"winner": prints[place], "seconds": record})
-    return replace(candidates[place], measured=seconds[place])
+    found = [s if np.isfinite(s) else None for s in seconds]
+    store.put("tuned", key, {"winner": prints[place], "seconds": found})
+    return place, seconds[place]
 
 
-def _sample(kernel: Kernel, backend: Backend) -> dict[str, Any]:
-    """Device arrays for a kernel's inputs: normal floats, small non-negative integers."""
+def _loaded(kernel: Kernel) -> set[str]:
+    return {s.access.buffer for s in kernel.statements() if isinstance(s, Load)}
+
+
+def _stored(kernel: Kernel) -> set[str]:
+    return {store.access.buffer for phase in kernel.phases for store in phase.stores}
+
+
+def _buffers(candidate: Candidate) -> dict[str, Buffer]:
+    """The parameters of its kernels, which know one another's by name."""
+    return {buffer.name: buffer for launch in candidate for buffer in launch.kernel.buffers}
+
+
+def _sample(candidates: Sequence[Candidate], backend: Backend) -> dict[str, Any]:
+    """Device arrays for what candidates read: normal floats, small non-negative integers."""
     generator = np.random.default_rng(0)
     arrays = {}
-    for buffer in kernel.buffers:
-        if buffer.role == "input" or buffer.name[0] in "xb":
-            shape, dtype = buffer.shape, buffer.dtype
+    for candidate in candidates:
+        made: set[str] = set().union(*(_stored(launch.kernel) for launch in candidate))
+        for name, buffer in _buffers(candidate).items():
+            if name in made or name in arrays:
+                continue
             few = min(buffer.size, SAMPLED)
-            if dtype.kind == "float":
-                values = generator.standard_normal(few, np.float32).astype(dtype.numpy)
+            if buffer.dtype.kind == "float":
+                values = generator.standard_normal(few, np.float32).astype(buffer.dtype.numpy)
             else:
-                values = generator.integers(0, 2, few).astype(dtype.numpy)
-            arrays[buffer.name] = backend.constant(np.resize(values, shape))
+                values = generator.integers(0, 2, few).astype(buffer.dtype.numpy)
+            arrays[name] = backend.constant(np.resize(values, buffer.shape))
     return arrays
 
 
-def _names(launch: Launch) -> Launch:
-    """The launch over buffers named as the kernel's own parameters."""
-    return replace(launch, buffers=tuple(buffer.name for buffer in launch.kernel.buffers))
+def _named(candidate: Candidate) -> list[Launch]:
+    """Its launches over buffers named as the kernels' own parameters."""
+    return [
+        replace(launch, buffers=tuple(buffer.name for buffer in launch.kernel.buffers))
+        for launch in candidate
+    ]
 
 
-def _outputs(kernel: Kernel, arrays: dict[str, Any], backend: Backend) -> dict[str, Any]:
+def _empty(candidate: Candidate, arrays: dict[str, Any], backend: Backend) -> dict[str, Any]:
+    """Device arrays for what it writes."""
     return {
-        buffer.name: backend.empty(buffer.shape, buffer.dtype)
-        for buffer in kernel.buffers
-        if buffer.name not in arrays
+        name: backend.empty(buffer.shape, buffer.dtype)
+        for name, buffer in _buffers(candidate).items()
+        if name not in arrays
     }
 
 
-def _run(launch: Launch, arrays: dict[str, Any], backend: Backend) -> dict[str, np.ndarray]:
-    outputs = _outputs(launch.kernel, arrays, backend)
-    backend.prepare([_names(launch)])({**arrays, **outputs})
-    dtypes = {buffer.name: buffer.dtype for buffer in launch.kernel.buffers}
-    return {name: _host(array, backend, dtypes[name]) for name, array in outputs.items()}
+def _run(candidate: Candidate, arrays: dict[str, Any], backend: Backend) -> dict[str, np.ndarray]:
+    """What it leaves in the buffers that none of its kernels reads."""
+    written = _empty(candidate, arrays, backend)
+    backend.prepare(_named(candidate))({**arrays, **written})
+    between: set[str] = set().union(*(_loaded(launch.kernel) for launch in candidate))
+    buffers = _buffers(candidate)
+    return {
+        name: _host(array, backend, buffers[name].dtype)
+        for name, array in written.items()
+        if name not in between
+    }
 
 
 def _host(array: Any, backend: Backend, dtype: DType) -> np.ndarray:
@@ -106,26 +137,25 @@ def _host(array: Any, backend: Backend, dtype: DType) -> np.ndarray:
 
 
 def _seconds(
-    launch: Launch, arrays: dict[str, Any], expected: dict[str, np.ndarray], backend: Backend
+    candidate: Candidate, arrays: dict[str, Any], expected: dict[str, np.ndarray], backend: Backend
 ) -> float:
     """Least seconds of a few runs; infinite for a candidate that is refused."""
     try:
-        found = _run(launch, arrays, backend)
+        found = _run(candidate, arrays, backend)
     except Exception as error:  # whatever a compiler or driver raises
-        _refuse(launch, f"it does not run: {error}")
+        _refuse(candidate, f"it does not run: {error}")
         return np.inf
     for name, values in found.items():
         scale = np.abs(expected[name]).max(initial=1.0)
         if not np.allclose(values, expected[name], rtol=2e-2, atol=2e-2 * scale, equal_nan=True):
-            _refuse(launch, f"its {name} differs from that of the best predicted kernel")
+            _refuse(candidate, f"its {name} differs from that of the best predicted kernel")
             return np.inf
-    outputs = _outputs(launch.kernel, arrays, backend)
-    run = backend.prepare([_names(launch)])
-    return min(backend.measure(run, {**arrays, **outputs}) for _ in range(ROUNDS))
+    written = _empty(candidate, arrays, backend)
+    run = backend.prepare(_named(candidate))
+    return min(backend.measure(run, {**arrays, **written}) for _ in range(ROUNDS))
 
 
-def _refuse(launch: Launch, why: str) -> None:
-    rules = ", ".join(launch.kernel.rules)
-    warnings.warn(
-        f"a candidate of {launch.kernel.name} ({rules}) is refused: {why}", TuneWarning, 3
-    )
+def _refuse(candidate: Candidate, why: str) -> None:
+    kernel = candidate[0].kernel
+    rules = ", ".join(kernel.rules)
+    warnings.warn(f"a candidate of {kernel.name} ({rules}) is refused: {why}", TuneWarning, 3)

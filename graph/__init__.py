@@ -12,6 +12,8 @@ from eqsat.graph.dtypes import (
     as_dtype,
     bfloat16,
     finfo,
+    float8_e4m3fn,
+    float8_e5m2,
     float16,
     float32,
     float64,
@@ -141,6 +143,7 @@ from eqsat.graph.functions import (
     zeros,
     zeros_like,
 )
+from eqsat.graph.gradient import grad, stop_gradient
 from eqsat.graph.nn import (
     attention,
     avg_pool,
@@ -217,6 +220,8 @@ __all__ = [
     "eye",
     "finfo",
     "flip",
+    "float8_e4m3fn",
+    "float8_e5m2",
     "float16",
     "float32",
     "float64",
@@ -226,6 +231,7 @@ __all__ = [
     "full_like",
     "functions",
     "gelu",
+    "grad",
     "greater",
     "greater_equal",
     "hypot",
@@ -300,6 +306,7 @@ __all__ = [
     "squeeze",
     "stack",
     "std",
+    "stop_gradient",
     "subtract",
     "sum",
     "sum_over",

@@ -1,4 +1,4 @@
-"""The element types and how they promote: array API 2024.12, plus float16 and bfloat16."""
+"""The element types and how they promote: array API 2024.12, and floats of 16 and 8 bits."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +10,7 @@ import numpy as np
 from eqsat.errors import DTypeError
 
 Scalar = bool | int | float
+_FOREIGN = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2"})
 
 
 @dataclass(frozen=True)
@@ -22,13 +23,13 @@ class DType:
 
     @cached_property
     def numpy(self) -> np.dtype:
-        """The NumPy dtype of the same layout; bfloat16 comes from ml_dtypes."""
-        return np.dtype(ml_dtypes.bfloat16 if self.name == "bfloat16" else self.name)
+        """The NumPy dtype of the same layout; that of some narrow floats comes from ml_dtypes."""
+        return np.dtype(getattr(ml_dtypes, self.name) if self.name in _FOREIGN else self.name)
 
     @property
     def compute(self) -> "DType":
-        """The dtype in which arithmetic is done: float32 for the 16-bit floats, else itself."""
-        return float32 if self.kind == "float" and self.itemsize == 2 else self
+        """The dtype in which arithmetic is done: float32 for narrower floats, else itself."""
+        return float32 if self.kind == "float" and self.itemsize < 4 else self
 
     def __repr__(self) -> str:
         return f"eqsat.{self.name}"
@@ -41,6 +42,8 @@ float16 = DType("float16", "float", 2)
 bfloat16 = DType("bfloat16", "float", 2)
 float32 = DType("float32", "float", 4)
 float64 = DType("float64", "float", 8)
+float8_e4m3fn = DType("float8_e4m3fn", "float", 1)
+float8_e5m2 = DType("float8_e5m2", "float", 1)
 int8 = DType("int8", "int", 1)
 int16 = DType("int16", "int", 2)
 int32 = DType("int32", "int", 4)
@@ -49,7 +52,8 @@ uint8 = DType("uint8", "uint", 1)
 bool_ = DType("bool", "bool", 1)
 
 DTYPES: tuple[DType, ...] = (
-    float16, bfloat16, float32, float64, int8, int16, int32, int64, uint8, bool_,
+    float16, bfloat16, float32, float64, float8_e4m3fn, float8_e5m2,
+    int8, int16, int32, int64, uint8, bool_,
 )  # fmt: skip
 BY_NAME: dict[str, DType] = {dtype.name: dtype for dtype in DTYPES}
 
@@ -129,7 +133,7 @@ def promote(a: DType, b: DType) -> DType | None:
     kinds = {a.kind, b.kind}
     if kinds == {"float"}:
         if a.itemsize == b.itemsize:
-            return float32  # float16 with bfloat16: neither holds the other
+            return float32  # two formats of one size: neither holds the other
         return max(a, b, key=lambda dtype: dtype.itemsize)
     if kinds == {"int"}:
         return max(a, b, key=lambda dtype: dtype.itemsize)

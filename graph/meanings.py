@@ -104,4 +104,5 @@ def _strided(
             assert isinstance(atom, str)
             strides[atom] += coefficient * stride
     steps = tuple(strides[name] for name in names)
-    return np.lib.stride_tricks.as_strided(start, shape, steps, writeable=False)
+    plain = start.view(np.uint8) if start.itemsize == 1 else start  # NumPy knows no name for "f1"
+    return np.lib.stride_tricks.as_strided(plain, shape, steps, writeable=False).view(start.dtype)

@@ -30,6 +30,7 @@ from eqsat.graph.elementwise import (
     tanh,
     where,
 )
+from eqsat.graph.gradient import stop_gradient
 from eqsat.graph.index import var
 from eqsat.graph.manipulation import count_from_end, repeat, squeeze, take
 from eqsat.graph.movement import broadcast_shapes, normalise_axes, normalise_axis
@@ -92,7 +93,8 @@ def softmax(x: Tensor, axis: int = -1) -> Tensor:
     with composition("softmax"):
         _floats("softmax", x)
         wide = cast(x, x.dtype.compute)
-        weights = exp(subtract(wide, max(wide, axis, keepdims=True)))
+        largest = stop_gradient(max(wide, axis, keepdims=True))
+        weights = exp(subtract(wide, largest))
         return cast(divide(weights, sum(weights, axis, keepdims=True)), x.dtype)
 
 
@@ -104,7 +106,7 @@ def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
 
 
 def _log_softmax(x: Tensor, axis: int) -> Tensor:
-    shifted = subtract(x, max(x, axis, keepdims=True))
+    shifted = subtract(x, stop_gradient(max(x, axis, keepdims=True)))
     return subtract(shifted, log(sum(exp(shifted), axis, keepdims=True)))
 
 
@@ -113,7 +115,7 @@ def logsumexp(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     with composition("logsumexp"):
         _floats("logsumexp", x)
         wide = cast(x, x.dtype.compute)
-        largest = max(wide, axis, keepdims=True)
+        largest = stop_gradient(max(wide, axis, keepdims=True))
         # An infinite maximum must not be subtracted: inf - inf is NaN.
         largest = where(isfinite(largest), largest, 0.0)
         total = sum(exp(subtract(wide, largest)), axis, keepdims=True)
@@ -276,7 +278,7 @@ def cross_entropy(
 
 def _target_loss(x: Tensor, targets: Tensor, axis: int) -> Tensor:
     """log(sum(exp(x - max))) - (x[target] - max)."""
-    largest = max(x, axis, keepdims=True)
+    largest = stop_gradient(max(x, axis, keepdims=True))
     total = log(sum(exp(subtract(x, largest)), axis))
     names = iter(range(targets.ndim))
     coordinates = [None if d == axis else var(f"i{next(names)}") for d in range(x.ndim)]

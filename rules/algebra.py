@@ -235,12 +235,13 @@ def cast_twice(a: "Expr", d: "Text") -> Iterator[Rewrite]:
     yield rewrite(apply("cast", d, apply("cast", d, a)), apply("cast", d, a))  # type: ignore[arg-type]
 
 
-@rule("algebra")
+@rule("algebra", precision="default")
 def drop_rounding(a: "Expr", b: "Expr", S: "Indices") -> Iterator[Rewrite]:
-    """sum_S cast_float32 cast_d a * b  ->  sum_S a * b,  for a 16-bit float d
-    when: a is float32: the factor of a sum keeps what rounding it to its stored dtype would lose.
-    A rounding that is no factor stays, as x - cast cast x asks for it. float: fewer roundings.
+    """sum_S cast_float32 cast_d a * b  ->  sum_S a * b,  for a 16-bit float d; without b too
+    when: a is float32: what is summed keeps what rounding it to its stored dtype would lose. Any
+    other rounding stays, as x - cast cast x asks for it. float: fewer roundings.
     """
     for narrow in ("bfloat16", "float16"):
         rounded = apply("cast", "float32", apply("cast", narrow, a))
         yield rewrite(sum_(S, rounded * b), sum_(S, a * b)).when(dtype_in(a, "float32"))
+        yield rewrite(sum_(S, rounded), sum_(S, a)).when(dtype_in(a, "float32"))

@@ -8,22 +8,15 @@ other; the sizes on offer are facts drawn from the spec.
 from collections.abc import Iterator
 
 from eqsat.rule import (
-    Condition,
     Free,
     Node,
     Rewrite,
-    Rule,
-    Variable,
     apply,
     disjoint,
-    dtype_in,
     fact,
-    nonempty,
-    overlap,
     rewrite,
     rule,
 )
-from eqsat.specs import ParallelOperation, ParallelProcessingUnit
 
 
 def kernel(body: object, schedule: object) -> Node:
@@ -49,6 +42,15 @@ def contract(a: "Expr", b: "Expr", S: "Indices") -> Iterator[Rewrite]:
         apply("reduce_sum", S, a * b),  # type: ignore[arg-type]
         apply("contract", S, a, b, ""),  # type: ignore[arg-type]
     ).when(disjoint(S, S.without(both)))
+
+
+@rule("fusion")
+def prepare(r: "Read", b: "Expr") -> Iterator[Rewrite]:
+    """read r  ->  read b,  which a kernel of its own copied from r
+    when: a product's operation asks for its factor in another layout, and that of b is such.
+    """
+    a = apply("read", r)
+    yield rewrite(a, b).when(fact("prepared", a, b, "", 0))
 
 
 @rule("fusion")
@@ -101,6 +103,14 @@ def launch(b: "Expr", s: "Expr", n: "Count") -> Iterator[Rewrite]:
     yield rewrite(kernel(b, s), kernel(b, apply("launch", n, s))).when(*conditions)
 
 
+@rule("tiling")
+def split(b: "Expr", s: "Expr", x: "Text", n: "Count") -> Iterator[Rewrite]:
+    """kernel b under s  ->  kernel b under s, reduction over x in n parts that a kernel joins
+    when: s settles every axis, and its tiles in n parts still fit the processors a few times.
+    """
+    yield rewrite(kernel(b, s), kernel(b, apply("split", x, n, s))).when(fact("parts_fit", s, x, n))
+
+
 @rule("staging")
 def stage(b: "Expr", s: "Expr", m: "Text", n: "Count") -> Iterator[Rewrite]:
     """kernel b under s  ->  kernel b under s, operands of contractions staged in memory m, n deep
@@ -108,73 +118,3 @@ def stage(b: "Expr", s: "Expr", m: "Text", n: "Count") -> Iterator[Rewrite]:
     """
     conditions = (fact("next_axis", s, "stages"), fact("stage_menu", m, n))
     yield rewrite(kernel(b, s), kernel(b, apply("stage", m, n, s))).when(*conditions)
-
-
-def substitutions(spec: ParallelProcessingUnit, operations: frozenset[str]) -> tuple[Rule, ...]:
-    """A `substitute` rule for each sum-of-products operation of a spec that its target can emit."""
-    rules = []
-    for operation in spec.operations:
-        emitted = operation.invocation_name in operations
-        if emitted or spec.target in operation.native_implementation:
-            rewrites = tuple(_substitute(operation))
-            if rewrites:
-                rules.append(
-                    Rule(
-                        name=f"substitute_{operation.name}",
-                        group="substitution",
-                        equation=f"contract_S(a, b)  ->  {operation.name}: {operation.semantics}",
-                        note=f"drawn from {spec.name}'s operations",
-                        rewrites=rewrites,
-                    )
-                )
-    return tuple(rules)
-
-
-def _substitute(operation: ParallelOperation) -> Iterator[Rewrite]:
-    pair = operation.semantics.contraction if operation.semantics else None
-    if pair is None or operation.semantics is None:
-        return
-    names = [read.operand for read in pair]
-    result = operation.semantics.output.operand
-    a, b, s = Variable("a"), Variable("b"), Variable("S", "Indices")
-    for row in operation.supported_data_types:
-        left, right, out = (row.get(name) for name in (*names, result))
-        if left != right or left is None or out is None:
-            continue
-        conditions: tuple[Condition, ...] = (dtype_in(a, left), dtype_in(b, left))
-        if any(operation.extents.values()):  # a matrix: each factor has an index of its own
-            own = (Free(a).without(Free(b)), Free(b).without(Free(a)))
-            conditions += (nonempty(own[0]), nonempty(own[1]))
-        sides = (a, b)
-        if out != left:
-            sides = (apply("cast", out, a), apply("cast", out, b))
-        yield Rewrite(
-            apply("contract", s, *sides, ""),  # type: ignore[arg-type]
-            apply("contract", s, *sides, operation.name),  # type: ignore[arg-type]
-            conditions,
-        )
-        if left == "bfloat16":  # a float32 factor rounded to the dtype of the other one
-            for rounded in ((_round(a, left), sides[1]), (sides[0], _round(b, left))):
-                wide = tuple(
-                    x if f is not g else f for x, f, g in zip((a, b), rounded, sides, strict=True)
-                )
-                dtypes = tuple(
-                    dtype_in(x, left if f is g else out)
-                    for x, f, g in zip((a, b), rounded, sides, strict=True)
-                )
-                yield Rewrite(
-                    apply("contract", s, *wide, ""),  # type: ignore[arg-type]
-                    apply("contract", s, *rounded, operation.name),  # type: ignore[arg-type]
-                    (*dtypes, *conditions[2:]),
-                )
-        if out == "float32":  # weights lie in [0, 1]: rounded to b's dtype they lose what b lost
-            yield Rewrite(
-                apply("weighted_sum", s, a, sides[1]),  # type: ignore[arg-type]
-                apply("weighted_contract", s, a, sides[1], operation.name),  # type: ignore[arg-type]
-                (dtype_in(a, out), overlap(s, Free(b)), *conditions[1:]),
-            )
-
-
-def _round(factor: Variable, narrow: str) -> Node:
-    """A float32 factor rounded to a narrow dtype."""
-    return apply("cast", "float32", apply("cast", narrow, factor))

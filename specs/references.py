@@ -132,3 +132,9 @@ def _operand_problems(operation: Any) -> Iterator[tuple[str, str]]:
         if missing:
             text = f"lacks operand `{missing[0]}` in one row. Give every operand a dtype."
             yield "supported_data_types", text
+    walked = {read.operand: read for read in (semantics.output, *semantics.reads)}
+    for operand, index in operation.contiguous.items():
+        if operand not in operands:
+            yield "contiguous", _unknown("operand", operand, operands)
+        elif index not in (own := walked[operand].index_names):
+            yield "contiguous", f"{operand} {_unknown('index', index, own)}"

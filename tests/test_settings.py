@@ -25,9 +25,10 @@ def test_every_variable_is_read():
             "EQSAT_SEARCH_SECONDS": "0.5",
             "EQSAT_SEARCH_NODES": "1000",
             "EQSAT_SEARCH_MEMORY_MB": "64",
+            "EQSAT_PRECISION": "tf32",
         }
     )
-    assert settings == Settings(Debug.KERNEL, Path("/some/where"), 7, 0.5, 1000, 64)
+    assert settings == Settings(Debug.KERNEL, Path("/some/where"), 7, 0.5, 1000, 64, "tf32")
 
 
 def test_the_process_environment_is_the_default(monkeypatch):
@@ -79,3 +80,11 @@ def test_the_cache_folder_follows_the_xdg_rules(monkeypatch):
         ({"EQSAT_CACHE_DIR": "here"}, str(Path.cwd() / "here")),
     ]:
         assert Settings.from_environment(given).cache_dir == Path(expected)
+
+
+def test_a_bad_precision_lists_the_good_ones():
+    with pytest.raises(SettingsError) as caught:
+        Settings.from_environment({"EQSAT_PRECISION": "half"})
+    assert str(caught.value) == (
+        "EQSAT_PRECISION is 'half'. Use one of exact, default, tf32, bf16."
+    )

@@ -57,6 +57,18 @@ def test_a_run_from_end_to_end(tmp_path, capsys):
     assert "| cpu-softmax (tiny, warm cache) |" in capsys.readouterr().out
 
 
+def test_a_run_at_another_precision(tmp_path):
+    path = tmp_path / "out.json"
+    wanted = ["--cases", "cpu-matmul", "--peers", "", "--json", str(path)]
+    assert main(["run", *QUICK, *wanted, "--precision", "tf32"]) == 0
+    found = json.loads(path.read_text())
+    assert found["settings"]["precision"] == "tf32"
+    (record,) = found["results"]
+    assert record["status"] == "ok" and record["tolerance"] == 4e-3
+    with pytest.raises(SystemExit):
+        main(["run", *QUICK, *wanted, "--precision", "half"])
+
+
 def wrong(whole, spec, *, change, **options):
     changed = tuple(change(output) for output in whole.outputs)
     return variants.build(replace(whole, outputs=changed), spec, **options)

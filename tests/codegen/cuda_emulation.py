@@ -1,9 +1,10 @@
 """Runs emitted CUDA on the CPU: every thread of a block is a coroutine, in lockstep at barriers.
 
 The kernel's source is compiled by g++ with the device functions that hold PTX replaced by the
-meanings that the PTX ISA gives. A round runs each thread to its next barrier or shuffle; all must
-reach the same one. Between them threads run in either order, so a missing barrier shows as a wrong
-answer. Shared memory starts as NaN; a pending asynchronous copy leaves NaN in its target.
+meanings that the PTX ISA gives. The threads of a warp must reach the same shuffle or `__syncwarp`,
+those of a block the same barrier. Between them threads run in either order, so a missing barrier
+shows as a wrong answer. Shared memory starts as NaN; a pending asynchronous copy leaves NaN in its
+target. `cuda_threads` says in which order threads and what they wait for run.
 """
 
 import ctypes
@@ -14,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from cuda_async_emulation import ASYNC, tensor_map, translate_async
+from cuda_threads import THREADS
 
 from eqsat.codegen.cuda_emit import CudaSource
 from eqsat.codegen.cuda_math import storage_type
@@ -23,74 +26,25 @@ from eqsat.kernel import Kernel
 
 COMPILER = shutil.which("g++")
 SHARED_LIMIT = 1 << 18
+SCHEDULES = 4
 
 SHIM = r"""
-#include <cmath>
-#include <cstdint>
-#include <cstdio>
-#include <cstring>
-#include <functional>
-#include <ucontext.h>
-#include <vector>
-
-#define __global__
-#define __device__
-#define __forceinline__ inline
-#define __launch_bounds__(n)
-#define __syncthreads() pause_at(__LINE__)
-
-struct Dimension { unsigned x; };
-static Dimension threadIdx, blockIdx;
-alignas(1024) static unsigned char shared[SHARED_LIMIT];
-
-struct Fiber { ucontext_t context; std::vector<char> stack; int site; };
 struct Copy { void* target; const void* source; int bytes; bool exists; };
-static std::vector<Fiber> fibers;
-static ucontext_t scheduler;
-static std::function<void()> body;
-static uint64_t slots[1024][8];
-static std::vector<std::vector<Copy>> copies[1024];
-static const char* failure;
+static uint64_t slots[MOST_THREADS][8];
+static std::vector<std::vector<Copy>> copies[MOST_THREADS];
 
-static void pause_at(int site) {
-    fibers[threadIdx.x].site = site;
-    swapcontext(&fibers[threadIdx.x].context, &scheduler);
-}
-static void start() { body(); fibers[threadIdx.x].site = -1; }
-
-static int run_block(unsigned number, int threads, int shared_bytes, int reversed) {
-    memset(shared, 0xff, sizeof shared);
-    fibers.resize(threads);
-    for (int t = 0; t < threads; ++t) {
-        Fiber& fiber = fibers[t];
-        fiber.stack.resize(1 << 17);
-        getcontext(&fiber.context);
-        fiber.context.uc_stack.ss_sp = fiber.stack.data();
-        fiber.context.uc_stack.ss_size = fiber.stack.size();
-        fiber.context.uc_link = &scheduler;
-        makecontext(&fiber.context, start, 0);
-        copies[t].assign(1, {});
-    }
-    blockIdx.x = number;
-    do {
-        for (int n = 0; n < threads; ++n) {
-            threadIdx.x = reversed ? threads - 1 - n : n;
-            swapcontext(&scheduler, &fibers[threadIdx.x].context);
-        }
-        for (Fiber& fiber : fibers)
-            if (fiber.site != fibers[0].site) return 1;
-    } while (fibers[0].site != -1);
-    for (int n = shared_bytes; n < SHARED_LIMIT; ++n)
-        if (shared[n] != 0xff) return 2;
-    return failure ? 3 : 0;
+static void begin_async();
+static void begin_block() {
+    for (auto& one : copies) one.assign(1, {});
+    begin_async();
 }
 
 template <typename T> T exchange(T value, int from, int site) {
     memcpy(slots[threadIdx.x], &value, sizeof value);
-    pause_at(site);
+    stop(WARP, site);
     T result;
     memcpy(&result, slots[from], sizeof result);
-    pause_at(site + 1);
+    stop(WARP, site + 1);
     return result;
 }
 template <typename T> T __shfl_xor_sync(unsigned, T value, int lane) {
@@ -102,6 +56,13 @@ template <typename T> T __shfl_up_sync(unsigned, T value, int delta) {
 }
 template <typename T> T __shfl_sync(unsigned, T value, int lane) {
     return exchange(value, threadIdx.x / 32 * 32 + lane, 1000004);
+}
+
+static int __all_sync(unsigned, int yes) {
+    int all = 1;
+    for (int lane = 0; lane < 32; ++lane)
+        all &= exchange(yes != 0, threadIdx.x / 32 * 32 + lane, 1000010 + 2 * lane);
+    return all;
 }
 
 template <typename To, typename From> To bits_as(From from) {
@@ -124,9 +85,9 @@ static unsigned short float16_bits(double value) {
 
 static void load_matrices(unsigned* fragment, const void* row, int count, bool transposed) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 * 32;
-    if (uintptr_t(row) % 16) failure = "ldmatrix row is not aligned";
+    if (uintptr_t(row) % 16) fail("ldmatrix row is not aligned");
     slots[threadIdx.x][0] = uintptr_t(row);
-    pause_at(1000006);
+    stop(WARP, 1000006);
     for (int q = 0; q < count; ++q) {
         uint16_t part[2];
         for (int e = 0; e < 2; ++e) {
@@ -136,7 +97,7 @@ static void load_matrices(unsigned* fragment, const void* row, int count, bool t
         }
         fragment[q] = part[0] | unsigned(part[1]) << 16;
     }
-    pause_at(1000007);
+    stop(WARP, 1000007);
 }
 
 static double operand(unsigned bits, char kind, int e) {
@@ -152,7 +113,7 @@ void multiply(T* d, const unsigned* a, const unsigned* b, int k, char kind, int 
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 * 32, halves = k / (4 * packed);
     for (int r = 0; r < 2 * halves; ++r) slots[threadIdx.x][r] = a[r];
     for (int r = 0; r < halves; ++r) slots[threadIdx.x][4 + r] = b[r];
-    pause_at(1000008);
+    stop(WARP, 1000008);
     for (int n = 0; n < 4; ++n) {
         const int column = lane % 4 * 2 + n % 2;
         double sum = d[n];
@@ -164,7 +125,7 @@ void multiply(T* d, const unsigned* a, const unsigned* b, int k, char kind, int 
         }
         d[n] = T(sum);
     }
-    pause_at(1000009);
+    stop(WARP, 1000009);
 }
 """
 
@@ -179,14 +140,20 @@ HOST = {
     "from_float16": "inline float from_float16(unsigned short b) { return bits_as<_Float16>(b); }",
     "pack_bfloat16": _PACK.format("bfloat16"),
     "pack_float16": _PACK.format("float16"),
-    "round_tf32": "inline unsigned round_tf32(float a) "
-    "{ return (__float_as_uint(a) + 0x1000u) & 0xffffe000u; }",
+    "round_tf32": "inline unsigned round_tf32(float a) { return a != a ? 0x7fffffffu : a - a != 0 "
+    "? __float_as_uint(a) : (__float_as_uint(a) + 0x1000u) & 0xffffe000u; }",
+    "pack_bfloat16_cut": """inline unsigned pack_bfloat16_cut(float a, float b) {
+    const auto cut = [](float x) { return x != x ? 0x7fffu : __float_as_uint(x) >> 16; };
+    return cut(a) | cut(b) << 16;
+}""",
     "copy_async": """template <int Bytes>
 void copy_async(void* target, const void* source, bool exists) {
-    if (uintptr_t(target) % Bytes || (exists && uintptr_t(source) % Bytes)) failure = "cp.async";
+    if (uintptr_t(target) % Bytes || (exists && uintptr_t(source) % Bytes))
+        fail("cp.async is not aligned");
     memset(target, 0xff, Bytes);
     copies[threadIdx.x].back().push_back({target, source, Bytes, exists});
 }""",
+    "power_of_two": "inline float power_of_two(float a) { return exp2f(a); }",
     "commit_copies": "inline void commit_copies() { copies[threadIdx.x].push_back({}); }",
     "wait_copies": """template <int Pending> void wait_copies() {
     auto& groups = copies[threadIdx.x];
@@ -219,6 +186,8 @@ def _host_operation(operation: MatrixOperation) -> str:
 
 def translate(text: str) -> str:
     """Emitted source with the functions that hold PTX replaced."""
+    text = re.sub(r"__device__ .* void block_barrier\(\) \{[^}]*\}\n", "", text)  # a macro
+    text = translate_async(text)
     for name, host in HOST.items():
         text = text.replace(FUNCTIONS[name].strip(), host)
     for operation in TABLE:
@@ -232,17 +201,18 @@ class Emulator:
 
     def __init__(self, kernels: Sequence[Kernel], sources: Sequence[CudaSource], folder: Path):
         self.kernels, self.sources = kernels, sources
-        parts = [SHIM.replace("SHARED_LIMIT", str(SHARED_LIMIT))]
+        parts = [THREADS.replace("SHARED_LIMIT", str(SHARED_LIMIT)), SHIM]
+        parts.append(ASYNC.replace("SHARED_LIMIT", str(SHARED_LIMIT)))
         for number, (kernel, source) in enumerate(zip(kernels, sources, strict=True)):
-            arguments = ", ".join(
-                f"({storage_type(b.dtype)}*)p[{i}]" for i, b in enumerate(kernel.buffers)
-            )
+            kinds = [storage_type(b.dtype) for b in kernel.buffers]
+            arguments = [f"({kind}*)p[{i}]" for i, kind in enumerate(kinds)]
+            arguments += [f"*(TensorMap*)p[{len(kinds) + i}]" for i in range(len(source.maps))]
             parts.append(f"namespace n{number} {{\n{translate(source.text)}\n}}")
+            threads = f"{source.threads}, {kernel.threads}, {source.shared_bytes}"
             parts.append(
-                f'extern "C" int launch_{number}(void** p, int block, int reversed) {{\n'
-                f"    body = [=] {{ n{number}::{source.entry}({arguments}); }};\n"
-                f"    return run_block(block, {source.threads}, {source.shared_bytes}, reversed);"
-                "\n}"
+                f'extern "C" const char* launch_{number}(void** p, int n, int blocks, int plan) {{\n'
+                f"    body = [=] {{ n{number}::{source.entry}({', '.join(arguments)}); }};\n"
+                f"    return run_block(n, blocks, {threads}, plan);\n}}"
             )
         path = folder / "kernels.cpp"
         path.write_text("\n".join(parts))
@@ -251,12 +221,22 @@ class Emulator:
         subprocess.run([*command, str(library), str(path)], check=True)
         self.library = ctypes.CDLL(str(library))
 
-    def run(self, number: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Every block, in order, on arrays that the kernel's stores write in place."""
+    def run(
+        self, number: int, arrays: Mapping[str, np.ndarray], blocks: int = 0, schedule: int = 0
+    ) -> None:
+        """Every block, in order, on arrays that the kernel's stores write in place.
+
+        Of a kernel whose blocks take several tiles, so many `blocks`. The first block runs by this
+        `schedule`, the others by those that follow.
+        """
         kernel, source = self.kernels[number], self.sources[number]
+        maps = [tensor_map(box, arrays[box.buffer]) for box in source.maps]
         pointers = [arrays[b.name].ctypes.data for b in kernel.buffers]
+        pointers += [ctypes.addressof(one) for one in maps]
         launch = getattr(self.library, f"launch_{number}")
-        for block in range(source.grid):
-            status = launch((ctypes.c_void_p * len(pointers))(*pointers), block, block % 2)
-            faults = ("", "threads diverge at a barrier", "shared memory overrun", "misaligned")
-            assert not status, f"{kernel.name}, block {block}: {faults[status]}\n{source.text}"
+        launch.restype = ctypes.c_char_p
+        grid = min(source.grid, blocks or source.grid) if source.resident else source.grid
+        for block in range(grid):
+            plan = (schedule + block) % SCHEDULES
+            fault = launch((ctypes.c_void_p * len(pointers))(*pointers), block, grid, plan)
+            assert not fault, f"{kernel.name}, block {block}: {fault.decode()}\n{source.text}"

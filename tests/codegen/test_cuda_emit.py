@@ -160,7 +160,7 @@ def test_the_emulator_notices_a_missing_barrier(tmp_path):
     sample = matmul(33, 37, 19)
     kernel = case("racy", sample, shared=True).kernel
     source = emit(kernel)
-    racy = replace(source, text=source.text.replace("__syncthreads();", ""))
+    racy = replace(source, text=source.text.replace("block_barrier();", ""))
     assert racy.text != source.text
     found = arrays(sample)
     Emulator([kernel], [racy], tmp_path).run(0, found)

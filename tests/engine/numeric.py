@@ -22,6 +22,7 @@ Buffers = Mapping[str, np.ndarray]
 MONOIDS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 SCHEDULED = SCHEDULE | {"value", "together"}
 TOLERANCE = {"float64": 1e-9, "float32": 1e-9, "float16": 2e-2, "bfloat16": 1e-1}
+TOLERANCE |= {"float8_e4m3fn": 5e-1, "float8_e5m2": 1.0}
 AWKWARD = np.array([0.0, -0.0, 1.0, -1.0, 2.0, 0.5, -3.0, np.inf, -np.inf])
 
 
@@ -68,7 +69,10 @@ class Meaning:
                 axes = self._axes(mask)
                 assert len(axes) == 1
                 return np.cumsum(self._over(mask, body), axes[0], held(dtype))
-            case "contract", (int(mask), np.ndarray() as a, np.ndarray() as b, _):
+            case (
+                ("contract" | "narrow_contract"),
+                (int(mask), np.ndarray() as a, np.ndarray() as b, *_),
+            ):
                 return self._reduce("sum", mask, a * b, dtype)
             case (
                 ("weighted_sum" | "weighted_contract"),
@@ -151,7 +155,7 @@ def held(dtype: DType) -> np.dtype:
 
 def stored(value: np.ndarray, dtype: DType) -> np.ndarray:
     """A value as its dtype holds it: 16-bit floats are rounded."""
-    if dtype.kind == "float" and dtype.itemsize == 2:
+    if dtype.kind == "float" and dtype.itemsize < 4:
         with np.errstate(all="ignore"):
             value = value.astype(dtype.numpy)
     return value.astype(held(dtype))

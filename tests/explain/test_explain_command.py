@@ -36,6 +36,13 @@ def misshapen(): return x + eqsat.input("y", (3, 3), "float32")
 constant = 3
 """
 
+LARGE = """
+import eqsat
+
+def large():
+    return eqsat.input("a", (512, 128), "float32") @ eqsat.input("b", (128, 512), "float32")
+"""
+
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -109,6 +116,19 @@ def test_the_right_operand_of_a_product_is_in_parentheses():
     after = render(explained("attention").explanation).split("mul_associate", 1)[1]
     changed = [line for line in after.splitlines() if line.startswith("         -> ")]
     assert "* (" in changed[0]
+
+
+def test_a_precision_is_passed_on_and_a_bad_one_refused(tmp_path, capsys):
+    assert main([ATTENTION, "--spec", "h200", "--precision", "half"]) == 2
+    assert "precision='half' is none. Use one of exact, default" in capsys.readouterr().err
+    path = tmp_path / "large.py"
+    path.write_text(LARGE)
+    found = {}
+    for precision in ("exact", "tf32"):
+        assert main([f"{path}:large", "--spec", "h200", "--precision", precision]) == 0
+        found[precision] = capsys.readouterr().out
+    assert "factors_" not in found["exact"] and "precision: tf32." in found["tf32"]
+    assert "round_factors_mma" in found["tf32"]
 
 
 def test_a_format_that_there_is_not():

@@ -111,7 +111,7 @@ def test_costs_are_known_and_end_at_the_kernel():
 def test_the_kernel_that_was_measured_to_be_the_fastest_is_explained():
     planned = plan(PROGRAMS["gelu_mlp"](), "h200", cache=Cache(None), candidates=3)
     launch, *others = planned.parts.launches
-    kernel = launch.alternatives[-1].kernel
+    kernel = launch.alternatives[-1][0].kernel
     explanation = planned.explain("tuned", [replace(launch, kernel=kernel), *others])
     assert explanation.notes == ()
     assert explanation.segments[0].kernels[0].kernel == kernel

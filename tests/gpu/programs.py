@@ -106,6 +106,14 @@ def several_kernels() -> list[Tensor]:
     return [G.softmax(hidden @ w, axis=0)]
 
 
+def in_parts() -> list[Tensor]:
+    """Long reductions of few tiles."""
+    q, k, v = (tensor(name, 2, n, 64) for name, n in (("q", 1), ("k", 5000), ("v", 5000)))
+    long = tensor("x", 3, 40001)
+    deep = tensor("a", 33, 8200, dtype="bfloat16") @ tensor("b", 8200, 40, dtype="bfloat16")
+    return [deep, G.softmax(long), G.var(long), G.attention(q, k, v)]
+
+
 def _named() -> Iterator[tuple[str, Build]]:
     for (m, n, k), dtype in itertools.product(SIZES, FLOATS):
         yield f"matmul-{m}x{n}x{k}-{dtype}", lambda a=(m, n, k, dtype): matmul(*a)
@@ -122,6 +130,7 @@ def _named() -> Iterator[tuple[str, Build]]:
     for build in (
         integer_matmul, batched_transposed, gelu_epilogue, gated, normed_product, reassociated,
         views, convolution, gather, scan, empty_and_scalar, negated_number, several_kernels,
+        in_parts,
     ):  # fmt: skip
         yield build.__name__, build
 

@@ -15,7 +15,8 @@ from eqsat.codegen.targets import TARGETS
 from eqsat.driver import compile, default_rules, plan
 from eqsat.errors import UnsupportedError
 from eqsat.fold import settle
-from eqsat.rules.kernels import substitutions
+from eqsat.rule import allowed
+from eqsat.rules.substitution import substitutions
 from eqsat.saturate import Limits, SearchWorker
 from eqsat.schedule import Search
 from eqsat.segments import partition
@@ -35,7 +36,9 @@ def worker():
 
 def compile_for(name, device, worker):
     unit = load(device)
-    rules = default_rules() + substitutions(unit, TARGETS["cuda"].operations)
+    cuda = TARGETS["cuda"]
+    rules = default_rules() + substitutions(unit, cuda.operations, cuda.splits)
+    rules = allowed(rules, "default")
     search = Search(rules, unit, TARGETS["cuda"].operations, worker, Limits(), misfit)
     operations = {operation.name: operation for operation in unit.operations}
     for segment in partition([t for t in settle(PROGRAMS[name]()) if t.size]):
@@ -64,12 +67,12 @@ def test_compiles_for_every_device(name, device, worker):
 
 def test_ptx_and_machine_code_are_shown_without_a_gpu():
     unit = load("h200")
-    a, b = (tensor(name, 64, 64, dtype="bfloat16") for name in "ab")
+    a, b = (tensor(name, 2048, 2048, dtype="bfloat16") for name in "ab")
     (launch,) = plan(a @ b, unit, cache=Cache(None)).parts.launches
     backend = CudaBackend(unit, None)
-    assert "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" in backend.ptx(launch.kernel)
+    assert "wgmma.mma_async.sync.aligned.m64n" in backend.ptx(launch.kernel)
     if shutil.which("nvdisasm") is not None:
-        assert "HMMA.16816.F32.BF16" in backend.sass(launch.kernel)
+        assert "HGMMA.64x" in backend.sass(launch.kernel)
 
 
 def test_a_program_of_the_host_has_no_ptx():

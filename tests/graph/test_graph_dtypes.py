@@ -8,7 +8,7 @@ from eqsat import graph
 from eqsat.errors import DTypeError
 from eqsat.graph.dtypes import DTYPES, as_dtype, finfo, iinfo, result_type
 
-# The standard's tables, upper triangle; bfloat16 beside float16 as the brief of this package says.
+# The standard's tables, upper triangle; formats of one size that do not hold each other: float32.
 PROMOTED = {
     "int8": "int8 int8, int16 int16, int32 int32, int64 int64, uint8 int16",
     "int16": "int16 int16, int32 int32, int64 int64, uint8 int16",
@@ -16,6 +16,10 @@ PROMOTED = {
     "int64": "int64 int64, uint8 int64",
     "uint8": "uint8 uint8",
     "bool": "bool bool",
+    "float8_e4m3fn": "float8_e4m3fn float8_e4m3fn, float8_e5m2 float32, float16 float16, "
+    "bfloat16 bfloat16, float32 float32, float64 float64",
+    "float8_e5m2": "float8_e5m2 float8_e5m2, float16 float16, bfloat16 bfloat16, "
+    "float32 float32, float64 float64",
     "float16": "float16 float16, bfloat16 float32, float32 float32, float64 float64",
     "bfloat16": "bfloat16 bfloat16, float32 float32, float64 float64",
     "float32": "float32 float32, float64 float64",
@@ -78,8 +82,8 @@ def test_numpy_dtype_round_trips(dtype):
     assert as_dtype(dtype.numpy) is as_dtype(dtype.name) is dtype
     assert as_dtype(dtype.numpy.type) is dtype
     assert dtype.numpy.itemsize == dtype.itemsize
-    assert dtype.compute.name == ("float32" if "16" in dtype.name and dtype.kind == "float"
-                                  else dtype.name)  # fmt: skip
+    narrow = dtype.kind == "float" and dtype.itemsize < 4
+    assert dtype.compute.name == ("float32" if narrow else dtype.name)
 
 
 def test_unknown_dtypes_are_refused():
@@ -93,6 +97,8 @@ def test_unknown_dtypes_are_refused():
 
 def test_limits():
     assert finfo("bfloat16").eps == 2**-7
+    assert (finfo("float8_e4m3fn").max, finfo("float8_e4m3fn").eps) == (448, 2**-3)
+    assert (finfo("float8_e5m2").max, finfo("float8_e5m2").smallest_normal) == (57344, 2**-14)
     assert finfo("float16").max == 65504
     assert finfo("float64").smallest_normal == np.finfo(np.float64).smallest_normal
     assert (iinfo("uint8").min, iinfo("uint8").max, iinfo("int64").bits) == (0, 255, 64)

@@ -380,9 +380,12 @@ def drop_rounding(t: Terms) -> Row:
         (
             (product(through("bfloat16", a)), product(a)),
             (product(through("float16", a)), product(a)),
+            (t.sum("i", through("bfloat16", a)), t.sum("i", a)),
+            (t.sum("i", through("float16", a)), t.sum("i", a)),
         ),
         (
             Miss(through("bfloat16", a), a),
+            Miss(t.max("i", through("bfloat16", a)), t.max("i", a)),
             Miss(product(through("int8", a)), product(a)),
             Miss(product(through("float16", b)), product(t.cast("float32", b)), wrong=False),
         ),

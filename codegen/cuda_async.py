@@ -1,0 +1,149 @@
+"""Device functions of sm_90: barriers that count bytes, copies of boxes by the tensor memory
+accelerator, warpgroup synchronisation. As text; a kernel gets those that it names.
+
+Source: PTX ISA, mbarrier, cp.async.bulk.tensor, wgmma, setmaxnreg.
+"""
+
+_DEVICE = "__device__ __forceinline__"
+MOST_DIMENSIONS = 5  # of a tensor map
+
+ASYNC_FUNCTIONS: dict[str, str] = {
+    "TensorMap": """
+struct alignas(64) TensorMap {
+    unsigned long long words[16];
+};""",
+    "shared_address": f"""
+{_DEVICE} unsigned shared_address(const void* place) {{
+    return unsigned(__cvta_generic_to_shared(place));
+}}""",
+    "barrier_init": f"""
+{_DEVICE} void barrier_init(unsigned long long* barrier, unsigned arrivals) {{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+                 "r"(arrivals) : "memory");
+}}""",
+    "barriers_ready": f"""
+{_DEVICE} void barriers_ready() {{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}}""",
+    "barrier_expect": f"""
+{_DEVICE} void barrier_expect(unsigned long long* barrier, unsigned bytes) {{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::
+                     "r"(shared_address(barrier)), "r"(bytes) : "memory");
+}}""",
+    "barrier_arrive": f"""
+{_DEVICE} void barrier_arrive(unsigned long long* barrier) {{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
+                 : "memory");
+}}""",
+    "barrier_arrive_at": f"""
+{_DEVICE} void barrier_arrive_at(unsigned long long* barrier, int block) {{
+    asm volatile("{{\\n"
+                 ".reg .b32 remote;\\n"
+                 "mapa.shared::cluster.u32 remote, %0, %1;\\n"
+                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\\n"
+                 "}}" ::"r"(shared_address(barrier)), "r"(block) : "memory");
+}}""",
+    "barrier_wait": f"""
+{_DEVICE} void barrier_wait(unsigned long long* barrier, unsigned parity) {{
+    asm volatile("{{\\n"
+                 ".reg .pred done;\\n"
+                 "AGAIN:\\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\\n"
+                 "@done bra DONE;\\n"
+                 "bra AGAIN;\\n"
+                 "DONE:\\n"
+                 "}}" ::"r"(shared_address(barrier)), "r"(parity) : "memory");
+}}""",
+    "barrier_wait_cluster": f"""
+{_DEVICE} void barrier_wait_cluster(unsigned long long* barrier, unsigned parity) {{
+    asm volatile("{{\\n"
+                 ".reg .pred done;\\n"
+                 "AGAIN:\\n"
+                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\\n"
+                 "@done bra DONE;\\n"
+                 "bra AGAIN;\\n"
+                 "DONE:\\n"
+                 "}}" ::"r"(shared_address(barrier)), "r"(parity) : "memory");
+}}""",
+    "cluster_barrier": f"""
+{_DEVICE} void cluster_barrier() {{
+    asm volatile("barrier.cluster.arrive.release.aligned;\\n"
+                 "barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}}""",
+    "cluster_rank": f"""
+{_DEVICE} int cluster_rank() {{
+    int rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}}""",
+    "fetch_map": f"""
+{_DEVICE} void fetch_map(const TensorMap& map) {{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}}""",
+    "fewer_registers": f"""
+template <int Count>
+{_DEVICE} void fewer_registers() {{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
+}}""",
+    "more_registers": f"""
+template <int Count>
+{_DEVICE} void more_registers() {{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count));
+}}""",
+    "products_begin": f"""
+{_DEVICE} void products_begin() {{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}}""",
+    "products_commit": f"""
+{_DEVICE} void products_commit() {{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}}""",
+    "products_wait": f"""
+template <int Pending>
+{_DEVICE} void products_wait() {{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+}}""",
+    "matrix_descriptor": f"""
+{_DEVICE} unsigned long long matrix_descriptor(const void* place, int leading, int stride,
+                                               int swizzle) {{
+    const unsigned from = shared_address(place);
+    return (unsigned long long)((from & 0x3ffffu) >> 4) |
+           (unsigned long long)(leading >> 4) << 16 | (unsigned long long)(stride >> 4) << 32 |
+           (unsigned long long)swizzle << 62;
+}}""",
+}
+
+
+def copy_box_name(dimensions: int, multicast: bool = False) -> str:
+    """The device function that copies a box of so many dimensions to shared memory."""
+    return f"copy_box_{dimensions}d" + ("_multicast" if multicast else "")
+
+
+def _copy_box(dimensions: int, multicast: bool) -> str:
+    where = ", ".join(f"int c{i}" for i in range(dimensions))
+    first = 4 if multicast else 3
+    at = ", ".join(f"%{first + i}" for i in range(dimensions))
+    operands = "".join(f', "r"(c{i})' for i in range(dimensions))
+    kind = ".multicast::cluster" if multicast else ""
+    mask = ", %3" if multicast else ""
+    parameter = "unsigned short blocks, " if multicast else ""
+    operand = ', "h"(blocks)' if multicast else ""
+    return f"""
+{_DEVICE} void {copy_box_name(dimensions, multicast)}(void* target, const TensorMap& map,
+                                                      unsigned long long* barrier,
+                                                      {parameter}{where}) {{
+    asm volatile(
+        "cp.async.bulk.tensor.{dimensions}d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        "{kind} [%0], [%1, {{{at}}}], [%2]{mask};" ::"r"(shared_address(target)), "l"(&map),
+        "r"(shared_address(barrier)){operand}{operands} : "memory");
+}}"""
+
+
+ASYNC_FUNCTIONS.update(
+    {
+        copy_box_name(n, multicast): _copy_box(n, multicast)
+        for n in range(1, MOST_DIMENSIONS + 1)
+        for multicast in (False, True)
+    }
+)

@@ -1,0 +1,209 @@
+"""Loads that the tensor memory accelerator can do: a tile as a box of a strided tensor.
+
+A tile in shared memory is rows of 32, 64 or 128 bytes along its innermost index, swizzled: within
+eight rows the 16-byte units of a row are permuted by its number, as matrix operations read them.
+A tile that is wider lies there as several such boxes, one after the other. Points outside the
+tensor are zero: that is how extents, and guards such as a convolution's padding, are met.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from eqsat.graph.dtypes import DType
+from eqsat.graph.index import Affine, add, bounds, const, free_names, scale, sub, var
+from eqsat.kernel import Access, Axis, Buffer, Guard, Load
+
+UNIT = 16  # bytes: of alignment in memory, and what the swizzle permutes
+LINE = 128  # bytes: of alignment of a box in shared memory
+WIDTHS = (128, 64, 32)  # bytes of a swizzled row
+MOST_BOX = 256
+MOST_STEP = 8
+MOST_DIMENSIONS = 5
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One dimension of the tensor: `box` of its `extent` elements are copied, every `step`th.
+
+    `stride` is the distance of neighbours in memory, in elements; `coordinate` says where the box
+    begins, as an expression in the first points of the kernel's indices.
+    """
+
+    extent: int
+    stride: int
+    box: int
+    step: int
+    coordinate: Affine
+
+
+@dataclass(frozen=True)
+class TensorBox:
+    """A box of a buffer, its dimensions innermost first; `offset` elements lie before the tensor.
+
+    In shared memory the tile has `blocks` parts along its inner index of `order`, each of `rows`
+    rows of `width` elements.
+    """
+
+    buffer: str
+    dtype: DType
+    offset: int
+    dimensions: tuple[Dimension, ...]
+    order: tuple[str, ...]
+    extents: Mapping[str, int] = field(hash=False)
+    width: int
+
+    @property
+    def row_bytes(self) -> int:
+        return self.width * self.dtype.itemsize
+
+    @property
+    def rows(self) -> int:
+        """Rows of one part."""
+        return prod(self.extents[i] for i in self.order[:-1])
+
+    @property
+    def blocks(self) -> int:
+        """Parts along the inner index."""
+        return self.extents[self.order[-1]] // self.width
+
+    @property
+    def bytes(self) -> int:
+        """Of the whole tile."""
+        return self.rows * self.blocks * self.row_bytes
+
+
+def tensor_box(
+    load: Load,
+    buffer: Buffer,
+    axes: Mapping[str, Axis],
+    points: Mapping[str, int],
+    inner: str,
+    summed: Collection[str],
+    outer: str = "",
+) -> TensorBox | None:
+    """The box of a load with `inner` innermost, or None where the accelerator cannot copy it; with
+    `outer` outermost if it is one of the load's indices.
+
+    `points` are the tile's extents by index, padding included. Padding of an index shows what
+    lies beyond the tile or, beyond the tensor, zero; in that of `summed` indices all must be zero.
+    """
+    access = load.access
+    for i in set(summed) & set(load.indices):
+        guarded = any(_holds(guard.expression, i) for guard in access.guards)
+        partial = axes[i].extent % axes[i].tile if axes[i].count > 1 else points[i] > axes[i].extent
+        if (points[i] > axes[i].tile and axes[i].count > 1) or (guarded and partial):
+            return None
+    if access.coordinates or load.fill or load.dtype != buffer.dtype:
+        return None
+    order = [i for i in load.indices if i != inner and points[i] > 1]
+    order = [*sorted(order, key=lambda i: i != outer), inner]
+    found = _dimensions(access, axes, points)
+    if found is None:
+        return None
+    offset, dimensions = found
+    by_index = {i: d for i in order for d in dimensions if _holds(d.coordinate, i)}
+    if set(by_index) != set(order):
+        return None  # an index that does not move the address
+    first, size = by_index[inner], buffer.dtype.itemsize
+    if first.stride != 1 or first.step != 1:
+        return None
+    wide = points[inner] * size
+    width = next((w for w in WIDTHS if wide % w == 0), 0)
+    if not width:
+        return None
+    columns = [by_index[i] for i in reversed(order[:-1])]
+    rest = [d for d in dimensions if d is not first and all(d is not c for c in columns)]
+    ordered = [replace(first, box=width // size), *columns, *_merged(rest)]
+    ordered = [ordered[0], *(d for d in ordered[1:] if d.extent > 1 or d.box > 1)]
+    if len(set(map(id, columns))) != len(columns) or not _legal(ordered, offset, size):
+        return None
+    extents = {i: points[i] for i in order}
+    box = TensorBox(
+        buffer.name, buffer.dtype, offset, tuple(ordered), tuple(order), extents, width // size
+    )
+    return box if box.blocks == 1 or box.rows * box.row_bytes % LINE == 0 else None
+
+
+def _dimensions(
+    access: Access, axes: Mapping[str, Axis], points: Mapping[str, int]
+) -> tuple[int, list[Dimension]] | None:
+    """The dimensions that guards and indices give, and the elements before the tensor."""
+    strides = {atom: c for atom, c in access.address.terms if isinstance(atom, str)}
+    offset = access.address.constant
+    dimensions: list[Dimension] = []
+    extents = {i: axis.extent for i, axis in axes.items()}
+    for atom, stride in access.address.terms:  # quotients that are one number for a whole tile
+        if not isinstance(atom, str):
+            once = Affine(((atom, 1),), 0)
+            if stride < 0 or any(points.get(i, 1) > 1 for i in free_names(once)):
+                return None
+            dimensions.append(Dimension(bounds(once, extents)[1] + 1, stride, 1, 1, once))
+    for guard in access.guards:
+        times = _follows(guard, strides)
+        if not times:
+            return None
+        tiled = [(i, c) for i, c in _terms(guard.expression) if points.get(i, 1) > 1]
+        if len(tiled) > 1:
+            return None
+        index, step = tiled[0] if tiled else ("", 1)
+        coordinate = sub(guard.expression, const(guard.lower))
+        extent = guard.upper - guard.lower
+        dimensions.append(Dimension(extent, times, points.get(index, 1), step, coordinate))
+        offset += times * (guard.lower - guard.expression.constant)
+        for i, _ in _terms(guard.expression):
+            del strides[i]
+    for i, stride in strides.items():
+        if stride < 0:
+            return None
+        dimensions.append(Dimension(axes[i].extent, stride, points.get(i, 1), 1, var(i)))
+    return offset, dimensions
+
+
+def _follows(guard: Guard, strides: Mapping[str, int]) -> int:
+    """The factor by which the address follows the guard's expression; 0 where it does not."""
+    terms = _terms(guard.expression)
+    if not terms or any(i not in strides or c <= 0 or strides[i] % c for i, c in terms):
+        return 0
+    factors = {strides[i] // c for i, c in terms}
+    return max(min(factors), 0) if len(factors) == 1 else 0
+
+
+def _terms(expression: Affine) -> list[tuple[str, int]]:
+    return [(str(atom), c) for atom, c in expression.terms]
+
+
+def _holds(expression: Affine, index: str) -> bool:
+    return any(i == index for i, _ in _terms(expression))
+
+
+def _merged(dimensions: Sequence[Dimension]) -> list[Dimension]:
+    """Dimensions of one point each, those joined whose strides are multiples of each other."""
+    result: list[Dimension] = []
+    for d in sorted(dimensions, key=lambda d: d.stride):
+        last = result[-1] if result else None
+        if last is not None and d.stride % last.stride == 0 and last.box == d.box == 1:
+            times = d.stride // last.stride
+            coordinate = add(last.coordinate, scale(d.coordinate, times))
+            extent = last.extent + times * (d.extent - 1)
+            result[-1] = Dimension(extent, last.stride, 1, 1, coordinate)
+        else:
+            result.append(d)
+    return result
+
+
+def _legal(dimensions: Sequence[Dimension], offset: int, size: int) -> bool:
+    """The limits of a tensor map."""
+    spans = [(d.box - 1) * d.step + 1 for d in dimensions]
+    return (
+        len(dimensions) <= MOST_DIMENSIONS
+        and offset >= 0
+        and offset * size % UNIT == 0
+        and all(d.stride * size % UNIT == 0 for d in dimensions[1:])
+        and all(0 < d.stride * size < 1 << 40 for d in dimensions)
+        and all(0 < d.extent < 1 << 32 for d in dimensions)
+        and all(
+            span <= MOST_BOX and d.step <= MOST_STEP
+            for d, span in zip(dimensions, spans, strict=True)
+        )
+    )

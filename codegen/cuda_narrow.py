@@ -1,0 +1,139 @@
+"""Contractions of float32 factors by mma.sync of narrower floats: rounded, or split into terms.
+
+Fragments are read as those of a tf32 operation, whose registers are float32, and split there. Two
+of them along k make one of a 16-bit operation: its pairs then join k and k + 4, for both factors
+alike. The products of a step are summed apart, the smallest first, and added to the result in
+float32: the matrix unit cuts sums, which is no matter for a few terms.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+
+from eqsat.codegen.cuda_block import Block
+from eqsat.codegen.cuda_distribution import Distribution
+from eqsat.codegen.cuda_matrix import Product, multiply
+from eqsat.codegen.cuda_operations import TABLE, MatrixOperation
+from eqsat.codegen.cuda_placement import Matrix, Placement
+from eqsat.graph.dtypes import bfloat16, float32
+from eqsat.narrow import products
+
+SPLITS: frozenset[str] = frozenset(
+    name
+    for row in TABLE
+    if row.operand in (bfloat16, float32)
+    for name in (row.instruction, ".".join(row.instruction.split(".")[:6]))
+)
+"""Invocation names for which float32 factors can be rounded or split on the way."""
+
+
+def multiply_narrowed(block: Block, matrix: Matrix, result: str) -> None:
+    """Add the product to the registers `result`, the factors rounded or split."""
+    instruction = matrix.operation
+    assert isinstance(instruction, MatrixOperation)
+    most = min(8, instruction.k)
+    loaded = next(row for row in TABLE if row.operand == float32 and row.k == most)
+    product = partial(NarrowProduct, instruction=instruction)
+    multiply(block, replace(matrix, operation=loaded), result, product)
+
+
+def term_bytes(placement: Placement, distribution: Distribution) -> int:
+    """The most bytes of split fragments that a thread holds at once, besides tile values; or, of
+    terms that lie in memory, of the products of later ones.
+    """
+    most = 0
+    for m in placement.matrices.values():
+        if m.contract.term_index:
+            count = prod(distribution.registers(i) for i in m.contract.indices)
+            most = max(most, m.contract.dtype.itemsize * count)
+        if m.contract.narrow and isinstance(m.operation, MatrixOperation):
+            sides = ((m.rows, m.operation.left_registers), (m.columns, m.operation.right_registers))
+            registers = sum(
+                prod(distribution.parts[i].blocks for i in free) * each for free, each in sides
+            )
+            most = max(most, 4 * registers * m.contract.terms)
+    return most
+
+
+@dataclass(frozen=True)
+class NarrowProduct(Product):
+    """A product whose `matrix.operation` is that by which fragments are read."""
+
+    instruction: MatrixOperation
+
+    def emit(self, result: str) -> None:
+        out, c, operation = self.block.out, self.matrix.contract, self.instruction
+        ratio = operation.k // self.matrix.operation.k
+        steps = -(-self.block.distribution.padded(self.matrix.k) // operation.k)
+        self.declare_warps()
+        held = self.left.tile is None or self.right.tile is None  # registers need fixed numbers
+        out.line("#pragma unroll" if held or c.terms == 1 else "#pragma unroll 1")
+        with out.block(f"for (int group = 0; group < {steps}; ++group)"):
+            for side, free, registers in self.fragment_shapes():
+                count = self.fragments(free)
+                out.line(f"unsigned {side}_terms[{c.terms}][{count}][{registers}];")
+            if c.terms > 1:
+                out.line("float check = 0;")
+            out.line("#pragma unroll")
+            with out.block(f"for (int part = 0; part < {ratio}; ++part)"):
+                out.line(f"const int step = group * {ratio} + part;")
+                self.load_left()
+                self.load_right()
+                for side, _, _ in self.fragment_shapes():
+                    check = ", check" if c.terms > 1 else ""
+                    part = ", part" if operation.packed > 1 else ""
+                    out.line(f"{self.splitter()}({side}_terms, {side}{part}{check});")
+                if c.terms > 1 and operation.packed == 1:
+                    with out.block("if (!is_finite(check))"):
+                        for side, _, _ in self.fragment_shapes():
+                            out.line(f"split_tf32_fragments_guarded({side}_terms, {side});")
+            self.multiply_terms(result)
+
+    def fragment_shapes(self) -> tuple[tuple[str, Sequence[str], int], ...]:
+        """Each factor's name, its indices, and the registers of its fragment."""
+        return (
+            ("left", self.matrix.rows, self.instruction.left_registers),
+            ("right", self.matrix.columns, self.instruction.right_registers),
+        )
+
+    def splitter(self) -> str:
+        """The device function that makes the terms of a fragment."""
+        how = "split" if self.matrix.contract.terms > 1 else "round"
+        return f"{how}_{'tf32' if self.instruction.packed == 1 else 'bfloat16'}_fragments"
+
+    def round(self, fragment: str, count: int) -> None:
+        """Fragments stay float32 until they are split."""
+
+    def multiply_terms(self, result: str) -> None:
+        """Every product of terms of every fragment."""
+        out = self.block.out
+        if self.matrix.contract.terms == 1:
+            with self.targets(result) as registers:
+                self.call(registers, (0, 0))
+            return
+        with out.block("if (__all_sync(0xffffffffu, is_finite(check)))"):
+            self.add_terms(result, ("whole", "whole"))
+        with out.block("else"):  # an infinite factor has no later terms
+            self.add_terms(result, ("rest", "whole"))
+
+    def add_terms(self, result: str, into: tuple[str, str]) -> None:
+        """Add to the result the products of later terms and of the first, summed in `into`."""
+        out, terms = self.block.out, self.matrix.contract.terms
+        *small, leading = products(terms)
+        with self.targets(result) as registers:
+            for name in dict.fromkeys(into):
+                out.line(f"float {name}[4] = {{0, 0, 0, 0}};")
+            for pair in small:
+                self.call([f"{into[0]}[{n}]" for n in range(4)], pair)
+            self.call([f"{into[1]}[{n}]" for n in range(4)], leading)
+            for n, register in enumerate(registers):
+                first = f"{into[1]}[{n}]"
+                other = f"({first} + {into[0]}[{n}])"
+                text = first if into[0] == into[1] else f"is_finite({first}) ? {other} : {first}"
+                out.line(f"{register} += {text};")
+
+    def call(self, registers: Sequence[str], pair: tuple[int, int]) -> None:
+        """The instruction on a term of each factor."""
+        sides = f"left_terms[{pair[0]}][i], right_terms[{pair[1]}][j]"
+        self.block.out.line(f"{self.matrix.function}({', '.join(registers)}, {sides});")

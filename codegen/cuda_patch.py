@@ -1,0 +1,243 @@
+"""Stores and loads whose points change lanes through a patch of shared memory for each warp.
+
+C++ names: `patch` is the warp's patch; `row` and `column` the part of this lane in a place of its
+own points; `warp_j` the first point of index j that the warp holds; `pass` counts passes.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+
+from eqsat.codegen.cuda_block import Block, Point
+from eqsat.codegen.cuda_distribution import WARP
+from eqsat.codegen.cuda_exchange import Digit, Exchange
+from eqsat.codegen.cuda_math import cast, storage_type, widen
+from eqsat.codegen.cuda_tiles import owners
+from eqsat.kernel import Access, Load, Store
+
+AHEAD = 128  # bytes that a lane loads before it passes them on
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One exchange in the source: its access over some indices; each warp's `bytes` at `offset`."""
+
+    block: Block
+    exchange: Exchange
+    access: Access
+    indices: Sequence[str]
+    offset: int
+    bytes: int
+
+    def store(self, store: Store, value: Callable[[Point], str]) -> None:
+        """Write a store; `value` gives the C++ expression of the element stored at a point."""
+        block, out, own = self.block, self.block.out, self.exchange.own_width
+        target = block.buffer(store.access.buffer)
+        unused = block.distribution.unused(self.indices)
+        warps = owners(block, [f for f in unused if f.stride >= WARP])
+        lanes = owners(block, [f for f in unused if f.stride < WARP])
+        if warps:
+            out.line(f"if ({warps})")
+        with self.scope(), self.loop("pass", self.passes):
+            out.line("__syncwarp();")
+            with self.own_points("pass", lanes) as (point, place):
+                shifted = block.shifted(point, self.exchange.along, "e") if own > 1 else point
+                out.line(f"{self.pack(own)} pack;")
+                self.each(own, f"pack.item[e] = {value(shifted)};")
+                out.line(f"{self.vector(place, own)} = pack;")
+            out.line("__syncwarp();")
+            with self.far_points("pass") as (point, place, condition):
+                if condition:
+                    out.line(f"if ({condition})")
+                width = self.exchange.width
+                far = f"{target} + {block.address(self.access, point)}"
+                out.line(f"{self.vector(far, width)} = {self.vector(place, width, 'const ')};")
+
+    def load(self, s: Load) -> None:
+        """Write a load into registers that are declared; what does not exist is zero."""
+        block, out, own = self.block, self.block.out, self.exchange.own_width
+        buffer = block.kernel.buffer(s.access.buffer)
+        width, vectors = self.exchange.width, -(-self.exchange.slots // WARP)
+        bytes_ = vectors * width * self.exchange.itemsize
+        ahead = max(
+            n
+            for n in range(1, self.passes + 1)
+            if self.passes % n == 0 and n <= max(AHEAD // bytes_, 1)
+        )
+        number, pack = ("(first + pass)", "ahead[pass][vector]")
+        with self.scope(), self.loop("first", self.passes, ahead):
+            out.line(f"{self.pack(width)} ahead[{ahead}][{vectors}] = {{}};")
+            with self.loop("pass", ahead), self.far_points(number) as (point, _, condition):
+                if condition:
+                    out.line(f"if ({condition})")
+                far = f"{block.buffer(buffer.name)} + {block.address(self.access, point)}"
+                out.line(f"{pack} = {self.vector(far, width, 'const ')};")
+            with self.loop("pass", ahead):
+                out.line("__syncwarp();")
+                with self.far_slots() as (place, condition):
+                    if condition:
+                        out.line(f"if ({condition})")
+                    out.line(f"{self.vector(place, width)} = {pack};")
+                out.line("__syncwarp();")
+                with self.own_points(number) as (point, place):
+                    shifted = block.shifted(point, self.exchange.along, "e") if own > 1 else point
+                    out.line(f"const {self.pack(own)} pack = {self.vector(place, own, 'const ')};")
+                    value = cast(buffer.dtype, s.dtype, widen(buffer.dtype, "pack.item[e]"))
+                    self.each(own, f"{block.element(s.name, shifted)} = {value};")
+
+    # parts of the source
+
+    @property
+    def passes(self) -> int:
+        held = dict(self.exchange.held)
+        return prod(self.block.distribution.registers(i) // held.get(i, 1) for i in self.indices)
+
+    @property
+    def kind(self) -> str:
+        return storage_type(self.block.kernel.buffer(self.access.buffer).dtype)
+
+    def pack(self, width: int) -> str:
+        return f"Pack<{self.kind}, {width}>"
+
+    def vector(self, pointer: str, width: int, const: str = "") -> str:
+        return f"*reinterpret_cast<{const}{self.pack(width)}*>({pointer})"
+
+    def each(self, width: int, line: str) -> None:
+        """A line for each element of a vector."""
+        self.block.out.line("#pragma unroll")
+        self.block.out.line(f"for (int e = 0; e < {width}; ++e) {line}")
+
+    @contextmanager
+    def loop(self, name: str, count: int, step: int = 1) -> Iterator[None]:
+        out = self.block.out
+        out.line("#pragma unroll")
+        advance = f"++{name}" if step == 1 else f"{name} += {step}"
+        with out.block(f"for (int {name} = 0; {name} < {count}; {advance})"):
+            yield
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """A block of code in which the names of an exchange are defined."""
+        block, out, exchange = self.block, self.block.out, self.exchange
+        with out.block():
+            start = f"shared + {self.offset} + int(threadIdx.x) / {WARP} * {self.bytes}"
+            out.line(f"{self.kind}* const patch = reinterpret_cast<{self.kind}*>({start});")
+            for i in self.indices:
+                factors = block.distribution.weighted(i, "thread")
+                offset = block.thread_offset([(f, w) for f, w in factors if f.stride >= WARP])
+                parts = [part for part in (block.frame.origin[i], offset) if part != "0"]
+                out.line(f"const int {block.index('warp', i)} = {' + '.join(parts) or '0'};")
+            rows, columns = [], []
+            for digit in exchange.digits:
+                if digit.kind == "thread":
+                    value = _digit("int(threadIdx.x)", digit)
+                    for weight, parts in zip(exchange.part(digit), (rows, columns), strict=True):
+                        parts += [_scaled(value, weight)] if weight else []
+            out.line(f"const int row = {' + '.join(rows) or '0'};")
+            out.line(f"const int column = {' + '.join(columns) or '0'};")
+            yield
+
+    def place(self, row: str, column: str) -> str:
+        """A pointer into the patch."""
+        e = self.exchange
+        if e.mask:
+            turned = f"(({column}) / {e.unit} ^ (({row}) >> {e.shift} & {e.mask})) * {e.unit}"
+            column = f"{turned} + ({column}) % {e.unit}"
+        return f"patch + ({row}) * {e.pitch} + {column}"
+
+    def pass_numbers(self, number: str) -> dict[str, str]:
+        """For each index, the first of its register numbers in a pass."""
+        held, result, inner = dict(self.exchange.held), {}, 1
+        for i in reversed(self.indices):
+            count = self.block.distribution.registers(i) // held.get(i, 1)
+            if count == 1:
+                result[i] = "0"
+                continue
+            text = number if inner == 1 else f"{number} / {inner}"
+            text = text if inner * count == self.passes else f"{text} % {count}"
+            result[i] = _scaled(f"({text})" if "%" in text else text, held.get(i, 1))
+            inner *= count
+        return result
+
+    @contextmanager
+    def own_points(self, number: str, condition: str = "") -> Iterator[tuple[Point, str]]:
+        """Loops over this lane's own vectors of a pass, each with its place in the patch."""
+        block, out, exchange = self.block, self.block.out, self.exchange
+        first, held, depth = self.pass_numbers(number), dict(exchange.held), 0
+        at: dict[str, str] = {}
+        register: dict[str, str] = {}
+        if condition:
+            out.line(f"if ({condition})")
+        with out.block():
+            for i in self.indices:
+                step = exchange.own_width if i == exchange.along else 1
+                name, text = block.index("r", i), first[i]
+                if held.get(i, 1) > step:
+                    out.line("#pragma unroll")
+                    out.line(f"for (int {name} = 0; {name} < {held[i]}; {name} += {step}) {{")
+                    out.depth += 1
+                    depth += 1
+                    text = name if text == "0" else f"({text} + {name})"
+                offset = block.register_offset(block.distribution, i, f"({text})")
+                at[i] = f"({block.index('base', i)} + {offset})"
+                register[i] = text
+            rows, columns = ["row"], ["column"]
+            for digit in exchange.digits:
+                step = exchange.own_width if digit.index == exchange.along else 1
+                if digit.kind == "register" and held[digit.index] > step:
+                    value = _digit(block.index("r", digit.index), digit)
+                    for weight, parts in zip(exchange.part(digit), (rows, columns), strict=True):
+                        parts += [_scaled(value, weight)] if weight else []
+            place = self.place(" + ".join(rows), " + ".join(columns))
+            with out.block():
+                yield Point(at, register, block.frame.origin), place
+            for _ in range(depth):
+                out.depth -= 1
+                out.line("}")
+
+    @contextmanager
+    def far_slots(self) -> Iterator[tuple[str, str]]:
+        """A loop over the vectors that this lane moves between patch and memory in a pass."""
+        out, exchange = self.block.out, self.exchange
+        per_row = exchange.length // exchange.width
+        with self.loop("vector", -(-exchange.slots // WARP)):
+            out.line(f"const int slot = int(threadIdx.x) % {WARP} + vector * {WARP};")
+            out.line(f"const int far_row = slot / {per_row};")
+            out.line(f"const int far_column = {_scaled(f'slot % {per_row}', exchange.width)};")
+            missing = exchange.slots % WARP
+            yield self.place("far_row", "far_column"), f"slot < {exchange.slots}" if missing else ""
+
+    @contextmanager
+    def far_points(self, number: str) -> Iterator[tuple[Point, str, str]]:
+        """The same with the point in memory, and the condition for it to exist."""
+        block, out, exchange = self.block, self.block.out, self.exchange
+        first = self.pass_numbers(number)
+        with self.far_slots() as (place, present):
+            at: dict[str, str] = {}
+            for i in self.indices:
+                parts = [block.index("warp", i)]
+                if first[i] != "0":
+                    parts.append(block.register_offset(block.distribution, i, f"({first[i]})"))
+                parts += ["far_column"] if i == exchange.along else []
+                for span in exchange.rows:
+                    if span.index == i:
+                        text = f"far_row / {span.stride}" if span.stride > 1 else "far_row"
+                        if span.stride * span.count < exchange.count:
+                            text += f" % {span.count}"
+                        parts.append(_scaled(text, span.weight))
+                at[i] = block.index("far", i)
+                out.line(f"const int {at[i]} = {' + '.join(parts)};")
+            point = Point(at, {}, block.frame.origin)
+            conditions = [present] if present else []
+            conditions += [*block.valid(self.indices, point), *block.exists(self.access, point)]
+            yield point, place, " && ".join(conditions)
+
+
+def _digit(number: str, digit: Digit) -> str:
+    text = number if digit.place == 1 else f"{number} / {digit.place}"
+    return f"{text} % {digit.count}"
+
+
+def _scaled(text: str, weight: int) -> str:
+    return text if weight == 1 else f"{text} * {weight}"

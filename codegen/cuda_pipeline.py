@@ -1,0 +1,362 @@
+"""Kernels with a producer: one thread copies boxes ahead into rings, the others compute.
+
+A ring has, for each of its slots, a barrier that is full when the bytes have arrived and one that
+is empty when every warp of the computing threads has let go of it. Producer and computing threads
+go through tiles, phases and chunks in the same order; each side keeps a slot number and a parity
+for each ring. Tiles of the grid are taken by blocks that stay: block b computes tiles b, b + the
+number of blocks, and so on.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from eqsat.codegen.cuda_access import unit_stride
+from eqsat.codegen.cuda_async import ASYNC_FUNCTIONS, copy_box_name
+from eqsat.codegen.cuda_block import Block, Point, Tile, Writer
+from eqsat.codegen.cuda_box import TensorBox, tensor_box
+from eqsat.codegen.cuda_distribution import WARP
+from eqsat.codegen.cuda_math import storage_type
+from eqsat.codegen.cuda_placement import SHARED, Matrix
+from eqsat.codegen.cuda_warpgroup_operations import WARPGROUP, WarpgroupOperation
+from eqsat.errors import UnsupportedError
+from eqsat.kernel import Contract, Load, Phase, Update
+
+BOX_ALIGNMENT = 1024  # bytes: eight rows of 128, the period of the widest swizzle
+PRODUCER_REGISTERS = 40
+MOST_REGISTERS = 240  # that setmaxnreg gives a computing thread here
+SHARED_BYTES, RESERVED_BYTES = 233472, 1024  # of an SM of sm_90, and for each block
+AROUND = 32  # registers that a thread needs besides the result of an instruction
+SWIZZLES = {128: 1, 64: 2, 32: 3}  # row bytes to the matrix descriptor's code
+
+
+@dataclass(frozen=True)
+class BoxTile(Tile):
+    """A tile as the tensor memory accelerator writes it."""
+
+    box: TensorBox | None = None
+
+    @property
+    def size(self) -> int:
+        """Elements of one slot."""
+        assert self.box is not None
+        return -(-self.box.bytes // BOX_ALIGNMENT) * BOX_ALIGNMENT // self.dtype.itemsize
+
+    def offset(self, point: Point) -> str:
+        """The element's place within a slot: units of 16 bytes permuted by the row's number,
+        counted from the first part's first where parts are no whole periods.
+        """
+        box = self.box
+        assert box is not None
+        row = self.row(point)
+        inner = point.local(self.order[-1])
+        unit, rows = 16 // self.dtype.itemsize, 128 // box.row_bytes
+        period = box.row_bytes // 16
+        turn = f"({row})"
+        if box.blocks > 1 and box.rows * box.row_bytes % BOX_ALIGNMENT:
+            turn = f"({row} + ({inner}) / {box.width} * {box.rows})"
+        turn += f" / {rows}" if rows > 1 else ""
+        within = inner if box.blocks == 1 else f"({inner}) % {box.width}"
+        place = f"(({row}) * {box.width} + (({within}) ^ ({turn} % {period} * {unit})))"
+        if box.blocks == 1:
+            return place
+        return f"(({inner}) / {box.width} * {box.rows * box.width} + {place})"
+
+    def row(self, point: Point) -> str:
+        """The number of the point's row within a part."""
+        parts = []
+        for i in self.order[:-1]:
+            if self.extents[i] > 1:
+                stride = self.strides[i]
+                parts.append(point.local(i) + ("" if stride == 1 else f" * {stride}"))
+        return " + ".join(parts) or "0"
+
+
+@dataclass
+class Ring:
+    """The boxes of one phase: their slots and barriers in shared memory."""
+
+    number: int
+    stages: int
+    boxes: Mapping[str, TensorBox]
+    offsets: dict[str, int] = field(default_factory=dict)
+    barriers: int = 0
+    lagging: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """Of one slot, as barriers count them."""
+        return sum(box.bytes for box in self.boxes.values())
+
+    def full(self, slot: str) -> str:
+        return f"barriers + {self.barriers} + {slot}"
+
+    def empty(self, slot: str) -> str:
+        return f"barriers + {self.barriers + self.stages} + {slot}"
+
+
+class Pipeline:
+    """The rings of a kernel and what its producer runs."""
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.producer = Writer(depth=4)
+        self.rings: dict[Phase, Ring] = {}
+        self.maps: dict[str, TensorBox] = {}
+        self.barriers = 0
+        self.offset = 0
+        self.blocks = 1
+        for phase in block.kernel.phases:
+            boxes = find_boxes(block, phase)
+            if boxes:
+                stages = max(phase.stages, 1) if phase.stream else 1
+                ring = Ring(len(self.rings), stages, boxes, barriers=self.barriers)
+                self.barriers += 2 * stages
+                self.rings[phase] = ring
+                self.maps.update(boxes)
+                ring.lagging = stages > 1 and _is_lagging(block, phase)
+
+    def allocate(self, phase: Phase) -> None:
+        """Slots for the boxes of a phase, and the tiles that read them."""
+        block, ring = self.block, self.rings[phase]
+        for name, box in ring.boxes.items():
+            strides, stride = {box.order[-1]: 1}, 1
+            for i in reversed(box.order[:-1]):
+                strides[i] = stride
+                stride *= box.extents[i]
+            pointer = f"s_{block.names.of(name)}"
+            tile = BoxTile(
+                pointer, box.dtype, box.order, box.extents, strides, ring.stages, True, box
+            )
+            size = tile.size * ring.stages * box.dtype.itemsize
+            ring.offsets[name] = block.allocate(size, BOX_ALIGNMENT)
+            block.tiles[name] = tile
+
+    # the computing threads
+
+    def wait(self, phase: Phase) -> None:
+        """Wait for the slot's boxes and point at them."""
+        out, ring = self.block.out, self.rings[phase]
+        n = ring.number
+        out.line(f"barrier_wait({ring.full(f'slot_{n}')}, parity_{n});")
+        for name in ring.boxes:
+            tile = self.block.tiles[name]
+            kind = storage_type(tile.dtype)
+            slot = "" if ring.stages == 1 else f" + slot_{n} * {tile.size}"
+            place = f"reinterpret_cast<const {kind}*>(shared + {ring.offsets[name]}){slot}"
+            out.line(f"const {kind}* const {tile.pointer} = {place};")
+
+    def before(self, phase: Phase, name: str) -> BoxTile:
+        """A tile in the slot of the chunk before."""
+        out, ring = self.block.out, self.rings[phase]
+        tile = self.block.tiles[name]
+        assert isinstance(tile, BoxTile)
+        kind, pointer = storage_type(tile.dtype), f"{tile.pointer}_before"
+        slot = f"(slot_{ring.number} + {ring.stages - 1}) % {ring.stages} * {tile.size}"
+        place = f"reinterpret_cast<const {kind}*>(shared + {ring.offsets[name]}) + {slot}"
+        out.line(f"const {kind}* const {pointer} = {place};")
+        return replace(tile, pointer=pointer)
+
+    def release(self, phase: Phase, behind: int = 0) -> None:
+        """Let go of the slot in use, or of the one before."""
+        out, ring = self.block.out, self.rings[phase]
+        n = ring.number
+        slot = f"slot_{n}"
+        if behind:
+            slot = f"(slot_{n} + {ring.stages - 1}) % {ring.stages}"
+        out.line("__syncwarp();")
+        out.line(f"if (threadIdx.x % {WARP} == 0) barrier_arrive({ring.empty(slot)});")
+
+    def advance(self, phase: Phase, out: Writer) -> None:
+        """The next slot."""
+        ring = self.rings[phase]
+        n = ring.number
+        if ring.stages == 1:
+            out.line(f"parity_{n} ^= 1;")
+        else:
+            out.line(f"if (++slot_{n} == {ring.stages}) slot_{n} = 0, parity_{n} ^= 1;")
+
+    def finish_tile(self) -> None:
+        """At the end of a tile let go of what all of its phases could read."""
+        for phase in self.rings:
+            if not phase.stream:
+                self.release(phase)
+                self.advance(phase, self.block.out)
+
+    # the producer
+
+    @contextmanager
+    def producing(self) -> Iterator[None]:
+        """Lines go to the producer's program."""
+        block = self.block
+        block.out, consumer = self.producer, block.out
+        yield
+        block.out = consumer
+
+    def fill(self, phase: Phase) -> None:
+        """Copy the boxes of the chunk at hand into the next slot."""
+        block, ring = self.block, self.rings[phase]
+        n, out = ring.number, block.out
+        slot = f"slot_{n}"
+        out.line(f"barrier_wait({ring.empty(slot)}, parity_{n} ^ 1);")
+        out.line(f"barrier_expect({ring.full(slot)}, {ring.bytes});")
+        at = Point(dict(block.frame.origin), {}, block.frame.origin)
+        for name, box in ring.boxes.items():
+            size = block.tiles[name].size * box.dtype.itemsize
+            for part in range(box.blocks):
+                place = ring.offsets[name] + part * box.rows * box.row_bytes
+                target = f"shared + {place}" + (f" + {slot} * {size}" if ring.stages > 1 else "")
+                where = [block.affine(d.coordinate, at) for d in box.dimensions]
+                if part:
+                    where[0] += f" + {part * box.width}"
+                function = copy_box_name(len(box.dimensions))
+                arguments = f"{target}, {self.map_name(name)}, {ring.full(slot)}"
+                out.line(f"{function}({arguments}, {', '.join(where)});")
+        self.advance(phase, out)
+
+    def map_name(self, name: str) -> str:
+        return f"map_{self.block.names.of(name)}"
+
+    # the whole kernel
+
+    def state(self, out: Writer) -> None:
+        """Slot numbers and parities of one side."""
+        for ring in self.rings.values():
+            slot = "" if ring.stages == 1 else f"slot_{ring.number} = 0, "
+            out.line(f"int {slot}parity_{ring.number} = 0;")
+            if ring.stages == 1:
+                out.line(f"constexpr int slot_{ring.number} = 0;")
+
+    def initialise(self, out: Writer) -> None:
+        """Barriers set up by one thread."""
+        warps = self.block.kernel.threads // WARP
+        at = f"reinterpret_cast<unsigned long long*>(shared + {self.offset})"
+        out.line(f"unsigned long long* const barriers = {at};")
+        with out.block("if (threadIdx.x == 0)"):
+            for ring in self.rings.values():
+                with out.block(f"for (int slot = 0; slot < {ring.stages}; ++slot)"):
+                    out.line(f"barrier_init({ring.full('slot')}, 1);")
+                    out.line(f"barrier_init({ring.empty('slot')}, {warps});")
+            out.line("barriers_ready();")
+        out.line("__syncthreads();")
+
+    def close(self, shared: int) -> int:
+        """End the tile, and place the barriers behind so much shared memory; the bytes in all."""
+        self.finish_tile()
+        if self.block.tiles_written or self.block.tiles_read:
+            self.block.barrier()
+        self.offset = -(-shared // 8) * 8
+        total = self.offset + 8 * self.barriers
+        held = sum(
+            self.block.register_count(m.contract.indices)
+            for m in self.block.placement.matrices.values()
+        )
+        launch, _ = registers_of(self.block.kernel.threads, 2)
+        twice = 2 * (total + RESERVED_BYTES) <= SHARED_BYTES and held + AROUND <= launch
+        self.blocks = 2 if twice else 1
+        return total
+
+    @property
+    def launch_bounds(self) -> str:
+        """Threads, and the blocks that an SM is to hold."""
+        return f"{self.block.kernel.threads + WARPGROUP}, {self.blocks}"
+
+    def functions(self) -> dict[str, str]:
+        """Device functions that only such kernels have."""
+        threads = self.block.kernel.threads
+        barrier = f"""
+__device__ __forceinline__ void block_barrier() {{
+    asm volatile("bar.sync 1, {threads};" ::: "memory");
+}}"""
+        operations = {
+            o.name(held): o.definition(held)
+            for m in self.block.placement.matrices.values()
+            if isinstance(o := m.operation, WarpgroupOperation)
+            for held in (False, True)
+        }
+        return {**ASYNC_FUNCTIONS, **operations, "block_barrier": barrier}
+
+    def program(self, origins: Sequence[str]) -> str:
+        """The kernel's body: the producer's program, then that of the computing threads."""
+        kernel, out = self.block.kernel, Writer(depth=1)
+        _, registers = registers_of(kernel.threads, self.blocks)
+        loop = f"for (int tile = blockIdx.x; tile < {kernel.tiles}; tile += gridDim.x)"
+        self.initialise(out)
+        with out.block(f"if (threadIdx.x >= {kernel.threads})"):
+            out.line(f"fewer_registers<{PRODUCER_REGISTERS}>();")
+            with out.block(f"if (threadIdx.x == {kernel.threads})"):
+                self.state(out)
+                with out.block(loop):
+                    for line in origins:
+                        out.line(line)
+                    out.lines += self.producer.lines
+            out.line("return;")
+        out.line(f"more_registers<{registers}>();")
+        team = f"int(threadIdx.x) / {WARPGROUP}"
+        out.line(f"const int warpgroup = __shfl_sync(0xffffffffu, {team}, 0);")
+        self.state(out)
+        with out.block(loop):
+            out.lines += self.block.out.lines
+        return "\n".join(out.lines)
+
+
+def needs_producer(matrices: Iterable[Matrix]) -> bool:
+    """Whether some contraction is computed by whole warpgroups."""
+    return any(isinstance(m.operation, WarpgroupOperation) for m in matrices)
+
+
+def find_boxes(block: Block, phase: Phase) -> dict[str, TensorBox]:
+    """The loads of a phase that the producer copies; those of matrix operations must be such."""
+    boxes: dict[str, TensorBox] = {}
+    summed = {i for m in block.placement.matrices.values() for i in m.contract.over}
+    operands = {n for m in block.placement.matrices.values() for n in (m.left, m.right)}
+    terms = {m.contract.term_index for m in block.placement.matrices.values()} - {""}
+    for s in phase.body:
+        if not isinstance(s, Load) or block.placement.where[s.name] != SHARED:
+            continue
+        inner = [i for i in s.indices if unit_stride(s.access, i)]
+        inner = [i for i in inner if block.axes[i].extent > 1] or inner
+        points = {}
+        for i in s.indices:
+            step = block.matrix_steps.get(i, 1)
+            points[i] = -(-block.distribution.padded(i) // step) * step
+        buffer = block.kernel.buffer(s.access.buffer)
+        outer = next(iter(terms & {*s.indices}), "")
+        box = None
+        if inner:
+            box = tensor_box(s, buffer, block.axes, points, inner[-1], summed, outer)
+        if box is not None:
+            boxes[s.name] = box
+        elif s.name in operands:
+            raise UnsupportedError(
+                f"operand {s.name} of a warpgroup's matrix operation in kernel {block.kernel.name} "
+                f"is no box of {buffer.name} that the tensor memory accelerator can copy: its "
+                f"strides must be multiples of 16 bytes. Choose another operation."
+            )
+    return boxes
+
+
+def _is_lagging(block: Block, phase: Phase) -> bool:
+    """Whether a chunk's products may still run while the next chunk's begin: all of them go
+    straight into carries that nothing else of a chunk reads.
+    """
+    updates = {s.chunk: s for s in phase.body if isinstance(s, Update)}
+    users = block.placement.users
+    for s in phase.body:
+        if isinstance(s, Contract) and s.name in block.placement.matrices:
+            update = updates.get(s.name)
+            if update is None or update.scale or users[s.name] != (update.name,):
+                return False
+            if s.term_index:  # joined before they are added
+                return False
+            if users[update.name]:
+                return False
+    return bool(phase.stream)
+
+
+def registers_of(threads: int, blocks: int) -> tuple[int, int]:
+    """Registers of a thread at launch, and of a computing thread afterwards, `blocks` on an SM."""
+    whole = threads + WARPGROUP
+    launch = min(65536 // (blocks * whole) // 8 * 8, 248)
+    spare = launch * whole - PRODUCER_REGISTERS * WARPGROUP
+    return launch, min(spare // threads // 8 * 8, MOST_REGISTERS)

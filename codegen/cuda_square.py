@@ -1,0 +1,67 @@
+"""How one warp shares out a tile that memory holds along two indices: a transpose.
+
+Loads run along one index and stores along another, so a warp owns a square of both: rows of either
+index are then long enough to fill the sectors of memory, at once or after an exchange of lanes.
+"""
+
+from dataclasses import dataclass
+
+from eqsat.codegen.cuda_access import VECTOR_BYTES
+
+LANES = 32
+ROW = 128  # bytes of a row beyond which it gains nothing
+MOST_REGISTERS = 64  # elements of the square in one thread
+LEAST_ROW = 32  # bytes of a sector: with less of the tile along an index no square helps
+
+
+@dataclass(frozen=True)
+class Side:
+    """One index: its points in a tile, the elements that accesses along it move at once, bytes."""
+
+    points: int
+    vector: int
+    itemsize: int
+
+
+@dataclass(frozen=True)
+class Square:
+    """Lanes and registers of a warp: along the loads' index (`lanes`, `vector` innermost) and
+    across it (`across` lanes between `outer` and `inner` registers)."""
+
+    lanes: int
+    vector: int
+    across: int
+    outer: int
+    inner: int
+
+
+def square(along: Side, across: Side, each: int) -> Square | None:
+    """The square whose shorter row has most bytes, then the one with the longest rows of loads.
+
+    `each`: elements of the tile for each thread. None where the tile is too narrow for one.
+    """
+    if min(along.points * along.itemsize, across.points * across.itemsize) < LEAST_ROW:
+        return None
+    vector = along.vector
+    best: tuple[tuple[int, int, int], Square] | None = None
+    lanes = 1
+    while lanes <= LANES and (lanes == 1 or lanes // 2 * vector < along.points):
+        other, most = LANES // lanes, max(min(MOST_REGISTERS, each) // vector, 1)
+        while other > 1 and other // 2 >= across.points:
+            other //= 2
+        registers = 1
+        while (
+            2 * registers <= most
+            and registers * other < across.points
+            and (registers * other * across.itemsize < ROW)
+        ):
+            registers *= 2
+        rows = (lanes * vector * along.itemsize, other * registers * across.itemsize)
+        score = (min(*rows, ROW), min(rows[1], ROW) + min(rows[0], ROW), lanes)
+        inner = min(across.vector, registers, VECTOR_BYTES // across.itemsize)
+        found = Square(lanes, vector, other, registers // inner, inner)
+        if best is None or score > best[0]:
+            best = (score, found)
+        lanes *= 2
+    assert best is not None
+    return best[1]

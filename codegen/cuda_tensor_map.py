@@ -1,0 +1,52 @@
+"""Tensor maps: what the tensor memory accelerator is told of an array, encoded by the driver."""
+
+from functools import lru_cache
+
+import numpy as np
+
+from eqsat.codegen.cuda_box import TensorBox
+from eqsat.errors import UnsupportedError
+
+_TYPES = {
+    "bfloat16": "BFLOAT16",
+    "float16": "FLOAT16",
+    "float32": "FLOAT32",
+    "int32": "INT32",
+    "uint32": "UINT32",
+    "float64": "FLOAT64",
+    "int64": "INT64",
+    "uint64": "UINT64",
+    "int16": "UINT16",
+    "uint16": "UINT16",
+}
+"""Element types by dtype; of one byte, whichever they are, UINT8. Absent elements are zero bits."""
+
+
+@lru_cache(maxsize=4096)
+def tensor_map(box: TensorBox, address: int) -> np.ndarray:
+    """The 128-byte map of a box of the buffer at `address`, as an argument for a launch."""
+    from cuda.bindings import driver
+
+    dimensions, size = box.dimensions, box.dtype.itemsize
+    rank = len(dimensions)
+    kind = "UINT8" if size == 1 else _TYPES[box.dtype.name]
+    status, encoded = driver.cuTensorMapEncodeTiled(
+        getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{kind}"),
+        rank,
+        address + box.offset * size,
+        [driver.cuuint64_t(d.extent) for d in dimensions],
+        [driver.cuuint64_t(d.stride * size) for d in dimensions[1:]],
+        [driver.cuuint32_t((d.box - 1) * d.step + 1) for d in dimensions],
+        [driver.cuuint32_t(d.step) for d in dimensions],
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{box.row_bytes}B"),
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
+    if int(status):
+        raise UnsupportedError(
+            f"the driver makes no tensor map of {box.buffer} at {address:#x} with dimensions "
+            f"{dimensions}: {status!r}. Choose another operation for the contraction."
+        )
+    words = np.array([int(word) for word in encoded.opaque], np.uint64)
+    return np.frombuffer(words.tobytes(), dtype=np.dtype((np.void, 128)))

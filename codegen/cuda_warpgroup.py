@@ -1,0 +1,263 @@
+"""Contractions by wgmma: the right factor in shared memory, the left one there or in registers.
+
+The result lies in registers over the four warps of a warpgroup. The instruction is asynchronous:
+`multiply` only issues it; whoever reads the result waits first.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from eqsat.codegen.cuda_block import Block
+from eqsat.codegen.cuda_matrix import pack_left
+from eqsat.codegen.cuda_pipeline import SWIZZLES, BoxTile
+from eqsat.codegen.cuda_placement import Matrix
+from eqsat.codegen.cuda_warpgroup_operations import (
+    WARPGROUP,
+    WARPGROUP_ROWS,
+    WarpgroupOperation,
+)
+from eqsat.errors import UnsupportedError
+from eqsat.narrow import products
+
+COLUMNS = 8  # of a fragment
+
+
+def multiply(block: Block, matrix: Matrix, result: str, packed: str = "") -> None:
+    """Issue the products that add to the registers `result`.
+
+    A left factor in registers may have been packed into an array before.
+    """
+    operation = matrix.operation
+    assert isinstance(operation, WarpgroupOperation)
+    _Product(block, matrix, operation).emit(result, packed)
+
+
+def rest_of(result: str) -> str:
+    """The registers of the products of later terms."""
+    return f"{result}_rest"
+
+
+def packed_shape(block: Block, matrix: Matrix) -> tuple[int, int]:
+    """Steps, and fragments of a warpgroup, of a left factor in registers."""
+    steps = -(-block.distribution.padded(matrix.k) // matrix.operation.k)
+    return steps, prod(block.distribution.parts[i].blocks for i in matrix.rows)
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """A factor in shared memory: its tile, and whether k is contiguous there."""
+
+    tile: BoxTile
+    along_k: bool
+
+    @property
+    def stride(self) -> int:
+        """Bytes from eight rows to the next eight."""
+        assert self.tile.box is not None
+        return 8 * self.tile.box.row_bytes
+
+    @property
+    def leading(self) -> int:
+        """Bytes from one part along m or n to the next; unused where k is contiguous."""
+        assert self.tile.box is not None
+        return 16 if self.along_k else self.tile.box.rows * self.tile.box.row_bytes
+
+    def step_bytes(self, k: int) -> str:
+        """How far step `step` of k elements lies into the tile."""
+        box = self.tile.box
+        assert box is not None
+        if not self.along_k:
+            return f"step * {k * box.row_bytes}"
+        each = k * box.dtype.itemsize
+        per_row = box.row_bytes // each
+        if box.blocks == 1:
+            return f"step * {each}"
+        return f"(step / {per_row} * {box.rows * box.row_bytes} + step % {per_row} * {each})"
+
+
+@dataclass(frozen=True)
+class _Product:
+    block: Block
+    matrix: Matrix
+    operation: WarpgroupOperation
+
+    def emit(self, result: str, packed: str) -> None:
+        block, out, operation = self.block, self.block.out, self.operation
+        left, right = self.factor(self.matrix.left), self.factor(self.matrix.right)
+        if right is None or (left is None and operation.packed != 2):
+            raise self.refusal("its factors are not where the instruction reads them")
+        self.check_indices()
+        steps, count = packed_shape(block, self.matrix)
+        with out.block():
+            if left is None and not packed:
+                packed = "left"
+                out.line(f"unsigned left[{steps}][{count}][{operation.left_registers}];")
+                pack_left(block, self.matrix, packed)
+            out.line("products_begin();")
+            if left is not None:
+                self.describe("left", left, self.matrix.rows)
+            self.describe("right", right, self.matrix.columns)
+            columns = prod(block.distribution.parts[i].blocks for i in self.matrix.columns)
+            if columns * COLUMNS % operation.n:
+                raise self.refusal(f"a warpgroup's columns are no multiple of {operation.n}")
+            for i, j, target in self.terms(result):
+                out.line("#pragma unroll")
+                with out.block(f"for (int step = 0; step < {steps}; ++step)"):
+                    sides = (left, i, packed), (right, j)
+                    self.issue(target, count, columns * COLUMNS // operation.n, *sides)
+
+    def terms(self, result: str) -> list[tuple[int, int, str]]:
+        """The terms of the factors to multiply, and the registers to add the products to."""
+        c = self.matrix.contract
+        if not c.term_index:
+            return [(0, 0, result)]
+        return [(i, j, rest_of(result) if i or j else result) for i, j in products(c.terms)]
+
+    def issue(
+        self,
+        result: str,
+        rows: int,
+        columns: int,
+        left: tuple[_Operand | None, int, str],
+        right: tuple[_Operand, int],
+    ) -> None:
+        """The instructions of one step, for so many fragments of a term of each factor; of a left
+        factor in registers its array is given.
+        """
+        operation, wide = self.operation, self.operation.n // COLUMNS
+        for row, column in product(range(rows), range(columns)):
+            a = f"{left[2]}[step][{row}]"
+            if left[0] is not None:
+                a = self.place("left", left[0], self.matrix.rows, row, WARPGROUP_ROWS, left[1])
+            b = self.place("right", right[0], self.matrix.columns, column, operation.n, right[1])
+            registers = self.registers(result, row, column * wide, wide)
+            kinds = [str(int(not right[0].along_k))]
+            if left[0] is not None:
+                kinds.insert(0, str(int(not left[0].along_k)))
+            template = f"<{', '.join(kinds)}>" if operation.transposable else ""
+            function = operation.name(left[0] is None)
+            self.block.out.line(f"{function}{template}({registers}, {a}, {b}, 1);")
+
+    def refusal(self, reason: str) -> UnsupportedError:
+        c = self.matrix.contract
+        return UnsupportedError(
+            f"contraction {c.name} of kernel {self.block.kernel.name} by {c.operation}: {reason}. "
+            f"Choose another tile or operation."
+        )
+
+    def factor(self, name: str) -> _Operand | None:
+        """The factor's tile, or None where registers hold it."""
+        tile = self.block.tiles.get(name)
+        if tile is None:
+            return None
+        if not isinstance(tile, BoxTile):
+            raise self.refusal(f"the tile of {name} is not laid out as boxes")
+        along_k = tile.order[-1] == self.matrix.k
+        if not along_k and not self.operation.transposable:
+            raise self.refusal(f"{name} is not contiguous along the sum")
+        free = self.matrix.rows if name == self.matrix.left else self.matrix.columns
+        own = [i for i in tile.order if i not in (self.matrix.k, self.matrix.contract.term_index)]
+        if not along_k and own != [free[-1]]:
+            raise self.refusal(f"{name} has several indices beside the sum")
+        return _Operand(tile, along_k)
+
+    def check_indices(self) -> None:
+        """Every index of the result is a row, a column, or has one point."""
+        d, c = self.block.distribution, self.matrix.contract
+        roles = {*self.matrix.rows, *self.matrix.columns}
+        inside = (self.matrix.k, c.term_index)
+        others = [i for i in (*c.indices, *c.over) if i not in roles and i not in inside]
+        if any(d.padded(i) > 1 for i in others):
+            raise self.refusal("an index is neither row, nor column, nor one step of the sum")
+
+    def describe(self, word: str, operand: _Operand, free: Sequence[str]) -> None:
+        """The descriptor of the factor's first fragment of this warpgroup."""
+        box = operand.tile.box
+        assert box is not None
+        parts = []
+        for i in free:
+            for factor, weight in self.block.distribution.weighted(i, "thread"):
+                if factor.stride >= WARPGROUP:
+                    number = "warpgroup"
+                    if factor.stride > WARPGROUP:
+                        number += f" / {factor.stride // WARPGROUP}"
+                    if factor.stride * factor.count < self.block.kernel.threads:
+                        number += f" % {factor.count}"
+                    parts.append(f"{number} * {self.bytes_at(operand, i, weight)}")
+        place = f"reinterpret_cast<const char*>({operand.tile.pointer})"
+        place = " + ".join([place, *parts])
+        swizzle = SWIZZLES[box.row_bytes]
+        numbers = f"{operand.leading}, {operand.stride}, {swizzle}"
+        self.block.out.line(
+            f"const unsigned long long {word} = matrix_descriptor({place}, {numbers});"
+            if word == "right"
+            else f"const unsigned long long left_tile = matrix_descriptor({place}, {numbers});"
+        )
+
+    def bytes_at(self, operand: _Operand, index: str, points: int) -> int:
+        """How far so many points of a row or column index lie into the tile."""
+        box = operand.tile.box
+        assert box is not None
+        if operand.along_k:
+            return points * operand.tile.strides.get(index, 0) * box.row_bytes
+        if points % box.width:
+            raise self.refusal(f"{points} points of {index} are no whole rows of the tile")
+        return points // box.width * box.rows * box.row_bytes
+
+    def place(
+        self, word: str, operand: _Operand, free: Sequence[str], number: int, size: int, term: int
+    ) -> str:
+        """The descriptor of fragment `number` of `size` rows (or columns) of a term at `step`."""
+        where = self.coordinates(free, number * size, size)
+        box = operand.tile.box
+        assert box is not None
+        if operand.along_k:
+            rows = [sum(at[i] * operand.tile.strides.get(i, 0) for i in free) for at in where]
+            if rows != list(range(rows[0], rows[0] + size)):
+                raise self.refusal("its rows or columns do not follow each other in the tile")
+        first = sum(self.bytes_at(operand, i, where[0][i]) for i in free)
+        if term:
+            first += term * operand.tile.strides[self.matrix.contract.term_index] * box.row_bytes
+        name = "right" if word == "right" else "left_tile"
+        far = operand.step_bytes(self.operation.k)
+        return f"{name} + (({first} + {far}) >> 4)"
+
+    def coordinates(self, free: Sequence[str], first: int, size: int) -> list[dict[str, int]]:
+        """The coordinates within the warpgroup's part of consecutive rows (or columns)."""
+        parts = self.block.distribution.parts
+        whole = prod(parts[i].count for i in free)
+        found = []
+        for number in range(first, first + size):
+            fragment, f = divmod(number, whole)
+            at = {}
+            for i in reversed(free):
+                part = parts[i]
+                fragment, digit = divmod(fragment, part.blocks)
+                at[i] = digit * part.count + f // part.below % part.count
+            found.append(at)
+        return found
+
+    def registers(self, result: str, row: int, column: int, count: int) -> str:
+        """The accumulators of a fragment, in the instruction's order."""
+        c, d = self.matrix.contract, self.block.distribution
+        indices = self.block.ordered(c.indices)
+        texts = []
+        for j, h, e in product(range(column, column + count), range(2), range(2)):
+            numbers = {**self.numbers(self.matrix.rows, row, h)}
+            numbers |= self.numbers(self.matrix.columns, j, e)
+            place = 0
+            for i in indices:
+                place = place * d.registers(i) + numbers.get(i, 0)
+            texts.append(f"{result}[{place}]")
+        return ", ".join(texts)
+
+    def numbers(self, free: Sequence[str], fragment: int, pair: int) -> dict[str, int]:
+        """Register numbers along each index of one of a lane's two rows (columns) of a fragment."""
+        numbers = {}
+        for i in reversed(free):
+            part = self.block.distribution.parts[i]
+            fragment, digit = divmod(fragment, part.blocks)
+            numbers[i] = digit * 2 + pair if part.pair else digit
+        return numbers

@@ -1,0 +1,145 @@
+"""A schedule decoded from its term: what each axis was given; its form, price and lowering."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from eqsat.algebra import Term
+from eqsat.form import SUBSTITUTED, Form, form
+from eqsat.lower import Schedule
+from eqsat.price import Array, Blocking, Price, Pricer
+from eqsat.split import Division, divide
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A decoded schedule: what each axis was given, and the rules that gave it.
+
+    `parts`: the axis whose reduction is split, and in how many parts.
+    """
+
+    tiles: Mapping[str, int]
+    chunks: Mapping[str, int]
+    threads: int
+    stages: int
+    memory: str
+    rules: tuple[str, ...]
+    parts: tuple[str, int] | None = None
+
+    @property
+    def settled(self) -> int:
+        """How many axes were given something."""
+        return len(self.rules) - (self.parts is not None)
+
+
+def decode_choice(chain: tuple[tuple[object, ...], ...], made: Form) -> Choice:
+    tiles = {name: made.extents[name] for name in made.grid}
+    chunks: dict[str, int] = {}
+    threads, stages, memory = 1, 1, "registers"
+    rules: list[str] = []
+    parts = None
+    for op, *args in chain:
+        rules.append(" ".join([str(op), *map(str, args)]))
+        match op, args:
+            case "tile", [str(axis), int(size)]:
+                tiles[axis] = size
+            case "stream", [str(axis), int(size)]:
+                chunks[axis] = size
+            case "launch", [int(count)]:
+                threads = count
+            case "stage", [str(where), int(count)]:
+                memory, stages = where, count
+            case "split", [str(axis), int(count)]:
+                parts = axis, count
+    return Choice(tiles, chunks, threads, stages, memory, tuple(rules), parts)
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What the kernel of a choice computes: all of a form, or the parts of its division."""
+
+    made: Form
+    division: Division | None = None
+
+    def whole_tile(self, name: str) -> int:
+        """The tile of a name that a choice leaves open: one part, or every point."""
+        is_part = self.division is not None and name == self.division.part
+        return 1 if is_part else self.made.extents[name]
+
+    def schedule(self, choice: Choice) -> Schedule:
+        """What the choice settles, for lowering."""
+        made = self.made
+        memory: dict[Term, str] = {}
+        if choice.memory != "registers":
+            for term in made.terms:
+                factors = made.contraction(term) or ()
+                if term.op == "weighted_contract":
+                    factors = (made.beneath_cast(term.children[1]),)
+                for factor in factors:
+                    if factor.op == "read":
+                        memory[factor] = choice.memory
+        operations = {}
+        for term in made.terms:
+            if term.op in SUBSTITUTED and term.args[3]:
+                operations[term] = str(term.args[3])
+        tiles = {n: choice.tiles.get(n, self.whole_tile(n)) for n in made.grid}
+        chunks = {n: size for n, size in choice.chunks.items() if n in made.reduced}
+        return Schedule(tiles, chunks, choice.threads, choice.stages, operations, memory)
+
+
+def opening(made: Form, parts: tuple[str, int] | None, stem: str) -> Opening | None:
+    """What a kernel of the form computes with a reduction in parts; None where none can be."""
+    if parts is None:
+        return Opening(made)
+    division = divide(made, *parts, stem)
+    if division is None:
+        return None
+    return Opening(form(division.first, division.first_facts), division)
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Choices of the same parts, that stream the same axes and stage in one memory."""
+
+    choices: tuple[Choice, ...]
+
+    @cached_property
+    def tiles(self) -> dict[str, Array]:
+        """Tile extents of each grid name."""
+        return {n: self._column([c.tiles[n] for c in self.choices]) for n in self.choices[0].tiles}
+
+    @cached_property
+    def blocking(self) -> Blocking:
+        """What else they settle."""
+        names = self.choices[0].chunks
+        return Blocking(
+            chunks={n: self._column([c.chunks[n] for c in self.choices]) for n in names},
+            threads=self._column([c.threads for c in self.choices]),
+            stages=self._column([c.stages for c in self.choices]),
+            staged=self.choices[0].memory != "registers",
+        )
+
+    @staticmethod
+    def _column(values: list[int]) -> Array:
+        return np.array(values, dtype=np.float64)
+
+    def price(self, opened: Opening, pricer: Pricer) -> Price:
+        """Prices of the kernel of an opening under each choice."""
+        made, blocking = opened.made, self.blocking
+        one = np.ones_like(blocking.threads)
+        tiles = {
+            n: self.tiles[n] if n in self.tiles else one * opened.whole_tile(n) for n in made.grid
+        }
+        chunks = {n: np.minimum(c, made.extents[n]) for n, c in blocking.chunks.items()}
+        return pricer.price(made, tiles, replace(blocking, chunks=chunks))
+
+
+def alike(choices: list[Choice]) -> list[Alike]:
+    """Choices in groups."""
+    groups: dict[tuple[object, ...], list[Choice]] = {}
+    for choice in choices:
+        key = (choice.parts, tuple(choice.chunks), choice.memory)
+        groups.setdefault(key, []).append(choice)
+    return [Alike(tuple(group)) for group in groups.values()]

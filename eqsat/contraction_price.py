@@ -1,0 +1,145 @@
+"""What a contraction costs by a matrix operation or a library call of the spec."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eqsat.algebra import Read, Term
+from eqsat.form import WEIGHTED
+from eqsat.graph.dtypes import BY_NAME
+from eqsat.narrow import TERMS
+from eqsat.narrow_price import products_of
+from eqsat.pipeline_price import spread
+from eqsat.prepare import Need, lies_right, needs
+from eqsat.rates import Array, Contraction
+from eqsat.siblings import siblings
+from eqsat.specs import ParallelOperation
+from eqsat.tiling import Tiling
+
+TURNED = 1.02  # results that lie across what they are stored to cost a little more
+
+
+def operand_seconds(tiling: Tiling) -> float:
+    """One operand of each multiply-add read from private memory: loops are not blocked."""
+    if tiling.pricer.overlap:
+        return 0.0
+    return 4.0 / (tiling.pricer.private.sustained_gb_per_s * 1e9)
+
+
+def matrix_seconds(
+    tiling: Tiling, operation: ParallelOperation, found: Contraction, work: Array
+) -> tuple[Array, Array]:
+    """Seconds of the multiply-adds, padded to the operation's extents; and call overheads."""
+    extents = list(operation.extents.values())
+    padding = _padding(tiling, operation, (found.rows, found.columns, found.summed))
+    if operation.asynchronous:  # the target may take either factor for the left one
+        turned = _padding(tiling, operation, (found.columns, found.rows, found.summed))
+        padding = np.minimum(padding, TURNED * turned)
+    facts, counts = tiling.form.facts, tiling.pricer.float32_products
+    factors = [facts.dtype(side) for side in (found.left, found.right)]
+    factor = min(factors, key=lambda dtype: dtype.itemsize)
+    padding = padding * products_of(operation, found.term, factor, counts)
+    seconds = work * padding / tiling.spec.updates_per_s(operation)
+    overhead = np.zeros_like(tiling.shape)
+    if not any(extents):  # a library call for each tile and each batch point in it
+        calls = tiling.tile_points(found.batch) * tiling.tiles_in_all()
+        latency = operation.latency_cycles / tiling.spec.cycles_per_s
+        overhead = calls * (latency + _packing(tiling, found)) / tiling.spec.processors
+    return seconds, overhead
+
+
+def sibling_seconds(
+    tiling: Tiling, operation: ParallelOperation, found: Contraction, work: Array
+) -> tuple[Array, list[str], NDArray[np.intp]]:
+    """Seconds by the best operation for each tile of those that differ in columns alone; their
+    names, and the number of the best.
+    """
+    spec, emitted = tiling.spec, tiling.pricer.operations
+    options = siblings(spec, operation, emitted) or [operation]
+    seconds = np.stack([matrix_seconds(tiling, o, found, work)[0] for o in options])
+    best = seconds.argmin(axis=0)
+    return seconds.min(axis=0), [o.name for o in options], best
+
+
+def unfit_operands(
+    tiling: Tiling, operation: ParallelOperation, found: Contraction
+) -> NDArray[np.bool_]:
+    """Where an asynchronous operation lacks its factors in the memories that it names."""
+    assert tiling.blocking is not None
+    bad = not tiling.blocking.staged or not takes_factors(tiling, operation, found)
+    bad |= any(True for _ in misplaced(tiling, operation, found))
+    return tiling.shape * bad > 0
+
+
+def misplaced(
+    tiling: Tiling, operation: ParallelOperation, found: Contraction
+) -> Iterator[tuple[Term, Need]]:
+    """The factors that lie in memory as the operation does not take them, and what it needs."""
+    for side in (found.left, found.right):
+        read = side.args[0]
+        if side.op == "read" and isinstance(read, Read):
+            need = needs(tiling.spec, operation, read.dtype.name)
+            right = need is None or lies_right(read, need, found.summed, tiling.form)
+            if need is not None and (need.narrow or not right):
+                yield side, need
+
+
+def preparing_seconds(tiling: Tiling, operation: ParallelOperation, found: Contraction) -> float:
+    """What it takes to prepare factors for the operation before the kernel runs."""
+    spec, facts, seconds = tiling.spec, tiling.form.facts, 0.0
+    launch = (spec.graph_launch_latency_us or spec.launch_latency_us) * 1e-6
+    for side, need in misplaced(tiling, operation, found):
+        points, size = tiling.points(facts.free(side)), facts.dtype(side).itemsize
+        stored = TERMS[need.narrow] * BY_NAME[need.narrow].itemsize if need.narrow else size
+        seconds += points * (size + stored) / (tiling.pricer.dram.sustained_gb_per_s * 1e9) + launch
+    return seconds
+
+
+def takes_factors(tiling: Tiling, operation: ParallelOperation, found: Contraction) -> bool:
+    """Whether factors lie where an operation that is started takes them from.
+
+    What is read can be copied to shared memory; what is computed, or rounded, lies in registers.
+    """
+    if not operation.asynchronous:
+        return True
+    assert operation.semantics is not None
+    first, *_ = operation.semantics.operands
+    weights = found.term.op in WEIGHTED
+    sides = (found.left, found.right)
+    narrowest = min(tiling.form.facts.dtype(side).itemsize for side in sides)
+    computed = weights + sum(
+        side.op != "read" or tiling.form.facts.dtype(side).itemsize > narrowest
+        for side in sides[weights:]
+    )
+    return computed == (operation.operand_memory.get(first) == "registers")
+
+
+def _padding(tiling: Tiling, operation: ParallelOperation, roles: tuple[int, ...]) -> Array:
+    """How many times the tile's work an operation does: it has whole extents, and where groups of
+    threads start it each has the same number of them.
+    """
+    inside = [tiling.tile_points(mask) for mask in roles]
+    extents = list(operation.extents.values())
+    counts = [
+        np.ceil(points / extent) if extent else points
+        for points, extent in zip(inside, extents, strict=False)
+    ]
+    if operation.asynchronous and tiling.blocking is not None:
+        teams = tiling.blocking.threads / tiling.spec.members(operation.supported_by, "thread")
+        counts[:2] = spread(counts[0], counts[1], teams)
+    padding = tiling.shape
+    for count, extent, points in zip(counts, extents, inside, strict=False):
+        padding = padding * count * (extent or 1) / points
+    return padding
+
+
+def _packing(tiling: Tiling, found: Contraction) -> Array:
+    """A library call copies its factors into its own order: read, written, read again."""
+    spec, facts = tiling.spec, tiling.form.facts
+    points = tiling.tile_points(found.rows | found.summed)
+    points = points + tiling.tile_points(found.columns | found.summed)
+    held = points * facts.dtype(found.right).itemsize
+    from_cache = spec.processors / (tiling.pricer.cache.sustained_gb_per_s * 1e9)
+    to_private = spec.processors / (tiling.pricer.private.sustained_gb_per_s * 1e9)
+    return held * (from_cache + 2 * to_private)

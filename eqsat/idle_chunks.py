@@ -1,0 +1,147 @@
+"""Chunks of a stream that change nothing: where a mask makes every carry keep its value.
+
+Found by running the body on what is known of each value when a comparison of positions fails at
+all points of a chunk: scores are then the lowest number, their weights zero, sums of them zero. A
+factor that such a weight meets is taken to be a number: what is skipped is not looked at.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from eqsat.graph.index import Affine, add, const, sub
+from eqsat.kernel import (
+    Axis,
+    Contract,
+    Kernel,
+    Literal,
+    Map,
+    Phase,
+    Position,
+    Reduce,
+    Statement,
+    Update,
+)
+
+LOWEST, ZERO, FALSE, ONE, KEPT = "lowest", "zero", "false", "one", "kept"
+COMPARED = {"greater_equal": 0, "greater": 1, "less_equal": 0, "less": 1}
+
+
+def live_bounds(kernel: Kernel, phase: Phase) -> list[Affine]:
+    """Expressions in the kernel's indices: a chunk at all of whose points one of them is negative
+    leaves every carry as it was.
+    """
+    if not phase.stream or phase.stores:
+        return []
+    known = {s.name: s for s in kernel.statements()}
+    positions = _positions(known)
+    found = []
+    for s in phase.body:
+        if isinstance(s, Map) and s.op in COMPARED:
+            margin = _margin(s, positions)
+            if margin is not None and _is_idle(phase, known, s.name):
+                found.append(margin)
+    return found
+
+
+def chunk_range(
+    bound: Affine, axis: Axis, tiles: Mapping[str, Axis]
+) -> tuple[Affine, int] | None:
+    """(a, b) such that chunk number c of the axis is live where a + b * c >= 0; a in first points.
+
+    `tiles` are the other axes, whose last point in the tile counts where it makes the bound larger.
+    """
+    step, constant = 0, bound.constant
+    rest: list[tuple[str, int]] = []
+    for atom, times in bound.terms:
+        if not isinstance(atom, str):
+            return None
+        if atom == axis.name:
+            step = times * axis.tile
+            constant += max(times, 0) * (axis.tile - 1)
+        else:
+            rest.append((atom, times))
+            constant += max(times, 0) * (tiles[atom].tile - 1)
+    if not step:
+        return None
+    return Affine(tuple(rest), constant), step
+
+
+def _positions(known: Mapping[str, Statement]) -> dict[str, Affine]:
+    """Values that are index expressions."""
+    found: dict[str, Affine] = {}
+    for name, s in known.items():
+        match s:
+            case Position(expression=expression):
+                found[name] = expression
+            case Literal(value=int(value)) if not isinstance(value, bool):
+                found[name] = const(value)
+            case Map(op="add" | "sub", arguments=(a, b)) if a in found and b in found:
+                found[name] = (add if s.op == "add" else sub)(found[a], found[b])
+            case Map(op="cast", arguments=(a,)) if a in found and s.dtype.name == "int64":
+                found[name] = found[a]
+    return found
+
+
+def _margin(s: Map, positions: Mapping[str, Affine]) -> Affine | None:
+    """What is negative where the comparison fails."""
+    a, b = s.arguments
+    if a not in positions or b not in positions:
+        return None
+    more = s.op.startswith("greater")
+    margin = sub(positions[a], positions[b]) if more else sub(positions[b], positions[a])
+    return sub(margin, const(COMPARED[s.op]))
+
+
+def _is_idle(phase: Phase, known: Mapping[str, Statement], failed: str) -> bool:
+    """Whether no carry changes where a comparison fails at every point."""
+    state: dict[str, str] = {failed: FALSE}
+    for s in phase.body:
+        if s.name not in state:
+            value = _state(s, state, known)
+            if value:
+                state[s.name] = value
+    updates = [s for s in phase.body if isinstance(s, Update)]
+    return bool(updates) and all(state.get(s.name) == KEPT for s in updates)
+
+
+def _state(s: Statement, state: Mapping[str, str], known: Mapping[str, Statement]) -> str:
+    match s:
+        case Map(op=op, arguments=arguments):
+            return _mapped(op, arguments, state, known)
+        case Reduce(monoid="max", argument=argument):
+            return LOWEST if state.get(argument) == LOWEST else ""
+        case Reduce(monoid="sum", argument=argument):
+            return ZERO if state.get(argument) == ZERO else ""
+        case Contract(left=left, right=right):
+            return ZERO if ZERO in (state.get(left), state.get(right)) else ""
+        case Update(monoid="max", chunk=chunk, scale="") if state.get(chunk) == LOWEST:
+            return KEPT
+        case Update(monoid="sum", chunk=chunk, scale=scale) if state.get(chunk) == ZERO:
+            return KEPT if not scale or state.get(scale) == ONE else ""
+    return ""
+
+
+def _mapped(
+    op: str, arguments: Sequence[str], state: Mapping[str, str], known: Mapping[str, Statement]
+) -> str:
+    first = state.get(arguments[0], "")
+    if op == "logical_and":
+        return FALSE if FALSE in [state.get(a) for a in arguments] else ""
+    if op == "where" and first == FALSE:
+        other = known.get(arguments[2])
+        if isinstance(other, Literal):
+            return LOWEST if other.value == -float("inf") else ZERO if other.value == 0 else ""
+        return state.get(arguments[2], "")
+    if op == "exp_difference":
+        second = state.get(arguments[1], "")
+        return ZERO if first == LOWEST else ONE if second == KEPT else ""
+    if op == "cast":
+        return first if first in (ZERO, LOWEST) else ""
+    if op == "mul":
+        states = [state.get(a) for a in arguments]
+        others = [known.get(a) for a, now in zip(arguments, states, strict=True) if now != LOWEST]
+        if LOWEST in states and any(isinstance(o, Literal) and o.value > 0 for o in others):
+            return LOWEST
+        return ZERO if ZERO in states else ""
+    if op in ("add", "sub") and first == LOWEST:
+        return LOWEST
+    return ""

@@ -1,0 +1,74 @@
+"""The time of kernels whose matrix operations run on while others are started: tiles that stay.
+
+A tile streams its chunks through a ring of stages and then stores its result; the matrix unit
+waits where the ring is too short for a trip to memory, and while a tile that is alone on its
+processor stores. Tiles of several blocks on one processor fill each other's pauses.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eqsat.specs import ParallelMemory, ParallelProcessingUnit
+
+Array = NDArray[np.float64]
+LOADED = 3  # latencies that a trip takes while memory is busy
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What a kernel does, an array entry for each choice; seconds are of the whole device.
+
+    matrix: seconds of the matrix operations; other: of the unit that is busiest besides; tiles;
+    steps: chunks of a tile; stages of the ring, and one more where a slot is let go of with its
+    chunk, before the next one is computed; teams: groups of threads that take turns;
+    resident: tiles at once on a processor; stored: bytes that a tile writes.
+    """
+
+    matrix: Array
+    other: Array
+    tiles: Array
+    steps: Array
+    stages: Array
+    teams: Array
+    resident: Array
+    stored: Array
+
+
+def pipelined(spec: ParallelProcessingUnit, flow: Flow, trip_cycles: float, rate: float) -> Array:
+    """Seconds for all tiles, memory bandwidth aside.
+
+    trip_cycles: from asking for a chunk to having it; rate: bytes a second that all processors
+    together can store.
+    """
+    each = spec.processors / flow.tiles
+    trip = LOADED * trip_cycles / spec.cycles_per_s
+    hand_over = spec.group(spec.tile_group).barrier_latency_cycles / spec.cycles_per_s
+    work = (flow.matrix + flow.other / flow.teams) * each + flow.steps * 2 * hand_over
+    ahead = np.maximum(flow.stages - 1, 0.5)  # a slot is let go of one chunk later
+    streamed = np.maximum(work, (work + flow.steps * trip) / ahead)
+    store = flow.stored * spec.processors / rate + trip / LOADED
+    beside = np.clip(np.ceil(flow.tiles / spec.processors), 1, flow.resident)
+    rounds = np.ceil(flow.tiles / (spec.processors * beside))
+    waves = np.ceil(flow.tiles / spec.processors)
+    return np.maximum(waves * work, rounds * (streamed + store)) + trip / LOADED
+
+
+def spread(rows: Array, columns: Array, teams: Array) -> tuple[Array, Array]:
+    """Rows and columns of whole operations that the busiest team has, times all teams."""
+    best = np.full_like(teams, np.inf), np.ones_like(teams)
+    for along in range(1, int(teams.max()) + 1):
+        across = teams / along
+        down, right = np.ceil(rows / along) * along, np.ceil(columns / across) * across
+        better = (across % 1 == 0) & (down * right < best[0] * best[1])
+        best = np.where(better, down, best[0]), np.where(better, right, best[1])
+    return best
+
+
+def in_flight(
+    spec: ParallelProcessingUnit, memory: ParallelMemory, held: Array, stages: Array
+) -> Array:
+    """Bytes a second that rings of so many bytes in all can draw: all but one stage under way."""
+    way = LOADED * memory.latency_cycles / spec.cycles_per_s
+    return held * np.maximum(stages - 1, 0.5) / stages / way

@@ -1,0 +1,277 @@
+"""Factors of products, copied first: laid out, or split into terms, as an operation takes them.
+
+An operation that is started while others run takes its factors from boxes of memory: rows whose
+distance is a multiple of some bytes, the elements of a row side by side along an index of its own
+or, for some operations, along the summed one alone. A factor that lies otherwise is copied to a
+temporary of such a layout by a kernel of its own. Likewise a float32 factor may be stored as its
+terms of a narrower float, which an operation then multiplies as `eqsat.narrow` says.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from eqsat.algebra import Read, Term, post_order
+from eqsat.form import WEIGHTED, Form, Stored
+from eqsat.graph.dtypes import BY_NAME
+from eqsat.graph.index import var
+from eqsat.kernel import Buffer
+from eqsat.narrow import TERMS
+from eqsat.specs import ParallelOperation, ParallelProcessingUnit
+
+WIDE = "float32"
+STORED_TERMS = frozenset({"bfloat16"})
+"""Narrow floats that are dtypes of memory, so that a factor's terms can be stored."""
+
+LARGEST = {"bfloat16": (2 - 2**-7) * 2.0**127}
+
+
+@dataclass(frozen=True)
+class Need:
+    """What an operation asks of a factor in memory.
+
+    alignment: bytes that divide the distance of rows, wherever the operation's copies leave a
+    choice; row: bytes at multiples of which rows best begin; summed: whether a summed index must be
+    contiguous; narrow: the float whose terms it takes in place of a float32.
+    """
+
+    alignment: int
+    row: int
+    summed: bool
+    narrow: str = ""
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """A kernel that stores a factor anew, and the read of what it stored.
+
+    `terms` is the mask of the index that numbers its terms, 0 where it is a copy. `operations` are
+    those of the spec that take it.
+    """
+
+    source: Term
+    copy: Term
+    stored: Stored
+    buffer: Buffer
+    narrow: str
+    terms: int
+    operations: frozenset[str]
+
+    @property
+    def row(self) -> tuple[Term, Term, str, int]:
+        """What the relation `prepared` says of it."""
+        return self.source, self.copy, self.narrow, self.terms
+
+
+def preparations(made: Form, spec: ParallelProcessingUnit) -> tuple[Preparation, ...]:
+    """What could be done beforehand for the products of a form, by the operations of the spec.
+
+    The index that numbers terms is added to the form's universe once.
+    """
+    wanted: dict[tuple[Term, _Layout], set[str]] = {}
+    for term in made.terms:
+        for factor, summed in _factors(made, term):
+            read = factor.args[0]
+            if factor.op != "read" or not isinstance(read, Read):
+                continue
+            for operation, need in _needs(spec, read.dtype.name, made.facts.dtype(term).name):
+                if need.narrow or not lies_right(read, need, summed, made):
+                    layout = _layout(read, need, summed, made)
+                    if layout is not None:
+                        wanted.setdefault((factor, layout), set()).add(operation.name)
+    universe = made.facts.universe
+    narrow = {layout.narrow for _, layout in wanted if layout.narrow}
+    index = {name: universe.add(TERMS[name]) for name in sorted(narrow)}
+    return tuple(
+        _prepared(factor, layout, made, number, index.get(layout.narrow, ""), frozenset(names))
+        for number, ((factor, layout), names) in enumerate(wanted.items())
+    )
+
+
+def allowed_preparations(
+    made: Form,
+    spec: ParallelProcessingUnit,
+    emitted: Collection[str],
+    float32_products: Collection[str],
+) -> tuple[Preparation, ...]:
+    """Those for operations that a target emits, by invocation name; of float32 factors those for
+    operations that compute their products.
+    """
+    names = {one.name for one in spec.operations if one.invocation_name in emitted}
+    found = []
+    for one in preparations(made, spec):
+        wide = made.facts.dtype(one.source).name == WIDE
+        if one.operations & names & ({*float32_products} if wide else names):
+            found.append(one)
+    return tuple(found)
+
+
+def prepared_rows(prepared: Iterable[Preparation], numbers: Mapping[Term, int]) -> list[str]:
+    """The relation `prepared` as egglog facts, given the numbers of terms."""
+    return [
+        f'(prepared (node {numbers[a]}) (node {numbers[b]}) "{narrow}" {terms})'
+        for a, b, narrow, terms in (one.row for one in prepared)
+    ]
+
+
+def used(prepared: Iterable[Preparation], stored: Iterable[Stored]) -> tuple[Preparation, ...]:
+    """Those whose results a body reads."""
+    terms = set(post_order(one.term for one in stored))
+    return tuple(one for one in prepared if one.copy in terms)
+
+
+def lies_right(read: Read, need: Need, summed: int, made: Form) -> bool:
+    """Whether a factor can be copied as boxes that an operation takes.
+
+    What guards make of an address is left to the target to judge.
+    """
+    if read.extent or read.fill:
+        return False
+    if read.guards:
+        return True
+    if any(not isinstance(atom, str) for atom, _ in read.address.terms):
+        return False
+    size, extents = read.dtype.itemsize, made.extents
+    strides = {str(atom): c for atom, c in read.address.terms if extents[str(atom)] > 1}
+    inner = [name for name, stride in strides.items() if stride == 1]
+    others = [stride for stride in strides.values() if stride != 1]
+    if len(inner) != 1 or any(s < 0 or s * size % need.alignment for s in others):
+        return False
+    if read.address.constant * size % need.alignment:
+        return False
+    return not need.summed or bool(made.facts.universe.mask(inner) & summed)
+
+
+def needs(spec: ParallelProcessingUnit, operation: ParallelOperation, dtype: str) -> Need | None:
+    """What the operation asks of a factor of that dtype in memory; None where it takes none."""
+    pair = operation.semantics.contraction if operation.semantics else None
+    if not operation.asynchronous or pair is None or operation.semantics is None:
+        return None
+    places = [operation.operand_memory.get(read.operand, "") for read in pair]
+    placed = [m.name for m in spec.memory_domains if m.managed == "software"]
+    inside = [place for place in places if place in placed and place != "registers"]
+    if not inside:
+        return None
+    alignment = _box_alignment(spec, inside[0])
+    row = max(operation.alignment_bytes, alignment)
+    summed = bool(set(operation.contiguous.values()) & {*operation.semantics.reduced_index_names})
+    kinds = {row.get(pair[0].operand) for row in operation.supported_data_types}
+    if dtype in kinds or (dtype == WIDE and "tfloat32" in kinds):
+        return Need(alignment, row, summed)
+    for narrow in STORED_TERMS & kinds:
+        if dtype == WIDE and len(inside) == len(pair):
+            return Need(alignment, row, summed, narrow)
+    return None
+
+
+def _needs(
+    spec: ParallelProcessingUnit, dtype: str, out: str
+) -> Iterator[tuple[ParallelOperation, Need]]:
+    for operation in spec.operations:
+        need = needs(spec, operation, dtype)
+        if need is not None and operation.semantics is not None:
+            result = operation.semantics.output.operand
+            if any(row.get(result) == out for row in operation.supported_data_types):
+                yield operation, need
+
+
+def _box_alignment(spec: ParallelProcessingUnit, memory: str) -> int:
+    """What copies of boxes into a memory ask of the distance of rows, in bytes."""
+    found = [
+        operation.alignment_bytes
+        for operation in spec.operations
+        if operation.asynchronous
+        and operation.semantics is not None
+        and operation.semantics.update == "="
+        and len(operation.semantics.output.index_names) > 1
+        and operation.operand_memory.get(operation.semantics.output.operand) == memory
+    ]
+    return min(found, default=1)
+
+
+def _factors(made: Form, term: Term) -> Iterator[tuple[Term, int]]:
+    """The factors of a product that may lie in memory, with the names that are summed over."""
+    if term.op in WEIGHTED:
+        factors: tuple[Term, ...] = (made.beneath_cast(term.children[1]),)
+    else:
+        factors = made.contraction(term) or ()
+    for factor in factors:
+        assert isinstance(term.args[0], int)
+        yield factor, term.args[0]
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """The names of a factor outermost first, the elements from row to row, and of what dtype."""
+
+    names: tuple[str, ...]
+    pitch: int
+    narrow: str
+
+
+def _layout(read: Read, need: Need, summed: int, made: Form) -> _Layout | None:
+    """A factor as it lies, its rows apart as an operation needs; the longest summed name innermost
+    where the operation asks for that, or memory has none innermost. None where there is no such.
+    """
+    universe, extents = made.facts.universe, made.extents
+    names = list(universe.members(universe.mask(read.names)))
+    within = [name for name in names if universe.mask([name]) & summed]
+    if not within:
+        return None
+    strides = {str(atom): c for atom, c in read.address.terms if isinstance(atom, str)}
+    names.sort(key=lambda name: -strides.get(name, 0))
+    last = names[-1]
+    if need.summed or strides.get(last) != 1:
+        last = max(within, key=extents.__getitem__)
+    size = BY_NAME[need.narrow].itemsize if need.narrow else read.dtype.itemsize
+    step = max(need.row // size, 1)
+    pitch = -(-extents[last] // step) * step
+    return _Layout((*(name for name in names if name != last), last), pitch, need.narrow)
+
+
+def _prepared(
+    factor: Term, layout: _Layout, made: Form, number: int, index: str, operations: frozenset[str]
+) -> Preparation:
+    read = factor.args[0]
+    assert isinstance(read, Read)
+    universe = made.facts.universe
+    dtype, value, names, terms = read.dtype, factor, layout.names, 0
+    if layout.narrow:
+        dtype, value = BY_NAME[layout.narrow], _terms(factor, index, layout.narrow)
+        names, terms = (index, *names), universe.mask([index])
+    pitch = layout.pitch if layout.pitch != universe.extents[names[-1]] else 0
+    stored = Stored(f"t{made.stored[0].buffer}_prepared{number}", value, names, dtype, pitch)
+    shape = (*(universe.extents[name] for name in names[:-1]), layout.pitch)
+    return Preparation(
+        source=factor,
+        copy=Term("read", Read(stored.buffer, dtype, stored.address(universe.extents))),
+        stored=stored,
+        buffer=Buffer(stored.buffer, shape, dtype, "temporary"),
+        narrow=layout.narrow,
+        terms=terms,
+        operations=operations,
+    )
+
+
+def _terms(x: Term, index: str, narrow: str) -> Term:
+    """The terms of a float32 value, numbered by an index, the largest first: each is what those
+    before it leave, rounded. Where the value is not finite it is the first, and the others are 0.
+    """
+
+    def number(value: float, dtype: str = WIDE) -> Term:
+        return Term("literal", value, dtype)
+
+    finite = Term("isfinite", x)
+    held = Term("maximum", x, number(-LARGEST[narrow]))  # what would be rounded to infinity
+    held = Term("minimum", held, number(LARGEST[narrow]))
+    found = [Term("cast", narrow, Term("where", finite, held, x))]
+    left = x
+    for _ in range(TERMS[narrow] - 1):
+        left = Term("sub", left, Term("cast", WIDE, found[-1]))
+        if len(found) == 1:
+            left = Term("where", finite, left, number(0.0))
+        found.append(Term("cast", narrow, left))
+    result = found[-1]
+    for place in reversed(range(TERMS[narrow] - 1)):
+        here = Term("equal", Term("position", var(index)), number(float(place), "int64"))
+        result = Term("where", here, found[place], result)
+    return result

@@ -1,0 +1,116 @@
+"""The bodies of a kernel under its schedules, by predicted time."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from eqsat.algebra import Facts, Term
+from eqsat.choice import Alike, Choice, Opening, opening
+from eqsat.form import SUBSTITUTED, WEIGHTED, Form, Stored, form
+from eqsat.menu import chunks
+from eqsat.prepare import Preparation, used
+from eqsat.price import Pricer
+from eqsat.siblings import settle_operations, settled_alike
+
+MOST_RANKED = 24  # schedules of a body that differ in sizes alone
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A body under a choice. `seconds`: of the kernel of its opening; `before`: what it reads that
+    must be prepared; `rest`: seconds of what comes before and after it.
+    """
+
+    seconds: float
+    bottleneck: str
+    body: Form
+    choice: Choice
+    opening: Opening
+    rest: float = 0.0
+    operations: Mapping[Term, str] = field(default_factory=dict)
+    before: tuple[Preparation, ...] = ()
+
+    def settled(self) -> "Ranked":
+        """With the operations that suit the tile."""
+        if not self.operations:
+            return self
+        made = settle_operations(self.opening.made, self.operations)
+        body = settled_alike(self.body, self.opening.made, self.operations)
+        return replace(self, body=body, opening=replace(self.opening, made=made), operations={})
+
+    @property
+    def sizes(self) -> tuple[object, ...]:
+        """What tells it from those that differ in stages alone."""
+        choice = self.choice
+        tiles, chunks = tuple(choice.tiles.items()), tuple(choice.chunks.items())
+        return (self.body, tiles, chunks, choice.threads, choice.parts)
+
+    @property
+    def total(self) -> float:
+        """Predicted seconds of everything."""
+        return self.seconds + self.rest
+
+
+def rank(
+    name: str,
+    bodies: list[tuple[Stored, ...]],
+    groups: list[Alike],
+    facts: Facts,
+    pricer: Pricer,
+    ready: tuple[Preparation, ...] = (),
+) -> tuple[list[Ranked], set[str]]:
+    """Feasible bodies and schedules, the cheapest first; and what the infeasible lack."""
+    ranked: list[Ranked] = []
+    refused: set[str] = set()
+    for body in bodies:
+        shaped = form(body, facts)
+        if any(t.op in WEIGHTED and t not in shaped.phase for t in shaped.terms):
+            continue  # inside another loop's body the weights are held, not carried
+        before = used(ready, body)
+        names = {str(t.args[3]) for t in shaped.terms if t.op in SUBSTITUTED}
+        if any(not one.operations & names for one in before):
+            continue  # prepared for an operation that it does not use
+        ahead = sum(preparation_seconds(one, facts, pricer) for one in before)
+        openings: dict[tuple[str, int] | None, tuple[Opening, float] | None] = {}
+        for group in groups:
+            choices = group.choices
+            known = {*shaped.grid, *shaped.reduced} - shaped.held
+            if any(axis not in known for axis in choices[0].chunks):
+                continue
+            parts = choices[0].parts
+            if parts not in openings:
+                openings[parts] = _opening(shaped, parts, name, pricer)
+            opened = openings[parts]
+            if opened is None:
+                continue
+            first, rest = opened
+            price = group.price(first, pricer)
+            refused |= {reason for reason, bad in price.refused.items() if bad.any()}
+            for index in np.argsort(price.seconds, kind="stable")[:MOST_RANKED]:
+                seconds = float(price.seconds[index])
+                if np.isfinite(seconds):
+                    why = price.bottleneck(index)
+                    own = price.operations(index)
+                    spent = ahead + rest
+                    one = Ranked(seconds, why, shaped, choices[index], first, spent, own, before)
+                    ranked.append(one)
+    ranked.sort(key=lambda one: one.total)
+    return ranked, refused
+
+
+def preparation_seconds(one: Preparation, facts: Facts, pricer: Pricer) -> float:
+    """About how long a kernel takes that prepares a factor."""
+    made = form((one.stored,), facts)
+    return float(pricer.price(made, chunks(made)).seconds.min())
+
+
+def _opening(
+    shaped: Form, parts: tuple[str, int] | None, name: str, pricer: Pricer
+) -> tuple[Opening, float] | None:
+    """What the first kernel computes, and about how long what follows it takes."""
+    first = opening(shaped, parts, name)
+    if first is None or first.division is None:
+        return None if first is None else (first, 0.0)
+    rest = form(first.division.rest, first.division.rest_facts)
+    return first, float(pricer.price(rest, chunks(rest)).seconds.min())

@@ -1,0 +1,107 @@
+"""What a spec says of the parts of kernels: rates of operations, memories, roles of indices."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eqsat.algebra import Term
+from eqsat.form import Form
+from eqsat.specs import ParallelOperation, ParallelProcessingUnit
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """What a schedule settles besides grid tiles, an array entry for each choice.
+
+    chunks: streamed extents of reduced names; threads of a tile; stages in flight; staged: whether
+    operands of contractions lie in memory that the whole tile shares.
+    """
+
+    chunks: Mapping[str, Array]
+    threads: Array
+    stages: Array
+    staged: bool
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """A sum of products by names: batch, rows, columns, summed; and the operand dtypes."""
+
+    term: Term
+    left: Term
+    right: Term
+    batch: int
+    rows: int
+    columns: int
+    summed: int
+
+
+class Rates:
+    """Rates of one spec. `operations`: invocation names that the target can emit;
+    `rounds_factors`: whether a float32 factor may be rounded to the bfloat16 of the other one.
+    """
+
+    def __init__(
+        self,
+        spec: ParallelProcessingUnit,
+        operations: frozenset[str],
+        cached_buffers: Mapping[str, int] | None = None,
+        float32_products: Mapping[str, int] | None = None,
+        rounds_factors: bool = True,
+    ) -> None:
+        self.spec = spec
+        self.operations = operations
+        self.sizes = dict(cached_buffers or {})
+        self.float32_products = dict(float32_products or {})
+        self.rounds_factors = rounds_factors
+        self.overlap = self.spec.group(spec.tile_group).max_resident > 1
+        self._rates: dict[tuple[str, str], list[tuple[str, float]]] = {}
+        self._contractions: dict[tuple[str, str], list[ParallelOperation]] = {}
+        memories = [m for m in spec.memory_domains if m.managed == "hardware"]
+        self.dram = memories[0]
+        self.cache = memories[1] if len(memories) > 1 else memories[0]
+        private = [m for m in memories if m.shared_across == spec.tile_group]
+        self.private = private[0] if private else self.cache
+
+    def contraction(self, form: Form, term: Term) -> Contraction | None:
+        """The index roles of a sum of products, or None."""
+        factors = form.contraction(term)
+        if factors is None:
+            return None
+        left, right = factors
+        a, b, s = form.facts.free(left), form.facts.free(right), term.args[0]
+        assert isinstance(s, int)
+        return Contraction(term, left, right, a & b & ~s, a & ~b, b & ~a, s)
+
+    def matrix_operations(self, form: Form, found: Contraction) -> list[ParallelOperation]:
+        """Operations of the spec that compute such a contraction and that the target can emit."""
+        a, b = form.facts.dtype(found.left).name, form.facts.dtype(found.right).name
+        if {a, b} == {"float32", "bfloat16"} and self.rounds_factors:
+            a = b = "bfloat16"
+        if a != b:
+            return []
+        output = form.facts.dtype(found.term).name
+        if (a, output) not in self._contractions:
+            rounding = self.float32_products if a == output == "float32" else ()
+            self._contractions[a, output] = [*map(self.spec.operation, rounding)] + [
+                operation
+                for operation in self.spec.contractions(a, output)
+                if operation.invocation_name in self.operations
+                or self.spec.target in operation.native_implementation
+            ]
+        matrix = found.rows and found.columns
+        return [o for o in self._contractions[a, output] if matrix or not any(o.extents.values())]
+
+    def rates(self, op: str, dtype: str) -> list[tuple[str, float]]:
+        """(unit, seconds an element) of an elementwise operation on the whole device."""
+        key = (op, dtype)
+        if key not in self._rates:
+            rows = self.spec.elementwise(op, dtype)
+            self._rates[key] = [
+                (row.name, slots / self.spec.invocations_per_s(row)) for row, slots in rows
+            ]
+        return self._rates[key]

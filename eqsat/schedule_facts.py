@@ -1,0 +1,54 @@
+"""What the schedule rules ask for: relations of menus, how far a schedule has come, its grid."""
+
+from collections.abc import Mapping
+
+from eqsat.egglog_text import SCHEDULE, constructor
+
+
+def schedule_facts(ops: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Relations of the menus, and how far a schedule has come."""
+    lines = [
+        "(relation body (i64 E))",
+        "(relation prepared (E E String i64))",
+        "(relation axis (i64 String))",
+        "(relation next_axis (E String))",
+        "(relation tile_menu (String i64))",
+        "(relation chunk_menu (String i64))",
+        "(relation keep_menu (String))",
+        "(relation thread_menu (i64))",
+        "(relation stage_menu (String i64))",
+        *_part_facts(ops),
+        "(function depth (E) i64 :no-merge)",
+        f"(rule ((= s ({constructor('untiled')}))) ((set (depth s) 0)) :ruleset facts)",
+        "(rule ((= d (depth s)) (axis d x)) ((next_axis s x)) :ruleset facts)",
+    ]
+    for op in sorted(SCHEDULE & set(ops) - {"kernel", "untiled"}):
+        args = [f"x{i}" for i in range(len(ops[op]))]
+        lines.append(
+            f"(rule ((= s ({constructor(op)} {' '.join(args)})) (= d (depth {args[-1]}))) "
+            f"((set (depth s) (+ d 1))) :ruleset facts)"
+        )
+    return lines
+
+
+def _part_facts(ops: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """How many tiles the grid of a schedule has, and in how many parts each may then be."""
+    lines = [
+        "(relation part_menu (String i64))",
+        "(relation extent (String i64))",
+        "(relation most_tiles (i64))",
+        "(relation parts_fit (E String i64))",
+        "(function grid (E) i64 :no-merge)",
+        f"(rule ((= s ({constructor('untiled')})) (most_tiles m)) ((set (grid s) 1)) "
+        f":ruleset facts)",
+        '(rule ((next_axis s "parts") (part_menu x n) (most_tiles m) (= c (grid s)) '
+        "(<= (* c n) m)) ((parts_fit s x n)) :ruleset facts)",
+    ]
+    for op in sorted(SCHEDULE & set(ops) - {"kernel", "untiled"}):
+        args = [f"x{i}" for i in range(len(ops[op]))]
+        size = "c" if op != "tile" else "(* c (/ (+ e (- x1 1)) x1))"
+        lines.append(
+            f"(rule ((= s ({constructor(op)} {' '.join(args)})) (= c (grid {args[-1]}))"
+            f"{' (extent x0 e)' if op == 'tile' else ''}) ((set (grid s) {size})) :ruleset facts)"
+        )
+    return lines

@@ -1,0 +1,256 @@
+"""A reduction in parts: the values of a kernel that reduces each part, and of one that joins them.
+
+    sum_x f(x)  ->  sum_p sum_x' f(p * L + x')          p counts parts of L points of x
+
+The inner reductions are stored, so that parts are tiles of a grid. Sums weighted by exp(s - max s)
+join by the law that they are carried by: weighted_sum_p(max of part p, weighted_sum of part p).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from eqsat.algebra import REDUCTIONS, Facts, Read, Term, Universe, post_order, rebuild
+from eqsat.algebra import with_children as over
+from eqsat.form import REDUCING, WEIGHTED, Form, Stored
+from eqsat.graph.dtypes import DType
+from eqsat.graph.index import Affine, add, row_major, scale, substitute, var
+from eqsat.kernel import Buffer, Guard
+from eqsat.specs import ParallelProcessingUnit
+
+ALIGNED = 64  # parts of unequal length begin at multiples of so many points
+MOST_POINTS = 1 << 15  # of a tile
+MOST_OFFERED = 3  # part counts
+LEAST_CHUNKS = 4  # of the shortest chunk on offer, in a part
+
+
+@dataclass(frozen=True)
+class Division:
+    """A kernel in two: `first` is what it stores of each part, `rest` what remains when that lies
+    in memory.
+
+    `part` is the name that counts parts; in `first` the split axis has the length of a part.
+    `buffers` are the temporaries between the two.
+    """
+
+    first: tuple[Stored, ...]
+    first_facts: Facts
+    rest: tuple[Stored, ...]
+    rest_facts: Facts
+    part: str
+    buffers: tuple[Buffer, ...]
+
+
+def part_length(extent: int, parts: int) -> int:
+    """Points of each part but the last, which may be shorter."""
+    length = -(-extent // parts)
+    return length if length * parts == extent else -(-length // ALIGNED) * ALIGNED
+
+
+@dataclass(frozen=True)
+class PartMenu:
+    """The part counts on offer for an axis, as long as no more than `most` tiles come of them."""
+
+    axis: str = ""
+    counts: tuple[int, ...] = ()
+    most: int = 0
+    extents: Mapping[str, int] = field(default_factory=dict)
+
+    def facts(self) -> list[str]:
+        """As egglog facts."""
+        lines = [f'(part_menu "{self.axis}" {count})' for count in self.counts]
+        lines += [f'(extent "{name}" {size})' for name, size in self.extents.items()]
+        return [*lines, f"(most_tiles {self.most})"] if self.counts else []
+
+    def offered(self, tiles: Mapping[str, int]) -> list[tuple[str, int]]:
+        """(axis, number of parts) for a grid of such tiles."""
+        grid = math.prod(-(-self.extents[name] // size) for name, size in tiles.items())
+        return [(self.axis, count) for count in self.counts if grid * count <= self.most]
+
+
+def part_menu(
+    form: Form,
+    spec: ParallelProcessingUnit,
+    tiles: Mapping[str, Sequence[int]],
+    chunks: Mapping[str, Sequence[int]],
+) -> PartMenu:
+    """Powers of two up to what fills the device about twice, for the longest reduced axis.
+
+    None where the preferred tiles of the grid keep the device busy.
+    """
+    whole = math.prod(-(-form.extents[name] // sizes[0]) for name, sizes in tiles.items())
+    whole = max(whole, math.prod(form.extents[name] for name in form.grid) // MOST_POINTS)
+    names = [name for name in form.reduced if chunks.get(name)]
+    if not names or whole >= 2 * spec.processors:
+        return PartMenu()
+    axis = max(names, key=lambda name: form.extents[name])
+    extent, least = form.extents[axis], LEAST_CHUNKS * min(chunks[axis])
+    filled = (-(-spec.processors // whole) - 1).bit_length() + 1
+    counts = [1 << power for power in range(1, filled + 1) if extent >= least << power]
+    found = dict.fromkeys(-(-extent // part_length(extent, n)) for n in counts[-MOST_OFFERED:])
+    extents = {name: form.extents[name] for name in form.grid}
+    return PartMenu(axis, tuple(found), 4 * spec.processors, extents)
+
+
+def divide(made: Form, axis: str, parts: int, stem: str) -> Division | None:
+    """The kernel with its first reductions over `axis` in parts; None where they cannot be.
+
+    Temporaries are named after `stem`. What is refused: a scan along the axis, another reduction
+    over it inside one of its terms, an identity that has no exact literal where parts are unequal.
+    """
+    bit = made.facts.universe.mask([axis])
+    numbers = {t: n for t, n in made.phase.items() if t.args[0] & bit}  # type: ignore[operator]
+    if not numbers:
+        return None
+    terms = [term for term, number in numbers.items() if number == min(numbers.values())]
+    if any(_binds(child, bit) for term in terms for child in term.children):
+        return None
+    work = _Division(made, axis, parts, stem)
+    try:
+        return work.run(terms)
+    except _NoIdentity:
+        return None
+
+
+def _binds(term: Term, bit: int) -> bool:
+    return any(
+        (t.op in REDUCING or t.op == "scan_sum") and t.args[0] & bit  # type: ignore[operator]
+        for t in post_order([term])
+    )
+
+
+class _NoIdentity(Exception):
+    """A monoid's neutral element that no literal holds."""
+
+
+@dataclass
+class _Division:
+    made: Form
+    axis: str
+    parts: int
+    stem: str
+    stored: dict[Term, Stored] = field(default_factory=dict)
+    buffers: list[Buffer] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        old = self.made.facts.universe
+        extent = old.extents[self.axis]
+        length = part_length(extent, self.parts)
+        self.first = Universe(list(old.names), {**old.extents, self.axis: length})
+        self.rest = Universe(list(old.names), dict(old.extents))
+        self.part = self.first.add(-(-extent // length))
+        self.rest.add(self.first.extents[self.part])
+        self.facts = Facts(self.first)
+        self.at = add(scale(var(self.part), length), var(self.axis))
+        whole = length * self.first.extents[self.part] == extent
+        self.valid = None if whole else Guard(self.at, 0, extent)
+
+    def run(self, terms: Sequence[Term]) -> Division:
+        joined = {term: self._joined(term) for term in terms}
+
+        def change(term: Term, children: tuple[Term, ...]) -> Term:
+            return joined[term] if term in joined else over(term, children)
+
+        return Division(
+            first=tuple(self.stored.values()),
+            first_facts=self.facts,
+            rest=tuple(replace(s, term=rebuild(s.term, change)) for s in self.made.stored),
+            rest_facts=Facts(self.rest),
+            part=self.part,
+            buffers=tuple(self.buffers),
+        )
+
+    def _joined(self, term: Term) -> Term:
+        """The reduction from its parts in memory."""
+        mask, own = term.args[0], self.rest.mask([self.part])
+        dtype = self.made.facts.dtype(term)
+        if term.op in WEIGHTED:
+            s, r = (self._placed(child) for child in term.children)
+            s = self._neutral(s, "max")
+            r = r if r.op == "literal" else self._neutral(r, "sum")
+            top = self._stored(Term("reduce_max", mask, s))
+            part = self._stored(Term(term.op, mask, s, r, *term.args[3:]))
+            result = Term("weighted_sum", own, top, part)
+        else:
+            part = self._stored(self._reduction(term))
+            result = Term(term.op if term.op in REDUCTIONS else "reduce_sum", own, part)
+        return result if dtype.compute == dtype else Term("cast", dtype.name, result)
+
+    def _reduction(self, term: Term) -> Term:
+        """A reduction over the points of one part."""
+        factors = self.made.contraction(term)
+        placed = [self._placed(child) for child in term.children]
+        if factors is None:
+            inner = [self._neutral(placed[0], REDUCTIONS[term.op])]
+        elif term.op != "reduce_sum":
+            inner = [self._neutral(child, "sum") for child in placed]
+        else:
+            inner = [over(placed[0], tuple(self._neutral(c, "sum") for c in placed[0].children))]
+        return over(term, tuple(inner))
+
+    def _stored(self, term: Term) -> Term:
+        """A value of each part, read back as it lies in memory: parts first, then the grid."""
+        if term not in self.stored:
+            free = self.facts.universe.members(self.facts.free(term))
+            grid = [name for name in self.made.grid if name in free]
+            inner = [name for name in free if name not in (*grid, self.part)]
+            names = (self.part, *grid, *inner)
+            name = f"t{self.stem}p{self.parts}_{len(self.stored)}"
+            dtype = self.facts.dtype(term).compute
+            self.stored[term] = Stored(name, term, names, dtype)
+            shape = tuple(self.first.extents[n] for n in names)
+            self.buffers.append(Buffer(name, shape, dtype, "temporary"))
+        one = self.stored[term]
+        return Term("read", Read(one.buffer, one.dtype, row_major(one.names, self.rest.extents)))
+
+    def _placed(self, term: Term) -> Term:
+        """The term at point x' of part p; reads beyond the axis yield their fill."""
+        place = {self.axis: self.at}
+
+        def at(expression: Affine) -> Affine:
+            return substitute(expression, place, self.first.extents)
+
+        def change(sub: Term, children: tuple[Term, ...]) -> Term:
+            same = over(sub, children)
+            first = same.args[0] if same.args else None
+            if isinstance(first, Affine):
+                return Term(sub.op, at(first))
+            if not isinstance(first, Read) or self.axis not in first.names:
+                return same
+            guards = tuple(replace(g, expression=at(g.expression)) for g in first.guards)
+            guards += (self.valid,) if self.valid else ()
+            moved = replace(first, address=at(first.address), guards=guards)
+            return Term(sub.op, moved, *same.args[1:])
+
+        return rebuild(term, change)
+
+    def _neutral(self, term: Term, monoid: str) -> Term:
+        """The term, beyond the axis the monoid's identity."""
+        if self.valid is None:
+            return term
+        dtype = self.facts.dtype(term)
+        value = _identity(monoid, dtype)
+        read = term.args[0] if term.op == "read" else None
+        if isinstance(read, Read) and self.valid in read.guards and read.fill == value:
+            return term
+        if term.op == "cast" and value == 0 and monoid == "sum":
+            return over(term, (self._neutral(term.children[0], monoid),))
+        place = Term("position", self.valid.expression)
+        inside = Term("less", place, Term("literal", float(self.valid.upper), "int64"))
+        return Term("where", inside, term, Term("literal", value, dtype.name))
+
+
+def _identity(monoid: str, dtype: DType) -> float:
+    """The neutral element of a monoid as a literal."""
+    if monoid in {"sum", "prod"}:
+        return float(monoid == "prod")
+    if dtype.kind == "bool":
+        return float(monoid == "min")
+    if dtype.kind == "float":
+        return math.inf if monoid == "min" else -math.inf
+    bits = 8 * dtype.itemsize - (dtype.kind == "int")
+    highest, lowest = (1 << bits) - 1, -(1 << bits) if dtype.kind == "int" else 0
+    value = highest if monoid == "min" else lowest
+    if int(float(value)) != value:
+        raise _NoIdentity
+    return float(value)

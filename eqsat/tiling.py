@@ -1,0 +1,84 @@
+"""How often and how much of each value the tiles of a form compute."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from eqsat.form import Form
+from eqsat.rates import Array, Blocking, Rates
+
+STREAMED = 32  # points of a reduction that a tile is taken to hold before it is scheduled
+
+
+class Tiling:
+    """A form under tile choices, an array entry for each choice."""
+
+    def __init__(
+        self,
+        pricer: Rates,
+        form: Form,
+        tiles: Mapping[str, Array],
+        blocking: Blocking | None,
+    ) -> None:
+        self.pricer, self.form, self.spec = pricer, form, pricer.spec
+        self.tiles = tiles
+        self.blocking = blocking
+        if blocking is not None:
+            self.shape = np.ones_like(blocking.threads)
+        else:
+            self.shape = np.ones(1) if not tiles else np.ones_like(next(iter(tiles.values())))
+        self.chunks: Mapping[str, Array] = blocking.chunks if blocking is not None else {}
+        if blocking is None and pricer.overlap:  # threads share a tile: what is reduced is streamed
+            self.chunks = {n: self.shape * size for n, size in _streamed(form).items()}
+        universe = form.facts.universe
+        self.bit = {name: universe.mask([name]) for name in form.grid}
+        self.count = {n: np.ceil(universe.extents[n] / tiles[n]) for n in form.grid}
+        self._grid = sum(self.bit.values())
+        self._times: dict[int, Array] = {}
+        self._points: dict[int, float] = {}
+
+    def times(self, mask: int) -> Array:
+        """How often a value over `mask` is computed: once per tile of each grid name it lacks."""
+        mask &= self._grid
+        if mask not in self._times:
+            total = self.shape
+            for name, bit in self.bit.items():
+                if not mask & bit:
+                    total = total * self.count[name]
+            self._times[mask] = total
+        return self._times[mask]
+
+    def points(self, mask: int) -> float:
+        """Points of an index set."""
+        if mask not in self._points:
+            self._points[mask] = float(self.form.facts.universe.size(mask))
+        return self._points[mask]
+
+    def tile_points(self, mask: int) -> Array:
+        """Points of an index set that lie in one tile."""
+        total = self.shape
+        for name in self.form.facts.universe.members(mask):
+            if name in self.bit:
+                total = total * self.tiles[name]
+            else:
+                total = total * self.chunks.get(name, self.form.extents[name])
+        return total
+
+    def tiles_in_all(self) -> Array:
+        """Tiles of the grid."""
+        total = self.shape
+        for count in self.count.values():
+            total = total * count
+        return total
+
+
+def _streamed(form: Form) -> dict[str, int]:
+    """Points of each reduced name in a tile: of the names of one reduction, the longest have more."""
+    chunks = {name: min(form.extents[name], STREAMED) for name in form.reduced}
+    for term in form.phase:
+        names = form.facts.universe.members(term.args[0])  # type: ignore[arg-type]
+        room = STREAMED
+        for name in sorted(names, key=form.extents.__getitem__, reverse=True):
+            chunks[name] = min(chunks[name], room)
+            room = max(room // chunks[name], 1)
+    return chunks

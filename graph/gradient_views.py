@@ -1,0 +1,89 @@
+"""The derivatives of the two primitives that read at other positions: view and gather."""
+
+from collections.abc import Sequence
+
+from eqsat.graph.build import build, cast, expand, iota, view
+from eqsat.graph.dtypes import int64
+from eqsat.graph.elementwise import clip, equal
+from eqsat.graph.gradient_maps import invert
+from eqsat.graph.index import Affine, const, free_names, substitute, var
+from eqsat.graph.movement import Shape, output_names
+from eqsat.graph.tensor import Tensor
+
+
+def scatter(g: Tensor, coordinates: Sequence[Affine], shape: Shape) -> Tensor:
+    """The sum of g over the points that `coordinates` send to each position of `shape`.
+
+    The transpose of a view: a broadcast gives a sum, a window the sum of shifted views, any other
+    movement a view; points sent outside the shape are dropped.
+    """
+    read = frozenset[str]().union(*map(free_names, coordinates))
+    names = output_names(g.ndim)
+    dropped = tuple(axis for axis, name in enumerate(names) if name not in read)
+    if dropped:
+        g = sum_axes(g, dropped)
+        kept = (name for name in names if name in read)
+        rename = {name: var(f"i{axis}") for axis, name in enumerate(kept)}
+        coordinates = [substitute(c, rename) for c in coordinates]
+    if g.size == 0 or 0 in shape:
+        return expand(build("reduce_sum", (g,), {"axes": tuple(range(g.ndim))}), shape)
+    inverse = invert(coordinates, g.shape, shape)
+    guarded = (*g.shape, *(n for _, n in inverse.guards))
+    g = view(g, guarded, [var(f"i{axis}") for axis in range(g.ndim)])
+    point = [*inverse.point, *(expression for expression, _ in inverse.guards)]
+    found = view(g, (*shape, *inverse.summed), point, fill=0)
+    return sum_axes(found, tuple(range(len(shape), found.ndim)))
+
+
+def sum_axes(x: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """The sum over the axes; a view where each is of one position."""
+    if not axes:
+        return x
+    if any(x.shape[axis] != 1 for axis in axes):
+        return build("reduce_sum", (x,), {"axes": axes})
+    rest = [axis for axis in range(x.ndim) if axis not in axes]
+    place = {axis: var(f"i{at}") for at, axis in enumerate(rest)}
+    at = [place.get(axis, const(0)) for axis in range(x.ndim)]
+    return view(x, tuple(x.shape[axis] for axis in rest), at)
+
+
+def spread(x: Tensor, axes: Sequence[int], shape: Shape) -> Tensor:
+    """x, over the axes of `shape` other than `axes`, repeated along those."""
+    kept = [var(f"i{axis}") for axis in range(len(shape)) if axis not in axes]
+    return view(x, shape, kept)
+
+
+def gathered(g: Tensor, node: Tensor) -> Tensor:
+    """The table's part: g times a one-hot matrix of the index, summed over the positions read.
+
+    The index is clipped to the table as the reading is.
+    """
+    table, index = node.operands
+    axis: int = node.attributes["axis"]
+    n = table.shape[axis]
+    if 0 in node.shape:
+        return expand(build("reduce_sum", (g,), {"axes": tuple(range(g.ndim))}), table.shape)
+    varying = _axes_of(index)
+    size = tuple(index.shape[d] for d in varying)
+    place = {d: var(f"i{at}") for at, d in enumerate(varying)}
+    index = view(index, size, [place.get(d, const(0)) for d in range(index.ndim)])
+    nearest = clip(cast(index, int64), 0, n - 1)
+    space = (*size, n)
+    row = view(nearest, space, [var(f"i{at}") for at in range(len(size))])
+    hit = cast(equal(row, iota(space, len(size))), g.dtype)
+    joint = (*node.shape, n)
+    last = var(f"i{node.ndim}")
+    chosen = view(hit, joint, [*(var(f"i{d}") for d in varying), last])
+    positions = [var(f"i{d}") for d in range(node.ndim)]
+    product = build("mul", (chosen, view(g, joint, positions)))
+    coordinates = [last if c is None else c for c in node.attributes["coordinates"]]
+    assert coordinates[axis] == last
+    return scatter(product, coordinates, table.shape)
+
+
+def _axes_of(index: Tensor) -> list[int]:
+    """The axes along which the index may vary."""
+    if index.op != "view":
+        return list(range(index.ndim))
+    used = frozenset[str]().union(*map(free_names, index.attributes["coordinates"]))
+    return [axis for axis, name in enumerate(output_names(index.ndim)) if name in used]

@@ -1,0 +1,258 @@
+"""Rules drawn from the matrix operations of a spec: what a contraction may be computed by.
+
+An operation takes factors of its own dtypes as they are. To meet it, factors may be rounded, or
+split into terms; how much a program allows of that is its precision.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from eqsat.graph.dtypes import BY_NAME
+from eqsat.narrow import TERMS, products
+from eqsat.prepare import STORED_TERMS
+from eqsat.rule import (
+    Condition,
+    Free,
+    Node,
+    Rewrite,
+    Rule,
+    Variable,
+    allowed,
+    apply,
+    dtype_in,
+    fact,
+    nonempty,
+    overlap,
+)
+from eqsat.specs import ParallelOperation, ParallelProcessingUnit
+
+A, B, S = Variable("a"), Variable("b"), Variable("S", "Indices")
+WIDE = "float32"
+SIXTEEN = ("bfloat16", "float16")
+Drawn = Iterator[tuple[str, Rewrite]]
+
+
+def substitutions(
+    spec: ParallelProcessingUnit,
+    operations: frozenset[str],
+    splits: frozenset[str] = frozenset(),
+    stored: frozenset[str] = frozenset(),
+) -> tuple[Rule, ...]:
+    """The rules of each sum-of-products operation of a spec that its target can emit.
+
+    operations: the invocation names that the target emits; splits: those for which it can also
+    round float32 factors, or split them into terms, on the way to the operation; stored: those for
+    which it can multiply terms that lie in memory.
+    """
+    rules: list[Rule] = []
+    for operation in spec.operations:
+        emitted = operation.invocation_name in operations
+        if emitted or spec.target in operation.native_implementation:
+            inside = operation.invocation_name in splits
+            kinds = (round_factors_inside, split_factors) if inside else (round_factors,)
+            ahead = (split_ahead,) if operation.invocation_name in stored else ()
+            for kind in (substitute, round_weights, round_factor, *kinds, *ahead):
+                rules += _rules(kind, operation, spec.name)
+    return tuple(rules)
+
+
+def float32_products(
+    spec: ParallelProcessingUnit,
+    operations: frozenset[str],
+    splits: frozenset[str],
+    precision: str,
+    stored: frozenset[str] = frozenset(),
+) -> dict[str, int]:
+    """How many products each operation computes for one of float32, where a precision allows it."""
+    count: dict[str, int] = {}
+    for rule in allowed(substitutions(spec, operations, splits, stored), precision):
+        kind, _, name = rule.name.partition("_factors_")
+        if kind == "round":
+            count[name] = 1
+        elif name or rule.name.startswith("split_ahead_"):
+            _, _, _, operation, _, terms, _ = rule.rewrites[0].right.args  # type: ignore[union-attr]
+            count.setdefault(str(operation), len(products(int(terms))))  # type: ignore[arg-type]
+    return count
+
+
+def _rules(
+    kind: Callable[[ParallelOperation], Drawn], operation: ParallelOperation, spec: str
+) -> Iterator[Rule]:
+    """The rule of a kind for an operation; none where no dtypes of the operation are such."""
+    found: dict[str, list[Rewrite]] = {}
+    for precision, one in kind(operation):
+        found.setdefault(precision, []).append(one)
+    law = (kind.__doc__ or "").strip()
+    equation, _, reason = law.partition("\n")
+    stem = f"{kind.__name__.removesuffix('_inside')}_{operation.name}"
+    for precision, rewrites in found.items():
+        yield Rule(
+            name=stem if len(found) == 1 else f"{stem}_{precision}",
+            group="substitution",
+            equation=equation.replace("OPERATION", operation.name),
+            note=" ".join([*reason.split(), f"{operation.semantics}; from {spec}'s operations."]),
+            rewrites=tuple(rewrites),
+            precision=precision,
+        )
+
+
+def substitute(operation: ParallelOperation) -> Drawn:
+    """contract_S(a, b)  ->  contract_S(a, b) by OPERATION
+    when: the factors are of its dtypes; for a matrix, each has an index of its own.
+    """
+    for narrow, out in _dtypes(operation):
+        if narrow not in BY_NAME:
+            continue
+        sides = (_widened(A, narrow, out), _widened(B, narrow, out))
+        guards = (dtype_in(A, narrow), dtype_in(B, narrow), *_matrix(operation))
+        yield "exact", _by(operation, sides, sides, guards)
+        if out == narrow == WIDE:
+            yield "exact", _weighted(operation, B, B, dtype_in(B, narrow))
+
+
+def round_weights(operation: ParallelOperation) -> Drawn:
+    """weighted_sum_S(a, b)  ->  weighted_contract_S(a, b) by OPERATION
+    when: b came from a 16-bit float. float: weights lie in [0, 1]; rounded to the dtype of b they
+    lose what b lost.
+    """
+    for narrow, out in _dtypes(operation):
+        if narrow in SIXTEEN and out == WIDE:
+            b = _widened(B, narrow, out)
+            yield "default", _weighted(operation, b, b, dtype_in(B, narrow))
+
+
+def round_factor(operation: ParallelOperation) -> Drawn:
+    """contract_S(a, b)  ->  contract_S(round(a), b) by OPERATION
+    when: a is float32, and b came from bfloat16. float: a is rounded to bfloat16 too.
+    """
+    if ("bfloat16", WIDE) in _dtypes(operation):
+        a, b = _widened(A, "bfloat16", WIDE), _widened(B, "bfloat16", WIDE)
+        for before, after, wide, narrow in (
+            ((A, b), (_round(A), b), A, B),
+            ((a, B), (a, _round(B)), B, A),
+        ):
+            guards = (dtype_in(wide, WIDE), dtype_in(narrow, "bfloat16"), *_matrix(operation))
+            yield "default", _by(operation, before, after, guards)
+
+
+def round_factors(operation: ParallelOperation) -> Drawn:
+    """contract_S(a, b)  ->  contract_S(round(a), round(b)) by OPERATION
+    when: both are float32; for bfloat16 the operation takes factors from registers, where they are
+    rounded. float: both are rounded to its dtype; a tf32 operation rounds its operands itself.
+    """
+    if ("tfloat32", WIDE) in _dtypes(operation):
+        yield "tf32", _by(operation, (A, B), (A, B), _wide(operation))
+        yield "tf32", _weighted(operation, B, B, dtype_in(B, WIDE))
+    elif ("bfloat16", WIDE) in _dtypes(operation) and _from_registers(operation):
+        yield "bf16", _by(operation, (A, B), (_round(A), _round(B)), _wide(operation))
+        yield "bf16", _weighted(operation, B, _round(B), dtype_in(B, WIDE))
+
+
+def round_factors_inside(operation: ParallelOperation) -> Drawn:
+    """contract_S(a, b)  ->  contract_S(a_0, b_0) by OPERATION
+    when: both are float32. float: both are rounded to the operation's dtype as it reads them.
+    """
+    for narrow, out in _dtypes(operation):
+        if narrow in TERMS and out == WIDE:
+            precision = {"tfloat32": "tf32", "bfloat16": "bf16"}[narrow]
+            yield precision, _narrowed(operation, narrow, 1)
+            after = B if narrow == "tfloat32" else _round(B)
+            yield precision, _weighted(operation, B, after, dtype_in(B, WIDE))
+
+
+def split_factors(operation: ParallelOperation) -> Drawn:
+    """contract_S(a, b)  ->  sum_{i + j < terms} contract_S(a_i, b_j) by OPERATION
+    when: both are float32; a = sum_i a_i, each in the operation's dtype: two of tf32, or three of
+    bfloat16. float: what is left out is below float32's own rounding.
+    """
+    for narrow, out in _dtypes(operation):
+        if narrow in TERMS and out == WIDE:
+            yield "default", _narrowed(operation, narrow, TERMS[narrow])
+
+
+def split_ahead(operation: ParallelOperation) -> Drawn:
+    """contract_S(a, b)  ->  sum_{i + j < terms} contract_S(a_i, b_j) by OPERATION
+    when: both are float32 and lie in memory, where a kernel of its own stores a = sum_i a_i, each
+    in the operation's dtype. float: what is left out is below float32's own rounding.
+    """
+    r, s, T = Variable("r", "Read"), Variable("s", "Read"), Variable("T", "Indices")
+    before = (apply("read", r), apply("read", s))
+    for narrow, out in _dtypes(operation):
+        if narrow in STORED_TERMS and out == WIDE:
+            after = (apply("cast", WIDE, A), apply("cast", WIDE, B))
+            how = (operation.name, narrow, TERMS[narrow], T)
+            yield (
+                "default",
+                Rewrite(
+                    apply("contract", S, *before, ""),
+                    apply("narrow_contract", S | T, *after, *how),
+                    (
+                        fact("prepared", before[0], A, narrow, T),
+                        fact("prepared", before[1], B, narrow, T),
+                        *_matrix(operation),
+                    ),
+                ),
+            )
+
+
+def _dtypes(operation: ParallelOperation) -> list[tuple[str, str]]:
+    """(dtype of both factors, dtype of the result) of each row of a sum of products."""
+    pair = operation.semantics.contraction if operation.semantics else None
+    if pair is None or operation.semantics is None:
+        return []
+    names = [*(read.operand for read in pair), operation.semantics.output.operand]
+    rows: list[Mapping[str, str]] = list(operation.supported_data_types)
+    found = [[row.get(name) for name in names] for row in rows]
+    return [(a, out) for a, b, out in found if a == b and a is not None and out is not None]
+
+
+def _from_registers(operation: ParallelOperation) -> bool:
+    pair = operation.semantics.contraction if operation.semantics else None
+    places = [operation.operand_memory.get(read.operand, "registers") for read in pair or ()]
+    return set(places) <= {"registers"}
+
+
+def _matrix(operation: ParallelOperation) -> tuple[Condition, ...]:
+    """For an operation on matrices: each factor has an index of its own."""
+    if not any(operation.extents.values()):
+        return ()
+    return nonempty(Free(A).without(Free(B))), nonempty(Free(B).without(Free(A)))
+
+
+def _wide(operation: ParallelOperation) -> tuple[Condition, ...]:
+    return (dtype_in(A, WIDE), dtype_in(B, WIDE), *_matrix(operation))
+
+
+def _narrowed(operation: ParallelOperation, narrow: str, terms: int) -> Rewrite:
+    right = apply("narrow_contract", S, A, B, operation.name, narrow, terms, 0)
+    return Rewrite(apply("contract", S, A, B, ""), right, _wide(operation))
+
+
+def _by(
+    operation: ParallelOperation,
+    before: tuple[Variable | Node, ...],
+    after: tuple[Variable | Node, ...],
+    guards: tuple[Condition, ...],
+) -> Rewrite:
+    left = apply("contract", S, *before, "")
+    return Rewrite(left, apply("contract", S, *after, operation.name), guards)
+
+
+def _weighted(
+    operation: ParallelOperation,
+    before: Variable | Node,
+    after: Variable | Node,
+    own: Condition,
+) -> Rewrite:
+    left = apply("weighted_sum", S, A, before)
+    right = apply("weighted_contract", S, A, after, operation.name)
+    guards = (dtype_in(A, WIDE), overlap(S, Free(B)), own, *_matrix(operation))
+    return Rewrite(left, right, guards)
+
+
+def _widened(factor: Variable, narrow: str, out: str) -> Variable | Node:
+    return factor if narrow == out else apply("cast", out, factor)
+
+
+def _round(factor: Variable) -> Node:
+    """A float32 factor rounded to bfloat16."""
+    return apply("cast", WIDE, apply("cast", "bfloat16", factor))

@@ -1,0 +1,312 @@
+"""What the emulator makes of sm_90's device functions: barriers that count bytes, copies of boxes,
+products of warpgroups.
+
+A copy leaves NaN in its target until it arrives. Products leave poison in their accumulators until
+they are waited for, and read shared memory only then.
+"""
+
+import ctypes
+
+import numpy as np
+
+from eqsat.codegen.cuda_async import ASYNC_FUNCTIONS, MOST_DIMENSIONS, copy_box_name
+from eqsat.codegen.cuda_box import TensorBox
+from eqsat.codegen.cuda_warpgroup_operations import WARPGROUP_TABLE, WarpgroupOperation
+
+ASYNC = r"""
+struct TensorMap {
+    const unsigned char* base;
+    long long extent[5], stride[5];  // stride in bytes
+    int box[5], step[5], rank, itemsize, row_bytes;
+};
+struct Box { unsigned target; TensorMap map; Barrier* barrier; int at[5]; };
+struct Product {
+    int group, n, k, accumulate;
+    char kind;
+    bool held, rows, columns;
+    uint64_t a, b;
+    unsigned left[4];
+    unsigned *d[128], value[128];
+};
+constexpr unsigned POISON = 0x7fbadbad;  // NaN
+static std::deque<Box> boxes;
+static std::deque<Product> products[MOST_THREADS];
+static int committed[MOST_THREADS];
+static bool fenced[MOST_THREADS];
+static int registers[MOST_THREADS];  // that a thread asked for
+
+static void begin_async() {
+    memset(registers, 0, sizeof registers);
+    boxes.clear();
+    for (auto& one : products) one.clear();
+    memset(committed, 0, sizeof committed);
+    memset(fenced, 0, sizeof fenced);
+}
+
+static unsigned shared_address(const void* place) {
+    return (const unsigned char*)place - shared;
+}
+static unsigned swizzled(unsigned address, int row_bytes) {
+    return address ^ (address >> 7 & (row_bytes / 16 - 1)) << 4;
+}
+
+static void end_thread() {
+    if (!products[threadIdx.x].empty()) fail("a thread ends while its products are under way");
+}
+static const char* end_block() {
+    for (size_t t = 0; t < fibers.size(); ++t)
+        if (registers[t] != registers[t / GROUP_THREADS * GROUP_THREADS])
+            return "the threads of a warpgroup ask for different registers";
+    return boxes.empty() ? nullptr : "a block ends before its copies arrive";
+}
+
+// barriers
+
+static void settle(Barrier& barrier) {
+    if (barrier.expected == 0x7fff) fail("a barrier is used before it is set up");
+    if (barrier.pending || barrier.bytes) return;
+    barrier.phase ^= 1;
+    barrier.pending = barrier.expected;
+}
+static void barrier_init(unsigned long long* place, unsigned arrivals) {
+    *(Barrier*)place = {0, uint16_t(arrivals), uint16_t(arrivals), 0};
+}
+static void barrier_expect(unsigned long long* place, unsigned bytes) {
+    Barrier& barrier = *(Barrier*)place;
+    if (!barrier.pending) return fail("a barrier counts fewer arrivals than there are");
+    barrier.bytes += bytes;
+    --barrier.pending;
+    settle(barrier);
+}
+static void barrier_arrive(unsigned long long* place) { barrier_expect(place, 0); }
+static void barrier_wait(unsigned long long* place, unsigned parity) {
+    Fiber& fiber = fibers[threadIdx.x];
+    fiber.barrier = (Barrier*)place, fiber.parity = parity;
+    if (fiber.barrier->expected == 0x7fff) fail("a barrier is used before it is set up");
+    if (fiber.barrier->phase == parity) stop(PHASE, __LINE__);
+}
+
+// copies of boxes
+
+static void copy_box(void* target, const TensorMap& map, unsigned long long* barrier, int rank,
+                     const int* at) {
+    Box box{shared_address(target), map, (Barrier*)barrier};
+    int bytes = map.itemsize;
+    for (int n = 0; n < rank; ++n) box.at[n] = at[n], bytes *= map.box[n];
+    if (rank != map.rank || box.target % 128 || box.target + bytes > SHARED_LIMIT)
+        return fail("a box is copied to no such place");
+    memset(shared + box.target, 0xff, bytes);
+    boxes.push_back(box);
+}
+static bool deliver(bool reversed) {
+    if (boxes.empty()) return false;
+    const Box box = reversed ? boxes.back() : boxes.front();
+    reversed ? boxes.pop_back() : boxes.pop_front();
+    const TensorMap& map = box.map;
+    int elements = 1;
+    for (int n = 0; n < map.rank; ++n) elements *= map.box[n];
+    for (int e = 0; e < elements; ++e) {
+        const unsigned char* source = map.base;
+        bool exists = true;
+        for (int n = 0, rest = e; n < map.rank; rest /= map.box[n++]) {
+            const long long at = box.at[n] + (long long)(rest % map.box[n]) * map.step[n];
+            exists &= at >= 0 && at < map.extent[n];
+            source += at * map.stride[n];
+        }
+        unsigned char* to = shared + swizzled(box.target + e * map.itemsize, map.row_bytes);
+        exists ? memcpy(to, source, map.itemsize) : memset(to, 0, map.itemsize);
+    }
+    box.barrier->bytes -= elements * map.itemsize;
+    settle(*box.barrier);
+    return true;
+}
+
+// products of a warpgroup
+
+static void products_begin() { fenced[threadIdx.x] = true; }
+static void products_commit() { ++committed[threadIdx.x]; }
+template <int Pending> void products_wait() {
+    stop(GROUP, -1, Pending);
+    fenced[threadIdx.x] = false;
+}
+template <int Count> void more_registers() {
+    registers[threadIdx.x] = Count;
+    stop(WARP, -Count);
+}
+template <int Count> void fewer_registers() { more_registers<Count>(); }
+
+static void issue(unsigned** d, Product product) {
+    auto& under_way = products[threadIdx.x];
+    if (!fenced[threadIdx.x]) fail("products begin without products_begin");
+    bool chained = false;
+    for (const Product& other : under_way) chained |= other.d[0] == d[0];
+    product.group = committed[threadIdx.x];
+    for (int n = 0; n < product.n / 2; ++n) {
+        product.d[n] = d[n];
+        product.value[n] = *d[n];
+        if (!chained) *d[n] = POISON;
+    }
+    under_way.push_back(product);
+}
+
+// Element (mn, k) of a factor in shared memory, as its descriptor says.
+static double element(uint64_t descriptor, bool transposed, char kind, int mn, int k) {
+    const int from = (descriptor & 0x3fff) << 4, leading = (descriptor >> 16 & 0x3fff) << 4;
+    const int stride = (descriptor >> 32 & 0x3fff) << 4, code = descriptor >> 62;
+    if (!code) fail("a factor is not swizzled");
+    const int row = 256 >> code, size = kind == 't' ? 4 : kind == 's' ? 1 : 2, wide = row / size;
+    const unsigned place =
+        transposed ? mn / wide * leading + k / 8 * stride + k % 8 * row + mn % wide * size
+                   : mn / 8 * stride + mn % 8 * row + k * size;
+    unsigned bits = 0;
+    memcpy(&bits, shared + swizzled(from + place, row), size);
+    return operand(bits, kind, 0);
+}
+
+static std::vector<double> left_factor(int first, size_t number) {
+    const Product& one = products[first][number];
+    std::vector<double> left(64 * one.k);
+    const int packed = one.kind == 't' ? 1 : one.kind == 's' ? 4 : 2;
+    for (int m = 0; m < 64; ++m)
+        for (int k = 0; k < one.k; ++k) {
+            const int lane = m / 16 * 32 + m % 8 * 4 + k % (4 * packed) / packed;
+            const unsigned* held = products[first + lane][number].left;
+            left[m * one.k + k] =
+                one.held ? operand(held[m % 16 / 8 + 2 * (k / (4 * packed))], one.kind, k % packed)
+                         : element(one.a, one.rows, one.kind, m, k);
+        }
+    return left;
+}
+
+// d of one thread; what comes after it on the same accumulators goes on from there.
+static void finish_product(std::deque<Product>& under_way, size_t number, const double* sums) {
+    Product& one = under_way[number];
+    Product* next = nullptr;
+    for (size_t n = under_way.size() - 1; n > number; --n)
+        if (under_way[n].d[0] == one.d[0]) next = &under_way[n];
+    for (int n = 0; n < one.n / 2; ++n) {
+        unsigned bits = one.accumulate ? one.value[n] : 0;
+        if (one.kind == 's')
+            bits += unsigned((long long)sums[n]);
+        else
+            bits = __float_as_uint(float(__uint_as_float(bits) + sums[n]));
+        if (next)
+            next->value[n] = bits;
+        else if (*one.d[n] != POISON)
+            fail("accumulators are written while products are under way");
+        else
+            *one.d[n] = bits;
+    }
+}
+
+static void finish_products(int first, int pending) {
+    const auto& leader = products[first];
+    size_t count = 0;
+    while (count < leader.size() && leader[count].group < committed[first] - pending) ++count;
+    for (int t = 0; t < GROUP_THREADS; ++t) {
+        const auto& own = products[first + t];
+        bool same = own.size() == leader.size() && committed[first + t] == committed[first];
+        for (size_t n = 0; same && n < count; ++n)
+            same = own[n].b == leader[n].b && own[n].n == leader[n].n && own[n].a == leader[n].a;
+        if (!same) return fail("the threads of a warpgroup issue different products");
+    }
+    for (size_t number = 0; number < count; ++number) {
+        const Product& one = leader[number];
+        const std::vector<double> left = left_factor(first, number);
+        std::vector<double> right(one.n * one.k);
+        for (int n = 0; n < one.n; ++n)
+            for (int k = 0; k < one.k; ++k)
+                right[n * one.k + k] = element(one.b, one.columns, one.kind, n, k);
+        for (int t = 0; t < GROUP_THREADS; ++t) {
+            double sums[128] = {};
+            for (int n = 0; n < one.n / 2; ++n) {
+                const int row = t / 32 * 16 + t % 32 / 4 + n / 2 % 2 * 8;
+                const int column = n / 4 * 8 + t % 4 * 2 + n % 2;
+                for (int k = 0; k < one.k; ++k)
+                    sums[n] += left[row * one.k + k] * right[column * one.k + k];
+            }
+            finish_product(products[first + t], number, sums);
+        }
+    }
+    for (int t = 0; t < GROUP_THREADS; ++t)
+        products[first + t].erase(products[first + t].begin(), products[first + t].begin() + count);
+}
+"""
+
+HOST_ASYNC = dict.fromkeys(
+    (
+        "TensorMap", "shared_address", "barrier_init", "barrier_expect", "barrier_arrive",
+        "barrier_wait", "products_begin", "products_commit", "products_wait", "fewer_registers",
+        "more_registers",
+    ),
+    "",
+)  # fmt: skip
+HOST_ASYNC["barriers_ready"] = "inline void barriers_ready() {}"
+HOST_ASYNC["fetch_map"] = "inline void fetch_map(const TensorMap&) {}"
+for _n in range(1, MOST_DIMENSIONS + 1):
+    _where = [f"c{i}" for i in range(_n)]
+    HOST_ASYNC[copy_box_name(_n)] = f"""inline void {copy_box_name(_n)}(void* target,
+        const TensorMap& map, unsigned long long* barrier, {", ".join(f"int {c}" for c in _where)}) {{
+    const int at[] = {{{", ".join(_where)}}};
+    copy_box(target, map, barrier, {_n}, at);
+}}"""
+
+
+def _host_product(operation: WarpgroupOperation, held: bool) -> str:
+    head = operation.definition(held).split(" {\n    asm")[0]
+    letter = {"bfloat16": "b", "float16": "h", "float32": "t", "int8": "s"}
+    places = ", ".join(f"(unsigned*)&d{i}" for i in range(operation.n // 2))
+    rows, columns = ("Rows", "Columns") if operation.transposable else ("false", "false")
+    left = ("0, b, {a[0], a[1], a[2], a[3]}", "false") if held else ("a, b, {}", rows)
+    fields = f"0, {operation.n}, {operation.k}, accumulate, '{letter[operation.operand.name]}'"
+    return f"""{head} {{
+    unsigned* d[] = {{{places}}};
+    issue(d, {{{fields}, {int(held)}, {left[1]}, {columns}, {left[0]}}});
+}}"""
+
+
+def translate_async(text: str) -> str:
+    """Emitted source with sm_90's device functions replaced."""
+    for name, host in HOST_ASYNC.items():
+        text = text.replace(ASYNC_FUNCTIONS[name].strip(), host)
+    for operation in WARPGROUP_TABLE:
+        for held in (False, True):
+            if f" {operation.name(held)}(" in text:
+                definition = operation.definition(held).strip()
+                text = text.replace(definition, _host_product(operation, held).strip())
+    return text
+
+
+class TensorMap(ctypes.Structure):
+    """The emulator's tensor map."""
+
+    _fields_ = (
+        ("base", ctypes.c_void_p),
+        ("extent", ctypes.c_longlong * 5),
+        ("stride", ctypes.c_longlong * 5),
+        ("box", ctypes.c_int * 5),
+        ("step", ctypes.c_int * 5),
+        ("rank", ctypes.c_int),
+        ("itemsize", ctypes.c_int),
+        ("row_bytes", ctypes.c_int),
+    )
+
+
+def tensor_map(box: TensorBox, array: np.ndarray) -> TensorMap:
+    """The map of a box of the buffer in `array`; fails where the driver would refuse to make it."""
+    size, dimensions = box.dtype.itemsize, box.dimensions
+    strides = [d.stride * size for d in dimensions]
+    base = array.ctypes.data + box.offset * size
+    assert base % 16 == 0 and 0 < len(dimensions) <= 5, box
+    assert strides[0] == size and all(s % 16 == 0 and 0 < s < 1 << 40 for s in strides[1:]), box
+    assert all(0 < d.extent < 1 << 32 for d in dimensions), box
+    assert all(0 < (d.box - 1) * d.step < 256 or d.box == 1 for d in dimensions), box
+    assert all(0 < d.step <= 8 for d in dimensions) and dimensions[0].step == 1, box
+    assert dimensions[0].box * size == box.row_bytes in (32, 64, 128), box
+    last = box.offset + sum(d.stride * (d.extent - 1) for d in dimensions)
+    assert last < array.size, f"{box} reads beyond {array.size} elements"
+    result = TensorMap(base, rank=len(dimensions), itemsize=size, row_bytes=box.row_bytes)
+    for n, d in enumerate(dimensions):
+        result.extent[n], result.stride[n] = d.extent, strides[n]
+        result.box[n], result.step[n] = d.box, d.step
+    return result

@@ -1,0 +1,167 @@
+"""How the emulator runs the threads of a block: coroutines that stop where CUDA's threads wait.
+
+Every thread that can runs on to where it waits: for its warp, its warpgroup, the block, or a phase
+of a barrier in shared memory. Of four schedules two run threads forwards, two backwards. In one of
+each, only when no thread can go on does a warpgroup see its products, and then one copy of a box
+arrive: what a kernel does not wait for comes too late. In the other, one warpgroup runs ahead of
+those that compute beside it: what they still need may be gone.
+"""
+
+THREADS = r"""
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <ucontext.h>
+#include <vector>
+
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __syncthreads() stop(BLOCK, __LINE__, fibers.size())
+#define block_barrier() stop(BLOCK, __LINE__, team)
+#define __syncwarp() stop(WARP, __LINE__)
+
+enum Wait { READY, WARP, GROUP, BLOCK, PHASE, DONE };
+static const char* const WAITS[] = {"", "its warp", "its warpgroup", "the block", "a barrier", ""};
+constexpr int LANES = 32, GROUP_THREADS = 128, MOST_THREADS = 1152;
+
+struct Dimension { unsigned x; };
+static Dimension threadIdx, blockIdx, gridDim;
+alignas(1024) static unsigned char shared[SHARED_LIMIT];
+
+struct Barrier { int32_t bytes; uint16_t pending; uint16_t expected : 15, phase : 1; };
+struct Fiber {
+    ucontext_t context;
+    std::vector<char> stack;
+    Wait wait;
+    int site, count;  // where; of how many threads, or how many products may be under way
+    const Barrier* barrier;
+    unsigned parity;
+};
+static std::vector<Fiber> fibers;
+static ucontext_t scheduler;
+static std::function<void()> body;
+static size_t team;  // the threads that compute; the others produce
+static const char* failure;
+static char message[256];
+
+static void fail(const char* what) {
+    if (!failure) failure = what;
+}
+static void stop(Wait wait, int site, int count = 0) {
+    Fiber& fiber = fibers[threadIdx.x];
+    fiber.wait = wait, fiber.site = site, fiber.count = count;
+    swapcontext(&fiber.context, &scheduler);
+}
+
+static void begin_block();
+static void end_thread();
+static void finish_products(int first, int pending);
+static bool deliver(bool reversed);
+static const char* end_block();
+
+static void start() {
+    body();
+    end_thread();
+    fibers[threadIdx.x].wait = DONE;
+}
+
+// Threads [first, first + count) have all stopped there: they go on.
+static bool release(int first, int count, Wait wait) {
+    for (int n = 0; n < count; ++n) {
+        const Fiber& fiber = fibers[first + n];
+        if (fiber.wait != wait || (wait == BLOCK && fiber.count != count)) return false;
+    }
+    const Fiber& one = fibers[first];
+    for (int n = 0; n < count; ++n)
+        if (fibers[first + n].site != one.site || fibers[first + n].count != one.count) {
+            fail("threads diverge at a barrier");
+            return false;
+        }
+    if (wait == GROUP) finish_products(first, one.count);
+    for (int n = 0; n < count; ++n) fibers[first + n].wait = READY;
+    return true;
+}
+
+// The threads of a group of warps, each as far as it can go; the group's products.
+static bool run_group(int number, bool reversed) {
+    const int begin = number * GROUP_THREADS;
+    const int end = std::min<int>(begin + GROUP_THREADS, fibers.size());
+    bool moved = false;
+    for (int warp = begin; warp < end && !failure; warp += LANES) {
+        const int first = reversed ? begin + end - LANES - warp : warp;
+        do {
+            for (int n = 0; n < LANES; ++n) {
+                threadIdx.x = first + (reversed ? LANES - 1 - n : n);
+                Fiber& fiber = fibers[threadIdx.x];
+                if (fiber.wait == PHASE && fiber.barrier->phase != fiber.parity) fiber.wait = READY;
+                if (fiber.wait != READY) continue;
+                swapcontext(&scheduler, &fiber.context);
+                moved = true;
+            }
+        } while (!failure && release(first, LANES, WARP));
+    }
+    return moved;
+}
+static bool release_group(int number) {
+    const int first = number * GROUP_THREADS;
+    return first + GROUP_THREADS <= fibers.size() && release(first, GROUP_THREADS, GROUP);
+}
+
+// All side by side, copies last; or one group ahead of the others, with what the producer copies.
+static bool run_some(bool reversed, bool ahead) {
+    const int groups = (fibers.size() + GROUP_THREADS - 1) / GROUP_THREADS;
+    bool moved = false;
+    for (int n = 0; n < groups; ++n) {
+        const int number = reversed ? groups - 1 - n : n;
+        moved |= run_group(number, reversed);
+        if (ahead && (moved || release_group(number))) return true;
+        if (ahead && n == 0 && (run_group(groups - 1, reversed) || deliver(reversed))) return true;
+    }
+    for (int n = 0; n < groups && !moved && !failure; ++n) moved = release_group(n);
+    return moved || release(0, fibers.size(), BLOCK) || release(0, team, BLOCK) || deliver(reversed);
+}
+
+static const char* stuck() {
+    for (size_t t = 0; t < fibers.size(); ++t)
+        if (fibers[t].wait != DONE) {
+            const Fiber& fiber = fibers[t];
+            const int place = fiber.barrier ? int((unsigned char*)fiber.barrier - shared) : 0;
+            snprintf(message, sizeof message, "deadlock: thread %zu waits for %s (line %d, barrier "
+                     "at %d, parity %u)", t, WAITS[fiber.wait], fiber.site, place, fiber.parity);
+            return message;
+        }
+    return end_block();
+}
+
+static const char* run_block(int number, int blocks, int threads, int computing, int shared_bytes,
+                             int schedule) {
+    memset(shared, 0xff, sizeof shared);
+    failure = nullptr;
+    fibers.resize(threads);
+    team = computing;
+    for (Fiber& fiber : fibers) {
+        fiber.stack.resize(1 << 17);
+        fiber.wait = READY, fiber.barrier = nullptr;
+        getcontext(&fiber.context);
+        fiber.context.uc_stack.ss_sp = fiber.stack.data();
+        fiber.context.uc_stack.ss_size = fiber.stack.size();
+        fiber.context.uc_link = &scheduler;
+        makecontext(&fiber.context, start, 0);
+    }
+    blockIdx.x = number, gridDim.x = blocks;
+    begin_block();
+    while (!failure && run_some(schedule & 1, schedule & 2)) {}
+    if (failure) return failure;
+    if (const char* what = stuck()) return what;
+    for (int n = shared_bytes; n < SHARED_LIMIT; ++n)
+        if (shared[n] != 0xff) return "shared memory overrun";
+    return nullptr;
+}
+"""

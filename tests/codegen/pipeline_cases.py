@@ -1,0 +1,272 @@
+"""Kernels whose contractions are computed by warpgroups from tiles that a producer copies ahead."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from cuda_cases import Case, case, flash
+from kernel_building import Body, Sample, at, buffers, normal, wide
+from kernel_products import matmul
+
+from eqsat.graph import index
+from eqsat.graph.dtypes import DType, bfloat16, float16, float32, int8, int32
+from eqsat.kernel import Axis, Buffer, Carry, Contract, Guard, Kernel, Store
+from eqsat.specs import load
+
+OPERATIONS = {operation.name: operation for operation in load("h200").operations}
+KINDS = {
+    bfloat16: ("k16", "bf16", float32),
+    float16: ("k16", "f16", float32),
+    float32: ("k8", "tf32", float32),
+    int8: ("k32", "s8", int32),
+}
+Tiles = tuple[int, int, int]
+
+
+def by(columns: int, dtype: DType = bfloat16, held: bool = False) -> str:
+    """The spec's operation of so many columns, or the instruction where the spec has none."""
+    k, name, result = KINDS[dtype]
+    operation = f"wgmma_m64n{columns}{k}_{name}_{'rs' if held else 'ss'}"
+    kind = "s32" if result == int32 else "f32"
+    instruction = f"wgmma.mma_async.sync.aligned.m64n{columns}{k}.{kind}.{name}.{name}"
+    return operation if operation in OPERATIONS else instruction
+
+
+def integers(*shapes: tuple[int, ...], dtype: DType) -> list[np.ndarray]:
+    """Small integers: sums of their products are exact."""
+    random = np.random.default_rng(11)
+    return [random.integers(-4, 5, shape).astype(dtype.numpy) for shape in shapes]
+
+
+def gemm(
+    m: int,
+    n: int,
+    k: int,
+    tiles: Tiles,
+    columns: int,
+    layout: str = "nt",
+    dtype: DType = bfloat16,
+    out: DType | None = None,
+) -> Sample:
+    """y[i,j] = sum_l x[i,l] w[l,j]; `layout`: n or t for each factor, as BLAS has it, row-major"""
+    result = KINDS[dtype][2]
+    down, right = layout
+    x, w = buffers(dtype, x=(m, k) if down == "n" else (k, m), w=(k, n) if right == "n" else (n, k))
+    y = Buffer("y", (m, n), out or result, "output")
+    b, end = Body(dtype), Body(result)
+    b.load("a", "i l", at(x, "i", "l") if down == "n" else at(x, "l", "i"))
+    b.load("f", "l j", at(w, "l", "j") if right == "n" else at(w, "j", "l"))
+    b.dtype = result
+    b.contract("p", "i j", "l", "a", "f", by(columns, dtype))
+    b.update("next", "i j", "acc", "sum", "p")
+    carry = Carry("acc", result, ("i", "j"), "sum")
+    stream = b.phase(stream=(Axis("l", k, tiles[2]),), carries=(carry,))
+    grid = (Axis("i", m, tiles[0]), Axis("j", n, tiles[1]))
+    phases = (stream, end.phase(Store(at(y, "i", "j"), "acc")))
+    p, q = integers(x.shape, w.shape, dtype=dtype)
+    left, right_ = (a if side == "n" else a.T for a, side in zip((p, q), layout, strict=True))
+    answer = (wide(left) @ wide(right_)).astype(result.numpy if not out else np.float64)
+    tolerance = 4e-3 if out == bfloat16 else 1e-6
+    kernel = Kernel("gemm", (x, w, y), grid, (), phases)
+    return Sample(kernel, {"x": p, "w": q}, {"y": answer}, tolerance)
+
+
+def batched(m: int, n: int, k: int, tiles: Tiles, columns: int) -> Sample:
+    """y[b,h,i,j] = sum_l x[b,i,h,l] w[b,j,h,l]: two batch axes, which lie about the rows"""
+    x, w = buffers(bfloat16, x=(2, m, 3, k), w=(2, n, 3, k))
+    y = Buffer("y", (2, 3, m, n), float32, "output")
+    b, end = Body(bfloat16), Body()
+    b.load("a", "b h i l", at(x, "b", "i", "h", "l"))
+    b.load("f", "b h l j", at(w, "b", "j", "h", "l"))
+    b.dtype = float32
+    b.contract("p", "b h i j", "l", "a", "f", by(columns))
+    b.update("next", "b h i j", "acc", "sum", "p")
+    carry = Carry("acc", float32, ("b", "h", "i", "j"), "sum")
+    stream = b.phase(stream=(Axis("l", k, tiles[2]),), carries=(carry,))
+    phases = (stream, end.phase(Store(at(y, "b", "h", "i", "j"), "acc")))
+    grid = (Axis("b", 2, 1), Axis("h", 3, 1), Axis("i", m, tiles[0]), Axis("j", n, tiles[1]))
+    p, q = integers(x.shape, w.shape, dtype=bfloat16)
+    answer = np.einsum("bihl,bjhl->bhij", wide(p), wide(q))
+    kernel = Kernel("batched", (x, w, y), grid, (), phases)
+    return Sample(kernel, {"x": p, "w": q}, {"y": answer}, 1e-6)
+
+
+def swiglu(m: int, n: int, k: int, tiles: Tiles, columns: int) -> Sample:
+    """y = silu(x g^T) * (x u): two products of one left factor"""
+    x, g, u, y = buffers(bfloat16, x=(m, k), g=(n, k), u=(k, n), y=(m, n))
+    b, end = Body(bfloat16), Body()
+    b.load("a", "i l", at(x, "i", "l"))
+    b.load("gate", "l j", at(g, "j", "l"))
+    b.load("up", "l j", at(u, "l", "j"))
+    b.dtype = float32
+    for name, factor in (("p", "gate"), ("q", "up")):
+        b.contract(name, "i j", "l", "a", factor, by(columns))
+        b.update(f"next_{name}", "i j", f"acc_{name}", "sum", name)
+    carries = tuple(Carry(f"acc_{name}", float32, ("i", "j"), "sum") for name in "pq")
+    stream = b.phase(stream=(Axis("l", k, tiles[2]),), carries=carries)
+    end.literal("one", 1.0)
+    end.map("minus", "i j", "neg", "acc_p")
+    end.map("e", "i j", "exp", "minus")
+    end.map("below", "i j", "add", "e", "one")
+    end.map("silu", "i j", "div", "acc_p", "below")
+    end.map("out", "i j", "mul", "silu", "acc_q")
+    grid = (Axis("i", m, tiles[0]), Axis("j", n, tiles[1]))
+    phases = (stream, end.phase(Store(at(y, "i", "j"), "out")))
+    p, q, r = normal((m, k), (n, k), (k, n), dtype=bfloat16)
+    gate, up = wide(p) @ wide(q).T, wide(p) @ wide(r)
+    answer = gate / (1 + np.exp(-gate)) * up
+    kernel = Kernel("swiglu", (x, g, u, y), grid, (), phases)
+    return Sample(kernel, {"x": p, "g": q, "u": r}, {"y": answer}, 1e-2)
+
+
+def scaled(
+    m: int, n: int, k: int, tiles: Tiles, columns: int, side: str = "left", memory: str = "registers"
+) -> Sample:
+    """y[i,j] = sum_l bf16(x[i,l] s[l] t[i]) w[j,l]: one factor computed in registers, from factors
+    of rows and of the sum in such `memory`
+    """
+    x, w, s, t = buffers(bfloat16, x=(m, k), w=(n, k), s=(k,), t=(m,))
+    y = Buffer("y", (m, n), float32, "output")
+    b, end = Body(bfloat16), Body()
+    b.load("a", "i l", at(x, "i", "l"), memory="shared")
+    b.load("f", "l j", at(w, "j", "l"))
+    b.load("by_k", "l", at(s, "l"), memory=memory)
+    b.load("by_row", "i", at(t, "i"), memory=memory)
+    b.dtype = float32
+    for name, argument in (("a1", "a"), ("s1", "by_k"), ("t1", "by_row")):
+        b.map(name, {"a": "i l", "by_k": "l", "by_row": "i"}[argument], "cast", argument)
+    b.map("a2", "i l", "mul", "a1", "s1")
+    b.map("a3", "i l", "mul", "a2", "t1")
+    b.map("a4", "i l", "cast", "a3", dtype=bfloat16)
+    pair = ("a4", "f") if side == "left" else ("f", "a4")
+    b.contract("p", "i j", "l", *pair, by(columns, held=True))
+    b.update("next", "i j", "acc", "sum", "p")
+    carry = Carry("acc", float32, ("i", "j"), "sum")
+    stream = b.phase(stream=(Axis("l", k, tiles[2]),), carries=(carry,))
+    grid = (Axis("i", m, tiles[0]), Axis("j", n, tiles[1]))
+    phases = (stream, end.phase(Store(at(y, "i", "j"), "acc")))
+    p, q, u, v = integers((m, k), (n, k), (k,), (m,), dtype=bfloat16)
+    answer = (wide(p) * wide(u) * wide(v)[:, None]) @ wide(q).T
+    kernel = Kernel("scaled", (x, w, s, t, y), grid, (), phases)
+    return Sample(kernel, {"x": p, "w": q, "s": u, "t": v}, {"y": answer}, 1e-6)
+
+
+def attention(m: int, n: int, d: int, tiles: tuple[int, int], masked: bool = False) -> Sample:
+    """Attention over a stream of keys, the weights in registers; `masked`: scores + mask[i,j]"""
+    sample = flash(m, n, d, (*tiles, 1))
+    kernel = sample.kernel
+    names = {"p": by(tiles[1]), "part": by(d, held=True)}
+    b = Body()
+    mask = Buffer("mask", (m, n), float32, "input")
+    b.load("mask", "i j", at(mask, "i", "j"))
+    b.map("sum_p", "i j", "add", "p", "mask")
+
+    def change(s):
+        if isinstance(s, Contract):
+            s = replace(s, operation=names[s.name])
+        if masked and s.name == "top":
+            return [*b.statements, replace(s, argument="sum_p")]
+        if masked and s.name == "e":
+            return [replace(s, arguments=("sum_p", "high"))]
+        return [s]
+
+    phases = [
+        replace(phase, body=tuple(s for old in phase.body for s in change(old)))
+        for phase in kernel.phases
+    ]
+    kernel = replace(kernel, phases=tuple(phases))
+    if not masked:
+        return replace(sample, kernel=kernel)
+    (values,) = normal((m, n))
+    values[:, 1:][values[:, 1:] > 1] = -np.inf
+    q, key, v = (wide(sample.inputs[name]) for name in ("q", "key", "v"))
+    scores = q @ key.T + values
+    e = np.exp(scores - scores.max(1, keepdims=True))
+    answer = e @ v / e.sum(1, keepdims=True)
+    kernel = replace(kernel, buffers=(*kernel.buffers[:-1], mask, kernel.buffers[-1]))
+    return Sample(kernel, {**sample.inputs, "mask": values}, {"y": answer}, sample.tolerance)
+
+
+def convolution(
+    shape: tuple[int, int, int, int], tiles: Tiles, columns: int, step: int = 1
+) -> Sample:
+    """y[p,q,o] = sum x[step p+r-1, step q+s-1, c] w[r,s,c,o] in a stream over r, s, c"""
+    height, width, channels, out = shape
+    rows, cells = -(-height // step), -(-width // step)
+    x, w = buffers(bfloat16, x=(height, width, channels), w=(3, 3, channels, out))
+    y = Buffer("y", (rows, cells, out), float32, "output")
+    b, end = Body(bfloat16), Body()
+    down, right = (
+        index.add(index.scale(index.var(a), step), index.var(c), index.const(-1))
+        for a, c in ("pr", "qs")
+    )
+    guards = (Guard(down, 0, height), Guard(right, 0, width))
+    b.load("a", "p q r s c", at(x, down, right, "c", guards=guards))
+    b.load("f", "r s c o", at(w, "r", "s", "c", "o"))
+    b.dtype = float32
+    b.contract("m", "p q o", "r s c", "a", "f", by(columns))
+    b.update("next", "p q o", "acc", "sum", "m")
+    carry = Carry("acc", float32, ("p", "q", "o"), "sum")
+    axes = (Axis("r", 3, 1), Axis("s", 3, 1), Axis("c", channels, tiles[2]))
+    stream = b.phase(stream=axes, carries=(carry,))
+    phases = (stream, end.phase(Store(at(y, "p", "q", "o"), "acc")))
+    grid = (Axis("p", rows, tiles[0]), Axis("q", cells, tiles[1]), Axis("o", out, columns))
+    kernel = Kernel("convolution", (x, w, y), grid, (), phases)
+    p, q = integers(x.shape, w.shape, dtype=bfloat16)
+    padded = np.pad(wide(p), ((1, 1), (1, 1), (0, 0)))
+    answer = np.zeros(y.shape)
+    for r in range(3):
+        for s in range(3):
+            part = padded[r : r + height : step, s : s + width : step]
+            answer += part @ wide(q)[r, s]
+    return Sample(kernel, {"x": p, "w": q}, {"y": answer}, 1e-6)
+
+
+def biased(m: int, n: int, k: int, tiles: Tiles, columns: int) -> Sample:
+    """gelu(x w + bias) in bfloat16"""
+    return matmul(m, n, k, tiles, bfloat16, by(columns))
+
+
+def banded(c: Case, band: int) -> Case:
+    """The case with its tiles in another order."""
+    return replace(c, kernel=replace(c.kernel, band=band))
+
+
+def pipeline_cases() -> Iterator[Case]:
+    """Awkward sizes of every family: tiles that are partial, alone, several for each block."""
+    for layout, size in (("nt", (70, 50, 40)), ("nn", (70, 56, 40)), ("tt", (72, 50, 40))):
+        for stages in (1, 2, 4):
+            sample = gemm(*size, (64, 64, 16 * stages), 64, layout)
+            yield case(f"gemm-{layout}-{stages}", sample, 128, stages)
+    sample = gemm(200, 136, 72, (64, 32, 32), 32, "tn", out=bfloat16)
+    yield banded(case("gemm-tn-banded", sample, 128, 3), 2)
+    yield banded(case("gemm-nt-banded", gemm(321, 99, 48, (64, 32, 32), 32), 128, 2), 4)
+    yield case("gemm-tall", gemm(152, 64, 40, (128, 64, 32), 64, "tn"), 128, 2)
+    yield case("gemm-two-rows", gemm(150, 64, 40, (128, 64, 64), 64, "nn"), 256, 2)
+    yield case("gemm-two-columns", gemm(64, 136, 40, (64, 128, 32), 64, "tn"), 256, 2)
+    yield case("gemm-wide", gemm(64, 256, 80, (64, 256, 64), 256, "tn", out=bfloat16), 128, 2)
+    yield case("gemm-turned", gemm(13, 136, 40, (16, 128, 32), 16), 128, 3)
+    yield case("gemm-one", gemm(1, 1, 8, (64, 16, 16), 16), 128, 2)
+    yield case("gemm-long-chunk", gemm(64, 32, 136, (64, 32, 128), 32), 128, 2)
+    yield case("gemm-f16", gemm(70, 50, 40, (64, 48, 32), 48, dtype=float16), 128, 3)
+    yield case("gemm-tf32", gemm(70, 50, 44, (64, 56, 16), 56, dtype=float32), 128, 2)
+    yield case("gemm-tf32-wide", gemm(70, 50, 44, (128, 64, 32), 64, dtype=float32), 256, 2)
+    yield case("gemm-s8", gemm(70, 50, 80, (64, 64, 64), 64, dtype=int8), 128, 2)
+    yield case("batched", batched(70, 50, 40, (64, 64, 32), 64), 128, 2)
+    yield case("swiglu", swiglu(70, 104, 40, (64, 64, 32), 64), 128, 2)
+    yield case("biased", biased(70, 56, 40, (64, 32, 32), 32), 128, 3)
+    for side in ("left", "right"):
+        for stages in (1, 3):
+            sample = scaled(70, 50, 72, (64, 64, 32), 64, side)
+            yield case(f"scaled-{side}-{stages}", sample, 128, stages)
+    for size, tile in (((70, 50, 200), 128), ((136, 50, 72), 128), ((256, 50, 200), 48)):
+        sample = scaled(*size, (128, 64, tile), 64, memory="shared")
+        yield case(f"scaled-shared-{size[0]}", sample, 256, 2)
+    yield case("attention-odd-mask", attention(136, 77, 64, (128, 32), True), 256, 2)
+    for masked in (False, True):
+        for size, tiles in (((70, 80, 64), (64, 32)), ((130, 72, 48), (128, 48))):
+            sample = attention(*size, tiles, masked)
+            name = f"attention-{size[2]}{'-masked' * masked}"
+            yield case(name, sample, 2 * tiles[0] if masked else 128, 2)
+    yield case("convolution", convolution((9, 10, 24, 40), (4, 16, 16), 32), 128, 3)
+    yield case("convolution-strided", convolution((11, 13, 16, 32), (8, 8, 16), 32, 2), 128, 2)

@@ -1,0 +1,202 @@
+"""Kernels of warpgroups and producers: in the emulator, through the oracle, through NVRTC."""
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+from cuda_cases import case
+from cuda_emulation import COMPILER, Emulator
+from kernel_building import arrays, check
+from pipeline_cases import (
+    OPERATIONS,
+    attention,
+    convolution,
+    gemm,
+    pipeline_cases,
+    scaled,
+    swiglu,
+)
+
+from eqsat.codegen import oracle
+from eqsat.codegen.cuda_compile import compile_cubin
+from eqsat.codegen.cuda_emit import emit
+from eqsat.codegen.cuda_fit import misfit
+from eqsat.codegen.cuda_pipeline import MOST_REGISTERS, PRODUCER_REGISTERS, registers_of
+from eqsat.errors import UnsupportedError
+from eqsat.graph.dtypes import bfloat16, float32, int8
+from eqsat.kernel import check as check_kernel
+from eqsat.specs import load
+
+CASES = list(pipeline_cases())
+GUARD = 64
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no g++ on this machine")
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory):
+    if COMPILER is None:
+        pytest.skip("no g++ on this machine")
+    kernels = [c.kernel for c in CASES]
+    sources = [emit(k, OPERATIONS) for k in kernels]
+    return Emulator(kernels, sources, tmp_path_factory.mktemp("pipeline"))
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[c.name for c in CASES])
+def test_a_kernel_gives_its_answer(emulator, number):
+    """By one block that takes every tile, and by three."""
+    sample = CASES[number].sample
+    for blocks in (1, 3):
+        found = arrays(sample, GUARD)
+        edges = {name: array.base.copy() for name, array in found.items()}
+        emulator.run(number, found, blocks)
+        check(sample, found)
+        for name, array in found.items():
+            for part in (slice(None, GUARD), slice(-GUARD, None)):
+                assert array.base[part].tobytes() == edges[name][part].tobytes(), name
+
+
+@pytest.mark.parametrize("c", CASES, ids=lambda c: c.name)
+def test_the_oracle_agrees(c):
+    check_kernel(c.kernel)
+    found = arrays(c.sample)
+    oracle.run(c.kernel, found)
+    check(c.sample, found)
+
+
+def test_cases_show_what_they_are_for():
+    texts = {c.name: emit(c.kernel, OPERATIONS).text for c in CASES}
+    held = {name for name, text in texts.items() if "_held<" in text}
+    assert held == {n for n in texts if n.startswith(("scaled", "attention"))}
+    for layout, template in (("nt", "<0, 0>"), ("nn", "<0, 1>"), ("tt", "<1, 0>")):
+        assert template in texts[f"gemm-{layout}-2"]
+    assert "<1, 1>" in texts["gemm-wide"] and "tile_j" in texts["gemm-turned"]
+    for swizzle in (1, 2, 3):
+        assert any(f", {swizzle});\n" in text for text in texts.values()), swizzle
+    later = {name for name, text in texts.items() if "products_wait<1>" in text}
+    assert {"gemm-nt-2", "swiglu", "convolution"} <= later
+    assert not later & {n for n in texts if n == "gemm-nt-1" or n.startswith("attention")}
+    assert "copy_box_4d" in texts["convolution"] or "copy_box_5d" in texts["convolution"]
+    assert "map_mask" in texts["attention-48-masked"] and "patch" in texts["biased"]
+    assert "band" in texts["gemm-nt-banded"]
+
+
+# the emulator sees what is missing
+
+GEMM = case("stripped", gemm(70, 96, 200, (64, 32, 32), 32), 128, 2)
+ATTENTION = case("stripped_attention", attention(70, 80, 64, (64, 32)), 128, 2)
+STRIPPED = {
+    "full": (GEMM, r"barrier_wait\([^;]*, parity_0\);", ""),
+    "empty": (GEMM, r"barrier_wait\([^;]*parity_0 \^ 1\);", ""),
+    "parity": (GEMM, r"slot_0 = 0, parity_0 \^= 1", "slot_0 = 0"),
+    "expect": (GEMM, r"barrier_expect\((.*), \d+\);", r"barrier_expect(\1, 64);"),
+    "release": (GEMM, r"if \(threadIdx.x % 32 == 0\) barrier_arrive.*\n", ""),
+    "early release": (GEMM, r"barrier_arrive\(.*\);", "barrier_arrive(barriers + 2 + slot_0);"),
+    "set up": (GEMM, r"__syncthreads\(\);", ""),
+    "begin": (GEMM, r"products_begin\(\);", ""),
+    "last wait": (GEMM, r"products_wait<0>\(\);", ""),
+    "every wait": (GEMM, r"products_wait<\d>\(\);", ""),
+    "swizzle": (GEMM, r", 512, 2\);", ", 512, 3);"),
+    "score wait": (ATTENTION, r"products_commit\(\);\s*products_wait<0>\(\);", ""),
+    "query wait": (ATTENTION, r"barrier_wait\([^;]*, parity_0\);", ""),
+}
+
+
+@pytest.fixture(scope="module")
+def stripped(tmp_path_factory):
+    kernels, sources = [], []
+    for c, pattern, fresh in STRIPPED.values():
+        source = emit(c.kernel, OPERATIONS)
+        head, body = source.text.split('extern "C"')
+        text = head + 'extern "C"' + re.sub(pattern, fresh, body)
+        assert text != source.text, pattern
+        kernels.append(c.kernel)
+        sources.append(replace(source, text=text))
+    return Emulator(kernels, sources, tmp_path_factory.mktemp("stripped"))
+
+
+@needs_compiler
+@pytest.mark.parametrize("what", STRIPPED)
+def test_the_emulator_notices(stripped, what):
+    sample = STRIPPED[what][0].sample
+    found = arrays(sample)
+    with pytest.raises(AssertionError):
+        stripped.run(list(STRIPPED).index(what), found, 3)
+        check(sample, found)
+
+
+@needs_compiler
+def test_a_deadlock_is_told(stripped):
+    with pytest.raises(AssertionError, match=r"deadlock: thread 0 waits for a barrier \(line"):
+        stripped.run(list(STRIPPED).index("release"), arrays(GEMM.sample), 1)
+
+
+# what the compiler makes of them
+
+
+def large_cases():
+    """Tiles as they are chosen for large products."""
+    for layout in ("nt", "tn"):
+        yield case(layout, gemm(256, 256, 512, (128, 256, 64), 256, layout, out=bfloat16), 256, 4)
+    yield case("tall", gemm(256, 256, 512, (256, 128, 64), 128, out=bfloat16), 256, 4)
+    yield case("swiglu", swiglu(256, 256, 512, (128, 128, 64), 128), 256, 4)
+    yield case("scaled", scaled(256, 256, 512, (128, 128, 64), 128), 256, 4)
+    yield case("attention", attention(256, 512, 128, (128, 128)), 256, 2)
+    yield case("convolution", convolution((16, 16, 128, 128), (8, 16, 64), 128), 256, 4)
+    yield case("tf32", gemm(256, 256, 512, (128, 128, 32), 128, dtype=float32), 256, 4)
+    yield case("s8", gemm(256, 256, 512, (128, 128, 128), 128, dtype=int8), 256, 4)
+
+
+def test_large_kernels_compile_without_spills_and_products_overlap():
+    """C7510 and its kin: the compiler waits between products of its own accord."""
+
+    def build(c):
+        source = emit(c.kernel, OPERATIONS)
+        return c, source, compile_cubin(source.text, "sm_90a")
+
+    with ThreadPoolExecutor(2) as pool:
+        built = list(pool.map(build, large_cases()))
+    assert not [(c.name, cubin.log) for c, _, cubin in built if cubin.spills]
+    assert not [(c.name, cubin.log) for c, _, cubin in built if re.search("C75[0-9]{2}", cubin.log)]
+    for c, source, cubin in built:
+        launch, computing = registers_of(c.kernel.threads, source.resident)
+        given = cubin.registers * source.threads - PRODUCER_REGISTERS * 128
+        assert cubin.registers <= launch
+        assert computing * c.kernel.threads <= given, f"{c.name} waits for registers for ever"
+
+
+@pytest.mark.parametrize("blocks", (1, 2))
+@pytest.mark.parametrize("threads", (128, 256, 384, 512))
+def test_registers_move_from_the_producer_to_those_who_compute(threads, blocks):
+    launch, computing = registers_of(threads, blocks)
+    assert launch % 8 == computing % 8 == 0
+    assert PRODUCER_REGISTERS < min(launch, MOST_REGISTERS) <= computing <= MOST_REGISTERS
+    assert blocks * launch * (threads + 128) <= 65536
+    assert threads * computing + 128 * PRODUCER_REGISTERS <= launch * (threads + 128)
+
+
+def test_what_does_not_fit_is_told_before_it_is_compiled():
+    spec = load("h200")
+
+    def fit(tiles, columns, threads, stages):
+        return misfit(case("fit", gemm(512, 512, 512, tiles, columns), threads, stages).kernel, spec)
+
+    assert fit((128, 256, 64), 256, 256, 4) == ""
+    assert fit((128, 256, 64), 256, 256, 5) == "shared memory"
+    assert fit((128, 256, 64), 256, 128, 3) == "registers"
+    assert fit((256, 256, 64), 256, 512, 3) == "registers"  # an instruction holds 128 of the 96
+    assert fit((128, 200, 64), 256, 256, 3) == ""
+    bad = case("strides", gemm(64, 60, 64, (64, 64, 64), 64, "nn"), 128, 2).kernel
+    assert misfit(bad, spec) == "what the target can express"
+
+
+def test_what_no_warpgroup_can_compute_is_refused_with_the_way_out():
+    bad = case("strides", gemm(64, 60, 64, (64, 64, 64), 64, "nn"), 128, 2)
+    with pytest.raises(UnsupportedError, match=r"no box of w .* multiples of 16 bytes\. Choose"):
+        emit(bad.kernel, OPERATIONS)
+    rows = case("rows", gemm(64, 64, 64, (64, 64, 64), 64, "nn", dtype=int8), 128, 2)
+    with pytest.raises(UnsupportedError, match=r"f is not contiguous along the sum\. Choose"):
+        emit(rows.kernel, OPERATIONS)
+    few = case("few", gemm(64, 64, 64, (64, 64, 64), 64), 96, 2)
+    with pytest.raises(UnsupportedError, match=r"has 96 threads; its matrix operation takes 128"):
+        emit(few.kernel, OPERATIONS)

@@ -1,0 +1,94 @@
+"""Floats of 8 bits from graph to result: casts as in ml_dtypes, products summed in float32."""
+
+import numpy as np
+import pytest
+
+import eqsat
+from eqsat.cache import Cache
+from eqsat.driver import compile, plan
+from eqsat.graph.dtypes import as_dtype
+from eqsat.specs import load
+
+FLOAT8 = ["float8_e4m3fn", "float8_e5m2"]
+
+
+def edges(name):
+    """Every value of the format, the ties between them, their neighbours, and what is larger."""
+    numpy = as_dtype(name).numpy
+    own = np.arange(256, dtype=np.uint8).view(numpy).astype(np.float32)
+    finite = np.sort(own[np.isfinite(own)]).astype(np.float64)
+    largest = finite[-1] - finite[-2]
+    ties = ((finite[1:] + finite[:-1]) / 2).astype(np.float32)
+    ties = np.append(ties, np.float32([finite[-1] + largest / 2, -finite[-1] - largest / 2]))
+    near = [np.nextafter(ties, np.float32(sign * np.inf)) for sign in (1, -1)]
+    rest = np.float32([np.inf, -np.inf, np.nan, 1e30, -1e30, 1e-30, 0.0, -0.0])
+    return np.concatenate([own, ties, *near, rest])
+
+
+@pytest.mark.parametrize("name", FLOAT8)
+def test_casts_are_those_of_ml_dtypes(name):
+    values = edges(name)
+    x = eqsat.input("x", values.shape, "float32")
+    down = eqsat.astype(x, name)
+    program = compile([down, eqsat.astype(down, "float32")], "cpu", cache=Cache(None))
+    narrow, wide = program(values)
+    with np.errstate(all="ignore"):
+        expected = values.astype(as_dtype(name).numpy)
+    assert narrow.dtype == expected.dtype
+    np.testing.assert_array_equal(narrow.astype(np.float32), expected.astype(np.float32))
+    np.testing.assert_array_equal(
+        np.signbit(narrow.astype("f4")), np.signbit(expected.astype("f4"))
+    )
+    np.testing.assert_array_equal(wide, expected.astype(np.float32))
+
+
+@pytest.mark.parametrize("name", FLOAT8)
+def test_scaled_products_sum_in_float32(name):
+    """c = scale_a * scale_b * (a @ b): scales are ordinary factors."""
+    random = np.random.default_rng(0)
+    numpy = as_dtype(name).numpy
+    x, w = (random.standard_normal(s).astype(numpy) for s in ((33, 700), (700, 17)))
+    p, q = random.random(33, np.float32) + 1, random.random(17, np.float32) + 1
+    a, b = eqsat.input("a", x.shape, name), eqsat.input("b", w.shape, name)
+    s, t = eqsat.input("s", (33, 1), "float32"), eqsat.input("t", (17,), "float32")
+    wide = eqsat.astype(a, "float32") @ eqsat.astype(b, "float32")
+    program = compile(wide * s * t, "cpu", cache=Cache(None))
+    found = program(a=x, b=w, s=p[:, None], t=q)
+    exact = x.astype(np.float64) @ w.astype(np.float64) * p[:, None] * q
+    np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-4)
+    plain = compile(a @ b, "cpu", cache=Cache(None))(x, w)
+    rounded = (x.astype(np.float64) @ w.astype(np.float64)).astype(np.float32).astype(numpy)
+    off = np.abs(plain.astype(np.float32) - rounded.astype(np.float32))
+    assert plain.dtype == rounded.dtype and np.mean(off > 0) < 0.01  # sums in another order
+
+
+@pytest.mark.parametrize("name", FLOAT8)
+def test_a_program_for_a_gpu_has_the_conversions(name):
+    a, b = eqsat.input("a", (256, 128), name), eqsat.input("b", (128, 256), name)
+    unit = load("h200")
+    product = eqsat.astype(a, "float32") @ eqsat.astype(b, "float32")
+    program = compile(eqsat.astype(product, name), unit, cache=Cache(None))
+    text = program.source()
+    assert f"from_{name}(" in text and f"to_{name}(" in text
+    assert plan(product, "a100", cache=Cache(None)).parts.launches
+
+
+def test_int8_products_are_exact():
+    random = np.random.default_rng(1)
+    x, w = (random.integers(-128, 128, s, dtype=np.int8) for s in ((33, 500), (500, 17)))
+    a, b = eqsat.input("a", x.shape, "int8"), eqsat.input("b", w.shape, "int8")
+    wide = eqsat.astype(a, "int32") @ eqsat.astype(b, "int32")
+    found = compile(wide, "cpu", cache=Cache(None))(x, w)
+    assert found.dtype == np.int32
+    np.testing.assert_array_equal(found, x.astype(np.int32) @ w.astype(np.int32))
+    larger = [eqsat.input(n, (1024, 1024), "int8") for n in "ab"]
+    product = eqsat.astype(larger[0], "int32") @ eqsat.astype(larger[1], "int32")
+    operations = [
+        statement.operation
+        for launch in plan(
+            product, load("h200"), precision="exact", cache=Cache(None)
+        ).parts.launches
+        for statement in launch.kernel.statements()
+        if hasattr(statement, "operation")
+    ]
+    assert operations and all("_s8" in operation for operation in operations)

@@ -1,0 +1,114 @@
+"""Tuning measures what was found and keeps the fastest, be it one kernel or several in a row."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import eqsat.graph as g
+from eqsat.cache import Cache
+from eqsat.codegen.targets import OracleBackend
+from eqsat.driver import plan
+from eqsat.kernel import Literal
+from eqsat.planned import Planned
+from eqsat.program import Launch, Program
+from eqsat.specs import load
+from eqsat.tune import TuneWarning, fastest
+
+SPEC = replace(load("h200"), target="oracle")
+SHAPE = (64, 32768)  # rows that one kernel streams about as fast as two do
+Seconds = Callable[[Sequence[Launch]], float]
+pytestmark = pytest.mark.usefixtures("shared_search")
+
+
+class Timed(OracleBackend):
+    """The tile interpreter, with seconds of our choosing."""
+
+    def __init__(self, seconds: Seconds) -> None:
+        super().__init__(SPEC, None)
+        self.seconds = seconds
+        self.measured: list[Sequence[Launch]] = []
+
+    def prepare(self, launches: Sequence[Launch]) -> Any:
+        run = super().prepare(launches)
+
+        def timed(arrays: Mapping[str, Any]) -> None:
+            run(arrays)
+
+        timed.launches = launches  # type: ignore[attr-defined]
+        return timed
+
+    def measure(self, run: Any, arrays: Mapping[str, Any]) -> float:
+        self.measured.append(run.launches)
+        return self.seconds(run.launches)
+
+
+@pytest.fixture(scope="module")
+def planned() -> Planned:
+    """Softmax of long rows with two candidates: one kernel, and two."""
+    x = g.input("x", SHAPE)
+    found = plan(g.softmax(x), SPEC, cache=Cache(None), candidates=8)
+    sequences = [found.parts.launches, *found.parts.launches[0].alternatives]
+    alone, pair = (next(s for s in sequences if len(s) == count) for count in (1, 2))
+    assert [launch.followers for launch in (*alone, *pair)] == [0, 1, 0]
+    launch = replace(alone[0], alternatives=(pair,))
+    return replace(found, parts=replace(found.parts, launches=(launch,)))
+
+
+def answer(planned: Planned, launches: tuple[Launch, ...], backend: OracleBackend) -> None:
+    """Check what a program of these launches computes."""
+    x = np.random.default_rng(2).standard_normal(SHAPE).astype(np.float32)
+    parts = replace(planned.parts, launches=launches)
+    program = Program(parts, backend, planned.structure, planned.report, planned.explain)
+    weights = np.exp(x.astype(np.float64))
+    np.testing.assert_allclose(program(x), weights / weights.sum(1, keepdims=True), rtol=1e-4)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_fastest_candidate_runs_and_is_explained(
+    planned: Planned, count: int, tmp_path
+) -> None:
+    backend = Timed(lambda launches: abs(len(launches) - count) + 1.0)
+    store = Cache(tmp_path)
+    tuned = fastest(planned.parts.launches, backend, store)
+    assert len(tuned) == count and tuned[0].measured == 1.0
+    answer(planned, tuned, backend)
+    explanation = planned.explain("tuned", tuned)
+    assert explanation.notes == ()
+    assert [k.kernel for k in explanation.segments[0].kernels] == [t.kernel for t in tuned]
+    backend.measured.clear()
+    assert fastest(planned.parts.launches, backend, store) == tuned
+    assert not backend.measured  # it is remembered
+
+
+def test_a_candidate_of_other_results_is_refused(planned: Planned) -> None:
+    """Of several kernels the results are compared, not what lies between them."""
+    (launch,) = planned.parts.launches
+    first, second = launch.alternatives[-1]
+    (*phases, last) = second.kernel.phases
+    value = Literal("wrong", last.body[-1].dtype, 7.0)
+    stores = tuple(replace(store, value="wrong") for store in last.stores)
+    changed = replace(last, body=(*last.body, value), stores=stores)
+    wrong = replace(second, kernel=replace(second.kernel, phases=(*phases, changed)))
+    one = replace(launch, alternatives=((first, wrong),))
+    backend = Timed(lambda launches: 1.0 / len(launches))
+    with pytest.warns(TuneWarning, match=r"split i\d \d+\) is refused: its y0 differs"):
+        assert fastest([one], backend, Cache(None))[0].kernel == launch.kernel
+
+
+def test_followers_are_measured_with_what_they_follow() -> None:
+    """The kernels of a pair are one candidate; the second has candidates of its own."""
+    found = plan(g.sum(g.input("x", (1 << 18,))), SPEC, cache=Cache(None), candidates=8)
+    launches = found.parts.launches
+    assert [launch.followers for launch in launches] == [1, 0]
+    assert all(launch.alternatives for launch in launches)
+    backend = Timed(lambda launches: float(launches[0].kernel != found.parts.launches[0].kernel))
+    tuned = fastest(launches, backend, Cache(None))
+    assert [one.kernel for one in tuned][:1] == [launches[0].kernel] and len(tuned) == 2
+    assert {len(run) for run in backend.measured} == {1, 2}
+    x = np.random.default_rng(3).standard_normal(1 << 18).astype(np.float32)
+    parts = replace(found.parts, launches=tuned)
+    program = Program(parts, backend, found.structure, found.report, found.explain)
+    np.testing.assert_allclose(program(x), x.astype(np.float64).sum(), rtol=1e-4)
