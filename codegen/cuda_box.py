@@ -27,7 +27,8 @@ class Dimension:
     """One dimension of the tensor: `box` of its `extent` elements are copied, every `step`th.
 
     `stride` is the distance of neighbours in memory, in elements; `coordinate` says where the box
-    begins, as an expression in the first points of the kernel's indices.
+    begins, as an expression in the first points of the kernel's indices. Where it is `guarded`,
+    that may be outside the tensor.
     """
 
     extent: int
@@ -35,6 +36,7 @@ class Dimension:
     box: int
     step: int
     coordinate: Affine
+    guarded: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,8 +116,9 @@ def tensor_box(
         return None
     columns = [by_index[i] for i in reversed(order[:-1])]
     rest = [d for d in dimensions if d is not first and all(d is not c for c in columns)]
-    ordered = [replace(first, box=width // size), *columns, *_merged(rest)]
-    ordered = [ordered[0], *(d for d in ordered[1:] if d.extent > 1 or d.box > 1)]
+    guarded = [d for d in rest if d.guarded]  # only by themselves do they tell what is absent
+    others = [d for d in _merged([d for d in rest if not d.guarded]) if d.extent > 1]
+    ordered = [replace(first, box=width // size), *columns, *guarded, *others]
     if len(set(map(id, columns))) != len(columns) or not _legal(ordered, offset, size):
         return None
     extents = {i: points[i] for i in order}
@@ -148,8 +151,9 @@ def _dimensions(
             return None
         index, step = tiled[0] if tiled else ("", 1)
         coordinate = sub(guard.expression, const(guard.lower))
-        extent = guard.upper - guard.lower
-        dimensions.append(Dimension(extent, times, points.get(index, 1), step, coordinate))
+        upper = min(guard.upper, bounds(guard.expression, extents)[1] + 1)  # what can be read
+        box = points.get(index, 1)
+        dimensions.append(Dimension(upper - guard.lower, times, box, step, coordinate, True))
         offset += times * (guard.lower - guard.expression.constant)
         for i, _ in _terms(guard.expression):
             del strides[i]

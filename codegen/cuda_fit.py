@@ -7,7 +7,7 @@ from eqsat.codegen.cuda_distribution import Distribution
 from eqsat.codegen.cuda_emit import choose, emit
 from eqsat.codegen.cuda_narrow import term_bytes
 from eqsat.codegen.cuda_pipeline import AROUND, needs_producer, registers_of
-from eqsat.codegen.cuda_placement import REGISTERS, Placement, unique_names
+from eqsat.codegen.cuda_placement import REGISTERS, SHARED, Placement, unique_names
 from eqsat.errors import UnsupportedError
 from eqsat.kernel import (
     Contract,
@@ -81,11 +81,19 @@ def live_bytes(kernel: Kernel, placement: Placement, distribution: Distribution)
     last = {name: i for i, (_, names) in enumerate(steps) for name in names}
     live: set[str] = set()
     peak = 0
-    for i, (made, _) in enumerate(steps):
+    for i, (made, used) in enumerate(steps):
         live |= {made} & sizes.keys()
-        peak = max(peak, sum(sizes[name] for name in live))
+        peak = max(peak, sum(sizes[name] for name in live) - _reused(made, used, i, last, sizes))
         live = {name for name in live if last.get(name, -1) > i}
     return peak
+
+
+def _reused(
+    made: str, used: tuple[str, ...], step: int, last: Mapping[str, int], sizes: Mapping[str, int]
+) -> int:
+    """Bytes of an operand, read for the last time, that its elements' successors take over."""
+    ends = [sizes[name] for name in used if name in sizes and last[name] == step]
+    return max((size for size in ends if size <= sizes.get(made, 0)), default=0)
 
 
 def _in_place(placement: Placement) -> set[str]:
@@ -133,7 +141,10 @@ def _fluid(kernel: Kernel, placement: Placement) -> set[str]:
 def unrolled(placement: Placement, distribution: Distribution) -> int:
     """Statements of code, loops over registers unrolled."""
     total = 0
+    boxes = needs_producer(placement.matrices.values())
     for name, statement in placement.statements.items():
+        if boxes and placement.where[name] == SHARED:
+            continue  # one thread copies it whole
         over = ()
         if isinstance(statement, Contract) and name not in placement.matrices:
             over = () if name in placement.serial else statement.over

@@ -1,95 +1,111 @@
-"""Streams of two chained products: one chunk's second product runs while the next one's factor is
-made ready.
+"""Products whose left factor registers hold: work on one chunk beside the products of another.
 
-A chunk's first product has only copied factors; what is computed from it is the left factor of a
-second product that goes into a carry, as in attention. Registers hold that factor until the next
-chunk: there the first product is started, then the second one of the chunk before, and elementwise
-work on the first one's result goes on beside it.
+A product reads its registers while it runs. So the factor of the next product is computed beside
+it, and packed into those registers only when it is done.
+
+In a chain of two products, the first one of a chunk is started together with the later one of the
+chunk before; elementwise work on the first one's result goes on beside the later one.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from eqsat.codegen.cuda_block import Block
 from eqsat.codegen.cuda_matrix import pack_left
 from eqsat.codegen.cuda_pipeline import Pipeline
+from eqsat.codegen.cuda_placement import SHARED
 from eqsat.codegen.cuda_statements import Statements
 from eqsat.codegen.cuda_warpgroup import multiply, packed_shape
-from eqsat.codegen.cuda_warpgroup_operations import WarpgroupOperation
 from eqsat.kernel import Contract, Phase, Statement, Update
 
 
-@dataclass(frozen=True)
-class Overlap:
-    """The first product of a phase, and the updates that take later ones into carries."""
-
-    head: Contract
-    delayed: tuple[Update, ...]
-
-    def packed(self, update: Update) -> str:
-        """The registers that hold a later product's left factor."""
-        return f"packed_{self.delayed.index(update)}"
+def held_products(block: Block, phase: Phase) -> dict[str, str]:
+    """Names of registers for the left factors of a phase that are computed, and the products."""
+    matrices, where = block.placement.matrices, block.placement.where
+    products = [s.name for s in phase.body if isinstance(s, Contract) and s.name in matrices]
+    held = [name for name in products if where[matrices[name].left] != SHARED]
+    return {f"packed_{n}": name for n, name in enumerate(held)}
 
 
-def find_overlap(block: Block, phase: Phase, pipeline: Pipeline) -> Overlap | None:
-    """How the products of a stream overlap, if they are such."""
-    ring = pipeline.rings[phase]
-    placement = block.placement
-    found = [s for s in phase.body if isinstance(s, Contract) and s.name in placement.matrices]
-    updates = {s.chunk: s for s in phase.body if isinstance(s, Update)}
-    heads: list[Contract] = []
-    delayed: list[Update] = []
-    for c in found:
-        matrix = placement.matrices[c.name]
-        if not isinstance(matrix.operation, WarpgroupOperation):
-            return None
-        update = updates.get(c.name)
-        if update is None or placement.users[c.name] != (update.name,):
-            heads.append(c)
-        elif matrix.right in ring.boxes and matrix.left not in block.tiles:
-            delayed.append(update)
-        else:
-            return None
-    whole = len(heads) == 1 and delayed and ring.stages > 1
-    if not whole or any(placement.users[u.name] or u.monoid != "sum" for u in delayed):
-        return None
-    copied = placement.matrices[heads[0].name]
-    if not {copied.left, copied.right} <= set(block.tiles) | set(ring.boxes):
-        return None
-    return Overlap(heads[0], tuple(delayed))
+def declare_packed(block: Block, products: Mapping[str, str]) -> None:
+    """Registers for left factors that live from chunk to chunk."""
+    for register, name in products.items():
+        steps, count = packed_shape(block, block.placement.matrices[name])
+        block.out.line(f"unsigned {register}[{steps}][{count}][4];")
 
 
-class OverlappedStatements(Statements):
-    """One run of such a phase's body; `first`: no chunk came before."""
+class HeldStatements(Statements):
+    """One run of a body whose products all go into carries, some with computed left factors."""
 
     def __init__(
         self,
         block: Block,
         phase: Phase,
         pipeline: Pipeline,
-        overlap: Overlap,
+        partial: Mapping[str, str],
+        first: str,
+    ) -> None:
+        rings = pipeline.rings[phase]
+        boxes = {name for ring in rings for name in ring.boxes}
+        super().__init__(block, phase, boxes, partial, lagging=True)
+        self.pipeline, self.rings, self.first = pipeline, rings, first
+        self.packed = {name: register for register, name in held_products(block, phase).items()}
+        self.waited = False
+
+    def update(self, s: Update) -> None:
+        matrix = self.block.placement.matrices.get(s.chunk)
+        if matrix is None:
+            super().update(s)
+            return
+        self.flush()
+        self.block.aliases[s.name] = s.carry
+        self.block.readers[s.name] = self.alias_reader(s.name)
+        if not self.waited:
+            self.out.line("products_wait<0>();")
+            with self.out.block(f"if (chunk > {self.first})"):
+                for ring in self.rings:
+                    self.pipeline.release(ring, behind=1)
+            self.waited = True
+        register = self.packed.get(s.chunk, "")
+        if register:
+            pack_left(self.block, matrix, register)
+        multiply(self.block, matrix, self.block.value(s.carry), register)
+        self.issued = True
+
+
+class ChainedStatements(Statements):
+    """One run of a chain's body; `first`: no chunk came before."""
+
+    def __init__(
+        self,
+        block: Block,
+        phase: Phase,
+        pipeline: Pipeline,
         partial: Mapping[str, str],
         first: bool,
     ) -> None:
-        super().__init__(block, phase, set(pipeline.rings[phase].boxes), partial)
-        self.pipeline, self.overlap, self.first = pipeline, overlap, first
+        rings = pipeline.rings[phase]
+        self.copied, self.later = rings[0], rings[-1]
+        super().__init__(block, phase, {name for ring in rings for name in ring.boxes}, partial)
+        self.pipeline, self.chain, self.first = pipeline, pipeline.chains[phase], first
         self.waited = first
 
     def statement(self, s: Statement) -> None:
-        if s is not self.overlap.head:
+        if s is not self.chain.head:
             super().statement(s)
             return
         self.flush()
-        self.declare(s.name, "0")
-        self.contract(s, s)
+        self.declare(s.name)
+        matrix = self.block.placement.matrices[s.name]
+        multiply(self.block, matrix, self.block.value(s.name), fresh=True)
         self.out.line("products_commit();")
         if not self.first:
-            issue_delayed(self.block, self.phase, self.pipeline, self.overlap)
+            self.pipeline.wait(self.later)
+            issue_delayed(self.block, self.phase, self.pipeline)
         self.out.line(f"products_wait<{0 if self.first else 1}>();")
-        self.issued = False
+        self.pipeline.release(self.copied)
 
     def update(self, s: Update) -> None:
-        if s not in self.overlap.delayed:
+        if s not in self.chain.delayed:
             super().update(s)
             return
         self.flush()
@@ -98,7 +114,7 @@ class OverlappedStatements(Statements):
         block.readers[s.name] = self.alias_reader(s.name)
         if not self.waited:
             self.out.line("products_wait<0>();")
-            self.pipeline.release(self.phase, behind=1)
+            self.pipeline.release(self.later)
             self.waited = True
         if s.scale:
             block.before_reading([s.scale])
@@ -106,24 +122,13 @@ class OverlappedStatements(Statements):
                 scale = block.converted(s.scale, s.dtype, point)
                 old = block.read(s.carry, point)
                 self.out.line(f"{block.element(s.name, point)} = {old} * {scale};")
-        matrix = block.placement.matrices[s.chunk]
-        pack_left(block, matrix, self.overlap.packed(s))
+        pack_left(block, block.placement.matrices[s.chunk], self.chain.packed(s))
 
 
-def declare_packed(block: Block, overlap: Overlap) -> None:
-    """Registers for the left factors between chunks."""
-    for update in overlap.delayed:
-        steps, count = packed_shape(block, block.placement.matrices[update.chunk])
-        block.out.line(f"unsigned {overlap.packed(update)}[{steps}][{count}][4];")
-
-
-def issue_delayed(block: Block, phase: Phase, pipeline: Pipeline, overlap: Overlap) -> None:
+def issue_delayed(block: Block, phase: Phase, pipeline: Pipeline) -> None:
     """Start the later products of the chunk before."""
-    with block.out.block():
-        for update in overlap.delayed:
-            matrix = block.placement.matrices[update.chunk]
-            held = block.tiles[matrix.right]
-            block.tiles[matrix.right] = pipeline.before(phase, matrix.right)
-            multiply(block, matrix, block.value(update.carry), overlap.packed(update))
-            block.tiles[matrix.right] = held
-        block.out.line("products_commit();")
+    chain = pipeline.chains[phase]
+    for update in chain.delayed:
+        matrix = block.placement.matrices[update.chunk]
+        multiply(block, matrix, block.value(update.carry), chain.packed(update))
+    block.out.line("products_commit();")

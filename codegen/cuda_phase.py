@@ -4,13 +4,14 @@ from collections.abc import Collection, Mapping, Sequence
 from math import prod
 
 from eqsat.codegen.cuda_block import Block, Point, Reader
+from eqsat.codegen.cuda_chains import holds_factor, is_lagging
 from eqsat.codegen.cuda_collective import reduce_threads
 from eqsat.codegen.cuda_math import identity, register_type
 from eqsat.codegen.cuda_overlap import (
-    Overlap,
-    OverlappedStatements,
+    ChainedStatements,
+    HeldStatements,
     declare_packed,
-    find_overlap,
+    held_products,
     issue_delayed,
 )
 from eqsat.codegen.cuda_pipeline import Pipeline
@@ -33,8 +34,11 @@ def emit_phase(block: Block, phase: Phase, pipeline: Pipeline | None = None) -> 
         pipeline.allocate(phase)
         with pipeline.producing():
             pipeline.fill(phase)
-        pipeline.wait(phase)
-        Statements(block, phase, set(pipeline.rings[phase].boxes)).emit()
+        boxes: set[str] = set()
+        for ring in pipeline.rings[phase]:
+            pipeline.wait(ring)
+            boxes |= set(ring.boxes)
+        Statements(block, phase, boxes).emit()
         return  # the slot is let go of at the end of the tile
     else:
         body = Statements(block, phase)
@@ -105,11 +109,10 @@ def _emit_consumer(
     block: Block, phase: Phase, pipeline: Pipeline, partial: Mapping[str, str]
 ) -> None:
     """The loop over chunks that a producer copies ahead, and the producer's own loop."""
-    out, ring = block.out, pipeline.rings[phase]
+    out, rings = block.out, pipeline.rings[phase]
     pipeline.allocate(phase)
-    boxes = set(ring.boxes)
+    boxes = {name for ring in rings for name in ring.boxes}
     _tiles(block, phase, 1, boxes)
-    chunks = prod(axis.count for axis in phase.stream)
     with pipeline.producing(), block.out.block():
         first, last = _live_chunks(block, phase)
         with block.out.block(f"for (int chunk = {first}; chunk < {last}; ++chunk)"):
@@ -118,25 +121,38 @@ def _emit_consumer(
             pipeline.fill(phase)
     first, last = _live_chunks(block, phase)
     loop = f"for (int chunk = {first}; chunk < {last}; ++chunk)"
-    overlap = None if ring.lagging or chunks < 2 else find_overlap(block, phase, pipeline)
-    if overlap:
-        _emit_overlapped(block, phase, pipeline, overlap, partial, (first, last))
+    if phase in pipeline.chains:
+        _emit_chain(block, phase, pipeline, partial, (first, last))
         return
+    lagging = rings[0].stages > 1 and is_lagging(block, phase)
+    held = lagging and holds_factor(block, phase)
+    if held:
+        declare_packed(block, held_products(block, phase))
+    own = {s.name for s in phase.body if block.placement.where[s.name] in (SHARED, COMPUTED)}
+    block.tiles_read |= bool(own - boxes)  # by the chunk before, from the second on
     with out.block(loop):
-        _begin_chunk(block, phase, pipeline)
-        body = Statements(block, phase, boxes, partial, ring.lagging)
+        _begin_chunk(block, phase)
+        for ring in rings:
+            pipeline.wait(ring)
+        if held:
+            body: Statements = HeldStatements(block, phase, pipeline, partial, first)
+        else:
+            body = Statements(block, phase, boxes, partial, lagging)
         body.emit()
         _copy_carries(block, body)
-        if ring.lagging:
+        if lagging and not held:
             out.line("products_wait<1>();")
             with out.block(f"if (chunk > {first})"):
-                pipeline.release(phase, behind=1)
-        else:
-            pipeline.release(phase)
-        pipeline.advance(phase, out)
-    if ring.lagging:
+                for ring in rings:
+                    pipeline.release(ring, behind=1)
+        for ring in rings:
+            if not lagging:
+                pipeline.release(ring)
+            pipeline.advance(ring, out)
+    if lagging:
         out.line("products_wait<0>();")
-        pipeline.release(phase, behind=1)
+        for ring in rings:
+            pipeline.release(ring, behind=1)
 
 
 def _live_chunks(block: Block, phase: Phase) -> tuple[str, str]:
@@ -160,39 +176,47 @@ def _live_chunks(block: Block, phase: Phase) -> tuple[str, str]:
     return "first_chunk", "last_chunk"
 
 
-def _begin_chunk(block: Block, phase: Phase, pipeline: Pipeline) -> None:
-    """Where the chunk at hand begins, and its boxes."""
+def _begin_chunk(block: Block, phase: Phase) -> None:
+    """Where the chunk at hand begins."""
     for name, text in _chunk_origins(block, phase.stream, "chunk").items():
         block.out.line(f"const int {name} = {text};")
     block.define_bases(block.frame, [axis.name for axis in phase.stream])
-    pipeline.wait(phase)
 
 
-def _emit_overlapped(
+def _emit_chain(
     block: Block,
     phase: Phase,
     pipeline: Pipeline,
-    overlap: Overlap,
     partial: Mapping[str, str],
     live: tuple[str, str],
 ) -> None:
     """The loop over chunks, its first run apart, where the later products lag a chunk behind."""
-    out = block.out
-    declare_packed(block, overlap)
+    out, chain = block.out, pipeline.chains[phase]
+    copied, *others, later = pipeline.rings[phase]
+    declare_packed(block, {chain.packed(u): u.chunk for u in chain.delayed})
     begin, end = live
     for first in (True, False):
         head = f"for (int chunk = {begin} + 1; chunk < {end}; ++chunk)"
         with out.block("" if first else head):
             if first:
                 out.line(f"const int chunk = {begin};")
-            _begin_chunk(block, phase, pipeline)
-            body = OverlappedStatements(block, phase, pipeline, overlap, partial, first)
+            _begin_chunk(block, phase)
+            for ring in (copied, *others):
+                pipeline.wait(ring)
+            body = ChainedStatements(block, phase, pipeline, partial, first)
             body.emit()
             _copy_carries(block, body)
-            pipeline.advance(phase, out)
-    issue_delayed(block, phase, pipeline, overlap)
+            for ring in others:
+                pipeline.release(ring)
+            for ring in (copied, *others):
+                pipeline.advance(ring, out)
+            if not first:
+                pipeline.advance(later, out)
+    pipeline.wait(later)
+    issue_delayed(block, phase, pipeline)
     out.line("products_wait<0>();")
-    pipeline.release(phase, behind=1)
+    pipeline.release(later)
+    pipeline.advance(later, out)
 
 
 def _copy_carries(block: Block, body: Statements) -> None:

@@ -15,16 +15,18 @@ from eqsat.codegen.cuda_access import unit_stride
 from eqsat.codegen.cuda_async import ASYNC_FUNCTIONS, copy_box_name
 from eqsat.codegen.cuda_block import Block, Point, Tile, Writer
 from eqsat.codegen.cuda_box import TensorBox, tensor_box
+from eqsat.codegen.cuda_chains import Chain, find_chain, is_lagging
 from eqsat.codegen.cuda_distribution import WARP
 from eqsat.codegen.cuda_math import storage_type
 from eqsat.codegen.cuda_placement import SHARED, Matrix
 from eqsat.codegen.cuda_warpgroup_operations import WARPGROUP, WarpgroupOperation
 from eqsat.errors import UnsupportedError
-from eqsat.kernel import Contract, Load, Phase, Update
+from eqsat.kernel import Load, Phase
 
 BOX_ALIGNMENT = 1024  # bytes: eight rows of 128, the period of the widest swizzle
 PRODUCER_REGISTERS = 40
 MOST_REGISTERS = 240  # that setmaxnreg gives a computing thread here
+MOST_COMPUTING = 896  # threads of a block, less the producer's warpgroup
 SHARED_BYTES, RESERVED_BYTES = 233472, 1024  # of an SM of sm_90, and for each block
 AROUND = 32  # registers that a thread needs besides the result of an instruction
 SWIZZLES = {128: 1, 64: 2, 32: 3}  # row bytes to the matrix descriptor's code
@@ -81,7 +83,6 @@ class Ring:
     boxes: Mapping[str, TensorBox]
     offsets: dict[str, int] = field(default_factory=dict)
     barriers: int = 0
-    lagging: bool = False
 
     @property
     def bytes(self) -> int:
@@ -99,9 +100,16 @@ class Pipeline:
     """The rings of a kernel and what its producer runs."""
 
     def __init__(self, block: Block) -> None:
+        threads = block.kernel.threads
+        if threads % WARPGROUP or threads > MOST_COMPUTING:
+            raise UnsupportedError(
+                f"kernel {block.kernel.name} has {threads} threads that compute; operations of a "
+                f"warpgroup take multiples of {WARPGROUP} up to {MOST_COMPUTING}. Choose one."
+            )
         self.block = block
         self.producer = Writer(depth=4)
-        self.rings: dict[Phase, Ring] = {}
+        self.rings: dict[Phase, tuple[Ring, ...]] = {}
+        self.chains: dict[Phase, Chain] = {}
         self.maps: dict[str, TensorBox] = {}
         self.barriers = 0
         self.offset = 0
@@ -109,16 +117,43 @@ class Pipeline:
         for phase in block.kernel.phases:
             boxes = find_boxes(block, phase)
             if boxes:
-                stages = max(phase.stages, 1) if phase.stream else 1
-                ring = Ring(len(self.rings), stages, boxes, barriers=self.barriers)
-                self.barriers += 2 * stages
-                self.rings[phase] = ring
                 self.maps.update(boxes)
-                ring.lagging = stages > 1 and _is_lagging(block, phase)
+                self.rings[phase] = tuple(self._rings(phase, boxes))
+
+    @property
+    def all_rings(self) -> list[Ring]:
+        """Of every phase."""
+        return [ring for rings in self.rings.values() for ring in rings]
+
+    def _rings(self, phase: Phase, boxes: dict[str, TensorBox]) -> Iterator[Ring]:
+        """One ring for a phase; of a chain, those of the first product's factors, of what else is
+        read with them, if anything is, and of the later products' factors.
+        """
+        stages = max(phase.stages, 1) if phase.stream else 1
+        chain = find_chain(self.block, phase, boxes) if stages > 1 else None
+        groups = [list(boxes)]
+        if chain and not (stages > 1 and is_lagging(self.block, phase)):
+            self.chains[phase] = chain
+            matrices = self.block.placement.matrices
+            head = matrices[chain.head.name]
+            first = [name for name in boxes if name in (head.left, head.right)]
+            delayed = {matrices[u.chunk].right for u in chain.delayed}
+            later = [name for name in boxes if name in delayed]
+            others = [name for name in boxes if name not in first and name not in delayed]
+            groups = [first, *([others] if others else []), later]
+        for n, names in enumerate(groups):
+            number = sum(map(len, self.rings.values())) + n
+            own = {name: boxes[name] for name in names}
+            yield Ring(number, stages, own, barriers=self.barriers)
+            self.barriers += 2 * stages
 
     def allocate(self, phase: Phase) -> None:
         """Slots for the boxes of a phase, and the tiles that read them."""
-        block, ring = self.block, self.rings[phase]
+        for ring in self.rings[phase]:
+            self._allocate(ring)
+
+    def _allocate(self, ring: Ring) -> None:
+        block = self.block
         for name, box in ring.boxes.items():
             strides, stride = {box.order[-1]: 1}, 1
             for i in reversed(box.order[:-1]):
@@ -134,9 +169,9 @@ class Pipeline:
 
     # the computing threads
 
-    def wait(self, phase: Phase) -> None:
+    def wait(self, ring: Ring) -> None:
         """Wait for the slot's boxes and point at them."""
-        out, ring = self.block.out, self.rings[phase]
+        out = self.block.out
         n = ring.number
         out.line(f"barrier_wait({ring.full(f'slot_{n}')}, parity_{n});")
         for name in ring.boxes:
@@ -146,9 +181,9 @@ class Pipeline:
             place = f"reinterpret_cast<const {kind}*>(shared + {ring.offsets[name]}){slot}"
             out.line(f"const {kind}* const {tile.pointer} = {place};")
 
-    def before(self, phase: Phase, name: str) -> BoxTile:
-        """A tile in the slot of the chunk before."""
-        out, ring = self.block.out, self.rings[phase]
+    def before(self, ring: Ring, name: str) -> BoxTile:
+        """A tile in the slot before that at hand."""
+        out = self.block.out
         tile = self.block.tiles[name]
         assert isinstance(tile, BoxTile)
         kind, pointer = storage_type(tile.dtype), f"{tile.pointer}_before"
@@ -157,9 +192,9 @@ class Pipeline:
         out.line(f"const {kind}* const {pointer} = {place};")
         return replace(tile, pointer=pointer)
 
-    def release(self, phase: Phase, behind: int = 0) -> None:
+    def release(self, ring: Ring, behind: int = 0) -> None:
         """Let go of the slot in use, or of the one before."""
-        out, ring = self.block.out, self.rings[phase]
+        out = self.block.out
         n = ring.number
         slot = f"slot_{n}"
         if behind:
@@ -167,9 +202,8 @@ class Pipeline:
         out.line("__syncwarp();")
         out.line(f"if (threadIdx.x % {WARP} == 0) barrier_arrive({ring.empty(slot)});")
 
-    def advance(self, phase: Phase, out: Writer) -> None:
+    def advance(self, ring: Ring, out: Writer) -> None:
         """The next slot."""
-        ring = self.rings[phase]
         n = ring.number
         if ring.stages == 1:
             out.line(f"parity_{n} ^= 1;")
@@ -178,10 +212,10 @@ class Pipeline:
 
     def finish_tile(self) -> None:
         """At the end of a tile let go of what all of its phases could read."""
-        for phase in self.rings:
-            if not phase.stream:
-                self.release(phase)
-                self.advance(phase, self.block.out)
+        for phase, rings in self.rings.items():
+            for ring in rings if not phase.stream else ():
+                self.release(ring)
+                self.advance(ring, self.block.out)
 
     # the producer
 
@@ -194,8 +228,12 @@ class Pipeline:
         block.out = consumer
 
     def fill(self, phase: Phase) -> None:
-        """Copy the boxes of the chunk at hand into the next slot."""
-        block, ring = self.block, self.rings[phase]
+        """Copy the boxes of the chunk at hand into the next slots."""
+        for ring in self.rings[phase]:
+            self._fill(ring)
+
+    def _fill(self, ring: Ring) -> None:
+        block = self.block
         n, out = ring.number, block.out
         slot = f"slot_{n}"
         out.line(f"barrier_wait({ring.empty(slot)}, parity_{n} ^ 1);")
@@ -212,7 +250,7 @@ class Pipeline:
                 function = copy_box_name(len(box.dimensions))
                 arguments = f"{target}, {self.map_name(name)}, {ring.full(slot)}"
                 out.line(f"{function}({arguments}, {', '.join(where)});")
-        self.advance(phase, out)
+        self.advance(ring, out)
 
     def map_name(self, name: str) -> str:
         return f"map_{self.block.names.of(name)}"
@@ -221,7 +259,7 @@ class Pipeline:
 
     def state(self, out: Writer) -> None:
         """Slot numbers and parities of one side."""
-        for ring in self.rings.values():
+        for ring in self.all_rings:
             slot = "" if ring.stages == 1 else f"slot_{ring.number} = 0, "
             out.line(f"int {slot}parity_{ring.number} = 0;")
             if ring.stages == 1:
@@ -233,7 +271,7 @@ class Pipeline:
         at = f"reinterpret_cast<unsigned long long*>(shared + {self.offset})"
         out.line(f"unsigned long long* const barriers = {at};")
         with out.block("if (threadIdx.x == 0)"):
-            for ring in self.rings.values():
+            for ring in self.all_rings:
                 with out.block(f"for (int slot = 0; slot < {ring.stages}; ++slot)"):
                     out.line(f"barrier_init({ring.full('slot')}, 1);")
                     out.line(f"barrier_init({ring.empty('slot')}, {warps});")
@@ -334,24 +372,6 @@ def find_boxes(block: Block, phase: Phase) -> dict[str, TensorBox]:
                 f"strides must be multiples of 16 bytes. Choose another operation."
             )
     return boxes
-
-
-def _is_lagging(block: Block, phase: Phase) -> bool:
-    """Whether a chunk's products may still run while the next chunk's begin: all of them go
-    straight into carries that nothing else of a chunk reads.
-    """
-    updates = {s.chunk: s for s in phase.body if isinstance(s, Update)}
-    users = block.placement.users
-    for s in phase.body:
-        if isinstance(s, Contract) and s.name in block.placement.matrices:
-            update = updates.get(s.name)
-            if update is None or update.scale or users[s.name] != (update.name,):
-                return False
-            if s.term_index:  # joined before they are added
-                return False
-            if users[update.name]:
-                return False
-    return bool(phase.stream)
 
 
 def registers_of(threads: int, blocks: int) -> tuple[int, int]:

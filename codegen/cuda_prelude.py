@@ -188,6 +188,15 @@ template <>
     const float base = b == __int_as_float(0xff800000) ? 0.0f : b;  // the same for a whole row
     return power_of_two((a - base) * 1.4426950408889634f);
 }}
+{_DEVICE} float exp_difference(float a, float b, float rate) {{
+    const float base = b == __int_as_float(0xff800000) ? 0.0f : b;
+    const float scale = rate * 1.4426950408889634f;
+    return power_of_two(fmaf(a, scale, -(base * scale)));
+}}
+{_DEVICE} double exp_difference(double a, double b, double rate) {{
+    const double base = b == __longlong_as_double(0xfff0000000000000) ? 0.0 : b;
+    return exp((a - base) * rate);
+}}
 {_DEVICE} double exp_difference(double a, double b) {{
     const double lowest = __longlong_as_double(0xfff0000000000000);
     const double result = exp(a - b);

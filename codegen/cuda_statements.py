@@ -137,10 +137,10 @@ class Statements:
                     self.deferred[s.name] = s
                 else:
                     self.flush()
-                    self.declare(s.name, "0")
                     if s.term_index:
                         self.multiply_terms(s)
                     else:
+                        self.declare(s.name, "0")
                         self.contract(s, s)
                         self.settle(wait=True)
                     self.finish(s)
@@ -424,11 +424,10 @@ class Statements:
         """The products of first terms and those of others, apart until the chunk's are done: where
         the former are not finite they are the whole.
         """
+        self.declare(c.name)
         out, result = self.out, self.block.value(c.name)
         count, rest = self.block.register_count(c.indices), rest_of(result)
         out.line(f"float {rest}[{count}];")
-        out.line("#pragma unroll")
-        out.line(f"for (int e = 0; e < {count}; ++e) {rest}[e] = 0;")
         self.contract(c, c)
         self.settle(wait=True)
         out.line("#pragma unroll")

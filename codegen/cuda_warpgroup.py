@@ -24,14 +24,16 @@ from eqsat.narrow import products
 COLUMNS = 8  # of a fragment
 
 
-def multiply(block: Block, matrix: Matrix, result: str, packed: str = "") -> None:
-    """Issue the products that add to the registers `result`.
+def multiply(
+    block: Block, matrix: Matrix, result: str, packed: str = "", fresh: bool = False
+) -> None:
+    """Issue the products that add to the registers `result`, or if `fresh` overwrite them.
 
     A left factor in registers may have been packed into an array before.
     """
     operation = matrix.operation
     assert isinstance(operation, WarpgroupOperation)
-    _Product(block, matrix, operation).emit(result, packed)
+    _Product(block, matrix, operation).emit(result, packed, fresh)
 
 
 def rest_of(result: str) -> str:
@@ -83,7 +85,7 @@ class _Product:
     matrix: Matrix
     operation: WarpgroupOperation
 
-    def emit(self, result: str, packed: str) -> None:
+    def emit(self, result: str, packed: str, fresh: bool) -> None:
         block, out, operation = self.block, self.block.out, self.operation
         left, right = self.factor(self.matrix.left), self.factor(self.matrix.right)
         if right is None or (left is None and operation.packed != 2):
@@ -102,22 +104,30 @@ class _Product:
             columns = prod(block.distribution.parts[i].blocks for i in self.matrix.columns)
             if columns * COLUMNS % operation.n:
                 raise self.refusal(f"a warpgroup's columns are no multiple of {operation.n}")
-            for i, j, target in self.terms(result):
+            for i, j, target, kept in self.terms(result, fresh):
                 out.line("#pragma unroll")
                 with out.block(f"for (int step = 0; step < {steps}; ++step)"):
                     sides = (left, i, packed), (right, j)
-                    self.issue(target, count, columns * COLUMNS // operation.n, *sides)
+                    self.issue(target, kept, count, columns * COLUMNS // operation.n, *sides)
 
-    def terms(self, result: str) -> list[tuple[int, int, str]]:
-        """The terms of the factors to multiply, and the registers to add the products to."""
-        c = self.matrix.contract
+    def terms(self, result: str, fresh: bool) -> list[tuple[int, int, str, str]]:
+        """The terms of the factors to multiply, the registers to add the products to, and whether
+        these hold anything to add to, as an expression: of terms in memory each sum starts anew.
+        """
+        c, seen = self.matrix.contract, set[str]()
         if not c.term_index:
-            return [(0, 0, result)]
-        return [(i, j, rest_of(result) if i or j else result) for i, j in products(c.terms)]
+            return [(0, 0, result, "step > 0" if fresh else "1")]
+        found = []
+        for i, j in products(c.terms):
+            target = rest_of(result) if i or j else result
+            found.append((i, j, target, "1" if target in seen else "step > 0"))
+            seen.add(target)
+        return found
 
     def issue(
         self,
         result: str,
+        kept: str,
         rows: int,
         columns: int,
         left: tuple[_Operand | None, int, str],
@@ -138,7 +148,7 @@ class _Product:
                 kinds.insert(0, str(int(not left[0].along_k)))
             template = f"<{', '.join(kinds)}>" if operation.transposable else ""
             function = operation.name(left[0] is None)
-            self.block.out.line(f"{function}{template}({registers}, {a}, {b}, 1);")
+            self.block.out.line(f"{function}{template}({registers}, {a}, {b}, {kept});")
 
     def refusal(self, reason: str) -> UnsupportedError:
         c = self.matrix.contract

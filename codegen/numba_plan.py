@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from eqsat.codegen import numba_gemm
 from eqsat.codegen.numba_values import Values, dense
+from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import DType
 from eqsat.kernel import (
     Carry,
@@ -217,6 +218,11 @@ class Plan:
 
     def _contraction(self, contract: Contract, update: Update | None) -> Iterator[Sink]:
         """A contraction, or its addition to the carry of an update."""
+        if contract.term_index:
+            raise UnsupportedError(
+                f"contraction {contract.name} multiplies terms that lie in memory; the CPU target "
+                f"takes factors whole. Split no factors for it."
+            )
         values = self.values
         into = update.carry if update else ""
         if update and update.scale:

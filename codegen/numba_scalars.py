@@ -111,6 +111,11 @@ def expression(op: str, dtype: DType, operand: DType, arguments: Sequence[str]) 
     Raises UnsupportedError for an op without a row here.
     """
     of, result = operand.compute, dtype.compute
+    if op == "exp_difference" and len(arguments) == 3:
+        first, second, rate = arguments
+        different = f"select(({first} == {second}) & ({first} == -np.inf), -np.inf, "
+        power = f"{different}({first} - {second}) * {rate})"
+        return f"exp_{_FLOAT_SUFFIX[of.name]}({power})"
     a, b = arguments[0], arguments[-1]
     if op in _COMPARISONS:
         return f"({a} {_COMPARISONS[op]} {b})"

@@ -211,8 +211,9 @@ class _Tile:
     def map(self, statement: Map) -> np.ndarray:
         arguments = [self.aligned(name, statement.indices) for name in statement.arguments]
         if statement.op == "exp_difference":
-            a, b = arguments
-            return np.where((a == -np.inf) & (b == -np.inf), 0, np.exp(a - b))
+            a, b, *rate = arguments
+            none = (a == -np.inf) & (b == -np.inf)
+            return np.where(none, 0, np.exp((a - b) * rate[0] if rate else a - b))
         if statement.op == "cast":
             return arguments[0].astype(statement.dtype.numpy)
         shape, dtype = self.shape(statement.indices), statement.dtype.compute.numpy

@@ -84,6 +84,7 @@ class _Account:
         self.buffers = subject.buffers[places[0]]
         self.name = f"segment {places[0] + 1}"
         self.rest: tuple[Stored, ...] = ()  # what the last kernel left for the one after it
+        self.ahead: set[tuple[Stored, ...]] = set()  # what kernels prepare for others
 
     def record(self) -> SegmentRecord:
         found = investigate(self.segment, self.search)
@@ -94,7 +95,11 @@ class _Account:
         ]
         trace = self._algebra(found, [buffer for buffer, _ in outputs])
         costs = ProgramCosts(outputs, Facts(universe), found.pricer, found.encoding.order)
-        kernels = [self._kernel(*pair, found) for pair in _matched(found.kernels, self.running)]
+        pairs = list(_matched(found.kernels, self.running))
+        for one, _ in pairs:
+            assert one.chosen is not None
+            self.ahead |= {(p.stored,) for p in self._region(one).before(one.chosen.body)}
+        kernels = [self._kernel(*pair, found) for pair in pairs]
         return SegmentRecord(
             places=self.places,
             names=tuple((name, universe.extents[name]) for name in universe.names),
@@ -113,11 +118,14 @@ class _Account:
         inlining = Inlining(found.plan.separate, universe)
         return algebra_trace(self.name, terms, outputs, inlining, found.pushed, hunt)
 
+    def _region(self, one: Predicted) -> Region:
+        assert one.chosen is not None
+        return Region(one.chosen.stored, one.chosen.facts, self.search.spec)
+
     def _kernel(self, one: Predicted, running: Kernel | None, found: Findings) -> KernelRecord:
         assert one.chosen is not None
-        chosen = one.chosen
+        chosen, region = one.chosen, self._region(one)
         name = f"{self.name}, kernel {one.kernel.name}"
-        region = Region(chosen.stored, chosen.facts, self.search.spec)
         trace = self._fusion(name, region, chosen, found)
         target = region.target(chosen.body, chosen.choice)
         opened = region.opening(one.kernel.name, target)[0]
@@ -139,7 +147,7 @@ class _Account:
 
     def _fusion(self, name: str, region: Region, chosen: Chosen, found: Findings) -> Trace:
         target = region.target(chosen.body, chosen.choice)
-        if chosen.stored not in (*found.plan.kernels, self.rest):
+        if chosen.stored not in (*found.plan.kernels, self.rest, *self.ahead):
             note = "no rule fuses this value, so that each operation became a kernel of its own"
             return Trace(name, region.start.kernel, target, (), region.stored, note)
         rules = tuple(rule for rule in self.search.rules if rule.group not in ALGEBRA)

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from eqsat.algebra import Term
@@ -41,24 +41,43 @@ def bodies_of(
             if not options[number]:
                 return []
             stack += [child for node in options[number] for child in node.children]
+    bodies: dict[tuple[Stored, ...], None] = {}
+    kinds = _kinds(options, spec)
+    for kind in kinds:
+        for chosen in _combined(kind, most // len(kinds)):
+            bodies[_stored(made, _term(root, chosen))] = None
+    return list(bodies)
+
+
+def _combined(options: dict[int, list[ENode]], most: int) -> Iterator[dict[int, ENode]]:
+    """A way for each class: at most so many combinations, of the first ways of each."""
     open_classes = [number for number, nodes in options.items() if len(nodes) > 1]
     while math.prod(len(options[number]) for number in open_classes) > most:
         longest = max(open_classes, key=lambda number: len(options[number]))
         del options[longest][-1]
-    bodies: dict[tuple[Stored, ...], None] = {}
     for nodes in itertools.product(*(options[number] for number in open_classes)):
-        if _mixes(nodes, spec):
-            continue
         chosen = {n: ways[0] for n, ways in options.items()}
         chosen.update(zip(open_classes, nodes, strict=True))
-        bodies[_stored(made, _term(root, chosen))] = None
-    return list(bodies)
+        yield chosen
 
 
-def _mixes(nodes: Iterable[ENode], spec: ParallelProcessingUnit) -> bool:
-    """Whether some operations are started and others waited for: no layout serves both."""
-    names = {str(n.args[3]) for n in nodes if n.op in SUBSTITUTED and n.args[3]}
-    return len({spec.operation(name).asynchronous for name in names}) > 1
+def _kinds(
+    options: dict[int, list[ENode]], spec: ParallelProcessingUnit
+) -> list[dict[int, list[ENode]]]:
+    """The ways without operations that are started, and without those that are waited for: no
+    layout serves both.
+    """
+
+    def started(node: ENode) -> bool | None:
+        name = str(node.args[3]) if node.op in SUBSTITUTED else ""
+        return spec.operation(name).asynchronous if name else None
+
+    found = {started(node) for nodes in options.values() for node in nodes} - {None}
+    kinds = [
+        {n: [w for w in ways if started(w) in (kind, None)] for n, ways in options.items()}
+        for kind in sorted(found, key=str, reverse=True)
+    ]
+    return [kind for kind in kinds or [options] if all(kind.values())]
 
 
 def _stands(node: ENode, stand_in: Mapping[str, str]) -> bool:

@@ -11,7 +11,7 @@ from eqsat.graph.dtypes import BY_NAME
 from eqsat.narrow import TERMS
 from eqsat.narrow_price import products_of
 from eqsat.pipeline_price import spread
-from eqsat.prepare import Need, lies_right, needs
+from eqsat.prepare import Need, lies_right
 from eqsat.rates import Array, Contraction
 from eqsat.siblings import siblings
 from eqsat.specs import ParallelOperation
@@ -79,7 +79,7 @@ def misplaced(
     for side in (found.left, found.right):
         read = side.args[0]
         if side.op == "read" and isinstance(read, Read):
-            need = needs(tiling.spec, operation, read.dtype.name)
+            need = tiling.pricer.need(operation, read.dtype.name)
             right = need is None or lies_right(read, need, found.summed, tiling.form)
             if need is not None and (need.narrow or not right):
                 yield side, need
@@ -103,8 +103,6 @@ def takes_factors(tiling: Tiling, operation: ParallelOperation, found: Contracti
     """
     if not operation.asynchronous:
         return True
-    assert operation.semantics is not None
-    first, *_ = operation.semantics.operands
     weights = found.term.op in WEIGHTED
     sides = (found.left, found.right)
     narrowest = min(tiling.form.facts.dtype(side).itemsize for side in sides)
@@ -112,7 +110,14 @@ def takes_factors(tiling: Tiling, operation: ParallelOperation, found: Contracti
         side.op != "read" or tiling.form.facts.dtype(side).itemsize > narrowest
         for side in sides[weights:]
     )
-    return computed == (operation.operand_memory.get(first) == "registers")
+    return computed == from_registers(operation)
+
+
+def from_registers(operation: ParallelOperation) -> bool:
+    """Whether the first factor of an operation lies in registers."""
+    assert operation.semantics is not None
+    first, *_ = operation.semantics.operands
+    return operation.operand_memory.get(first) == "registers"
 
 
 def _padding(tiling: Tiling, operation: ParallelOperation, roles: tuple[int, ...]) -> Array:

@@ -23,6 +23,7 @@ from eqsat.saturate import ENode, FrozenEGraph
 
 KEPT = 4
 SHARED = 2  # besides, those that are best if others need what they read, too; and one that reads
+ROUNDS = 3  # of plans, each from what the one before it stores
 WHOLE = frozenset((*REDUCING, "reindex", "scan_sum", "gather"))  # no points of their own
 ALIKE = 1.01  # times the seconds of another candidate, up to where it is taken for the same
 DEAR = 2.5  # times the least work of a class, from where a way to compute it is not tried
@@ -67,6 +68,7 @@ class Extractor:
         self._users: dict[int, set[int]] = {}
         self._summed: dict[int, set[tuple[int, int]]] = {}
         self._factors: set[int] = set()
+        self.stored: frozenset[int] = frozenset()
         self.pushed: dict[Term, dict[tuple[Renaming, Term], None]] = {}
 
     # -- acyclic order --------------------------------------------------------------------------
@@ -112,13 +114,18 @@ class Extractor:
         return list(order.static_order())
 
     def _find_factors(self, reached: Iterable[int]) -> None:
-        """What is computed below the cast of a factor of a sum of products."""
+        """What is cast, and re-indexed, to be a factor of a sum of products."""
         products = {n for n in reached for use in self._summed.get(n, ()) if use != (0, 0)}
         for number in reached:
             for node in self.nodes[number]:
                 if node.op == "weighted_sum" or (node.op == "mul" and number in products):
-                    casts = [m for c in node.children for m in self.nodes[c] if m.op == "cast"]
-                    self._factors |= {below for cast in casts for below in cast.children}
+                    self._factors |= self._below("cast", node.children)
+        self._factors |= self._below("reindex", self._factors)
+
+    def _below(self, op: str, numbers: Iterable[int]) -> set[int]:
+        """What operations of a kind among the nodes of some classes are applied to."""
+        nodes = [node for number in numbers for node in self.nodes[number] if node.op == op]
+        return {child for node in nodes for child in node.children}
 
     def _add_dearer(
         self, dearer: list[tuple[float, int, ENode]], cost: Mapping[int, float]
@@ -234,7 +241,7 @@ class Extractor:
 
     def closure_seconds(self, closure: frozenset[int]) -> float:
         """Seconds of the kernels that a set of materialised classes needs."""
-        return sum(self.kernel[number][1] for number in closure)
+        return sum(self.kernel[number][1] for number in closure - self.stored)
 
     def visit(self, number: int) -> None:
         """Candidates of a class, and its best kernel."""
@@ -266,7 +273,7 @@ class Extractor:
             self.kernel[number] = self._kernel(number, ranked)
 
     def _beside(self, number: int) -> set[int]:
-        """Classes that something needs which does not need this one: they may be stored for both."""
+        """Classes that are needed elsewhere too: if they are stored, it is for both."""
         reached = {number}
         stack = [root for root in self.graph.roots if root != number]
         while stack:
@@ -300,15 +307,15 @@ class Extractor:
 
     def _worth_storing(self, number: int, term: Term) -> bool:
         """Storing saves work only behind a reduction, or where a value is used again; and matrix
-        operations may take from memory alone what is summed over. A wider copy saves none.
+        operations may take from memory alone what is summed over. A wider copy, or the same with
+        other indices, saves none.
         """
         if number in self.graph.roots:
             return True
-        for node in self.nodes[number]:
-            below = node.children[0] if node.op == "cast" else number
+        for below in self._below("cast", [number]) | self._below("reindex", [number]):
             sizes = [as_dtype(self.graph.dtype[n]).itemsize for n in (number, below)]
             stands = below in self.kernel or self.nodes[below][0].op in LEAVES
-            if below != number and stands and sizes[0] >= sizes[1]:
+            if stands and sizes[0] >= sizes[1]:
                 return False
         if len(self._users.get(number, ())) > 1:
             return True
@@ -330,9 +337,30 @@ class Extractor:
         return leaves and not any(node.op in WHOLE for node in nodes)
 
     def run(self, outputs: list[tuple[int, str, tuple[str, ...]]]) -> Plan:
-        """Kernels for the outputs: (class, buffer, names in the buffer's order)."""
-        for number in self.prune():
-            self.visit(number)
+        """Kernels for the outputs: (class, buffer, names in the buffer's order).
+
+        What one plan stores anyway is free for the choices of the next, until none is better.
+        """
+        order = self.prune()
+        best: Plan | None = None
+        for _ in range(ROUNDS):
+            for number in order:
+                self.visit(number)
+            kernels = self._kernels(outputs)
+            plan = self._joined(kernels)
+            if best is not None and plan.seconds >= best.seconds:
+                break
+            best = plan
+            self.stored = frozenset(number for number in kernels if number >= 0)
+            self.candidates.clear()
+            self.kernel.clear()
+        assert best is not None
+        return best
+
+    def _kernels(
+        self, outputs: list[tuple[int, str, tuple[str, ...]]]
+    ) -> dict[int, tuple[Stored, ...]]:
+        """A kernel for each class that is stored, and for each output under a number below zero."""
         kernels: dict[int, tuple[Stored, ...]] = {}
         for number, buffer, names in outputs:
             best = self._best_output(number, names)
@@ -340,6 +368,9 @@ class Extractor:
                 self._emit(needed, kernels)
             one = Stored(buffer, best.term, names, as_dtype(self.graph.dtype[number]))
             kernels[-len(kernels) - 1] = (one,)
+        return kernels
+
+    def _joined(self, kernels: Mapping[int, tuple[Stored, ...]]) -> Plan:
         separate = in_order(list(kernels.values()))
         joined = join(separate, self.facts, self.price_kernel)
         seconds = sum(self.price_kernel(kernel) for kernel in joined)

@@ -18,6 +18,7 @@ from eqsat.egglog_witness import (
 )
 from eqsat.inlining import Expanded, Inlining
 from eqsat.matching import Setting, bindings, build, failed, results
+from eqsat.prepare import prepared_rows
 from eqsat.proof import Closure, Equation, Move, Unrolling, shortest
 from eqsat.region import Region, prefixes
 from eqsat.renaming import same_when_pushed
@@ -305,13 +306,16 @@ def kernel_trace(name: str, region: Region, target: Term, hunt: Hunt) -> Trace:
 
     def bodies(numbers: Mapping[Term, int]) -> tuple[list[str], list[str]]:
         rows = [f"(body {n} (node {numbers[body]}))" for n, body in start.bodies.items()]
-        return ["(relation body (i64 E))"], rows
+        rows += prepared_rows(region.prepared, numbers)
+        return ["(relation body (i64 E))", "(relation prepared (E E String i64))"], rows
 
     source, goal = start.kernel.children[0], target.children[0]
     fusion = replace(hunt, rules=tuple(rule for rule in hunt.rules if rule.group in FUSION))
     unrolling = Unrolling()
     if source is not goal:
-        found, note = equations(source, goal, fusion, (), bodies, tuple(start.bodies.values()))
+        ready = [side for one in region.prepared for side in (one.source, one.copy)]
+        also = (*start.bodies.values(), *ready)
+        found, note = equations(source, goal, fusion, (), bodies, also)
         few = shortest(found, source, goal, hunt.shorten_seconds)
         if few is None:
             return _lacking(trace, note)

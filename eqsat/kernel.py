@@ -134,7 +134,8 @@ class Map:
 
     16-bit floats are computed in float32 and rounded only by a `cast` or a store. `cast` converts
     to `dtype`. Arguments are names of values. One operation exists in kernels only:
-    `exp_difference(a, b)` = exp(a - b), which is 0 where both are -inf.
+    `exp_difference(a, b)` = exp(a - b), which is 0 where both are -inf; with a third argument, a
+    positive number c, exp(c a - c b).
     """
 
     name: str

@@ -275,9 +275,10 @@ class _Lowering:
 
     def _inputs(self, term: Term) -> tuple[Term, ...]:
         """What must have a value before a reduction is carried."""
-        if term.op == "weighted_contract":
+        if term.op in WEIGHTED:
             s, r = term.children
-            return s, self.form.beneath_cast(r)
+            right = self.form.beneath_cast(r) if term.op == "weighted_contract" else r
+            return self._score(s)[0], right
         return self.form.contraction(term) or term.children
 
     def _carry(self, term: Term, body: list[Statement], carries: list[Carry]) -> str:
@@ -300,21 +301,37 @@ class _Lowering:
     def _is_stored_maximum(self, term: Term) -> bool:
         return term.op == "reduce_max" and any(one.term is term for one in self.form.stored)
 
+    def _score(self, s: Term) -> tuple[Term, float]:
+        """A score without its positive factor, and that factor; all of it where its maximum is
+        wanted besides the weights.
+        """
+        wanted = any(t.op == "reduce_max" and t.children[0] is s for t in self.form.terms)
+        return (s, 1.0) if wanted else _without_factor(s)
+
     def _pivot(
         self, s: Term, over: tuple[str, ...], body: list[Statement], carries: list[Carry]
     ) -> tuple[str, str, str]:
-        """The running maximum of s: carry, rescale factor and weights exp(s - maximum)."""
+        """The running maximum of s: carry, rescale factor and weights exp(s - maximum).
+
+        A factor of s is left to the weights: max c s = c max s, for c > 0.
+        """
         if s not in self._pivots:
             dtype = self.facts.dtype(s)
+            score, rate = self._score(s)
+            factor: tuple[str, ...] = ()
+            if rate != 1.0:
+                factor = (self.fresh("c"),)
+                body.append(Literal(*factor, dtype, rate))
             own = self.indices(s)
             indices = tuple(n for n in own if n not in over)
             chunk, after, scale, weight = (self.fresh("v") for _ in range(4))
             pivot = self.fresh("m")
             carries.append(Carry(pivot, dtype, indices, "max"))
-            body.append(Reduce(chunk, dtype, indices, "max", over, self.values[s]))
+            value = self.values[score]
+            body.append(Reduce(chunk, dtype, indices, "max", over, value))
             body.append(Update(after, dtype, indices, pivot, "max", chunk))
-            body.append(Map(scale, dtype, indices, "exp_difference", (pivot, after)))
-            body.append(Map(weight, dtype, own, "exp_difference", (self.values[s], after)))
+            body.append(Map(scale, dtype, indices, "exp_difference", (pivot, after, *factor)))
+            body.append(Map(weight, dtype, own, "exp_difference", (value, after, *factor)))
             self._pivots[s] = (pivot, scale, weight)
         return self._pivots[s]
 
@@ -371,6 +388,21 @@ class _Lowering:
         body = self.statements(self.needed(roots))
         axes = tuple(self.axis(n) for n in self.facts.universe.members(shared))
         return [*before, Phase(axes, tuple(body), (), self.stores())]
+
+
+def _without_factor(s: Term) -> tuple[Term, float]:
+    """(a, c) with s = c * a, for a literal c > 0; a mask of -inf is no obstacle."""
+    if s.op == "mul":
+        for a, b in (s.children, s.children[::-1]):
+            if b.op == "literal" and isinstance(b.args[0], float) and 0 < b.args[0] < float("inf"):
+                inner, factor = _without_factor(a)
+                return inner, factor * b.args[0]
+    if s.op == "where":
+        condition, a, b = s.children
+        if b.op == "literal" and b.args[0] == -float("inf"):
+            inner, factor = _without_factor(a)
+            return Term("where", condition, inner, b), factor
+    return s, 1.0
 
 
 def _number(value: object, dtype: DType) -> bool | int | float:

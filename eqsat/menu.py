@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eqsat.algebra import Read, Term, post_order
-from eqsat.form import Form
+from eqsat.form import WEIGHTED, Form
 from eqsat.graph.index import Affine, free_names
 from eqsat.specs import ParallelProcessingUnit
 from eqsat.split import PartMenu, part_menu
@@ -86,7 +86,7 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit, most: int = 4000) -
         _thin(tiles, most)
         return Menus(tuple(axes), tiles, {}, form.reduced, (), ())
     tiles = {name: _block_sizes(form, name) for name in form.grid}
-    matrix = any(form.contraction(term) for term in form.terms)
+    matrix = any(_factors(form, term) for term in form.terms)
     started = any(
         o.asynchronous and o.semantics and o.semantics.contraction for o in spec.operations
     )
@@ -130,7 +130,7 @@ def _block_sizes(form: Form, name: str) -> list[int]:
     sides = [
         [form.facts.free(factor) & bit for factor in factors]
         for term in form.terms
-        if (factors := form.contraction(term))
+        if (factors := _factors(form, term))
     ]
     group = _companions(form, name)
     inside = math.prod(form.extents[other] for other in group[group.index(name) + 1 :])
@@ -146,12 +146,20 @@ def _block_sizes(form: Form, name: str) -> list[int]:
         offered = [512, 128, 1024, 2048, 64, 32, 256]
     else:
         offered = [1, 4, 16, 2, 8, 32]
-    kept = [size for size in offered if size < extent]
-    if extent > max(offered):
+    kept = [size for size in offered if size < extent or (size == extent and size > 64)]
+    if extent > max(offered) or extent in kept:
         return kept
     return (
         list(dict.fromkeys([*kept[:1], extent, 1, *kept[1:]])) if extent <= 64 else [*kept, extent]
     )
+
+
+def _factors(form: Form, term: Term) -> tuple[Term, Term] | None:
+    """The factors of a sum of products; of a weighted sum its weights and values."""
+    if term.op in WEIGHTED and term.children[1].op != "literal":
+        s, r = term.children
+        return s, r
+    return form.contraction(term)
 
 
 def _shared_sizes(extent: int, inside: int) -> list[int]:
@@ -168,7 +176,7 @@ def _companions(form: Form, name: str) -> list[str]:
     """The grid names that make up the rows (or columns) of a product together with a name."""
     universe = form.facts.universe
     for term in form.terms:
-        factors = form.contraction(term)
+        factors = _factors(form, term)
         if factors is None:
             continue
         left, right = (form.facts.free(factor) for factor in factors)

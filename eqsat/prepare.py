@@ -122,17 +122,15 @@ def used(prepared: Iterable[Preparation], stored: Iterable[Stored]) -> tuple[Pre
 def lies_right(read: Read, need: Need, summed: int, made: Form) -> bool:
     """Whether a factor can be copied as boxes that an operation takes.
 
-    What guards make of an address is left to the target to judge.
+    What guards and quotients make of an address is left to the target to judge.
     """
     if read.extent or read.fill:
         return False
     if read.guards:
         return True
-    if any(not isinstance(atom, str) for atom, _ in read.address.terms):
-        return False
     size, extents = read.dtype.itemsize, made.extents
-    strides = {str(atom): c for atom, c in read.address.terms if extents[str(atom)] > 1}
-    inner = [name for name, stride in strides.items() if stride == 1]
+    strides = {str(atom): c for atom, c in read.address.terms if extents.get(str(atom), 2) > 1}
+    inner = [name for name, stride in strides.items() if stride == 1 and name in extents]
     others = [stride for stride in strides.values() if stride != 1]
     if len(inner) != 1 or any(s < 0 or s * size % need.alignment for s in others):
         return False

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from eqsat.algebra import REDUCTIONS, Read, Term
 from eqsat.contraction_price import (
+    from_registers,
     matrix_seconds,
     operand_seconds,
     preparing_seconds,
@@ -100,7 +101,8 @@ class _Pricing(Tiling):
         self.refused: dict[str, NDArray[np.bool_]] = {}
         self.settled: dict[Term, tuple[list[str], NDArray[np.intp]]] = {}
         self.started: set[str] = set()  # asynchronous operations: few threads keep them busy
-        self.takes_turns = False
+        self.takes_turns = False  # teams of threads, at operations that run on
+        self.computes = False  # with a factor in registers
         self.extra_latency = np.zeros_like(self.shape)
 
     def charge(self, unit: str, seconds: Array) -> None:
@@ -240,7 +242,10 @@ class _Pricing(Tiling):
             candidates = [operation] if operation else []
         else:
             candidates = [one for one in candidates if takes_factors(self, one, found)]
-            self.takes_turns |= any(one.asynchronous for one in candidates)
+            started = [one for one in candidates if one.asynchronous]
+            started = [one for one in started if not preparing_seconds(self, one, found)]
+            self.takes_turns |= bool(started)
+            self.computes |= any(map(from_registers, started))
         for candidate in candidates:
             seconds, overhead = matrix_seconds(self, candidate, found, work)
             if not operation:
@@ -279,6 +284,8 @@ class _Pricing(Tiling):
         stages = self.shape if self.blocking is None else self.blocking.stages
         for side in (found.left, found.right):
             facts = self.form.facts
+            if self.started and side.op != "read":
+                continue  # in registers
             mask, itemsize = facts.free(side), facts.dtype(side).itemsize
             if self.blocking is None or self.blocking.staged:
                 streamed = mask & facts.universe.mask(self.chunks)
@@ -311,13 +318,19 @@ class _Pricing(Tiling):
         if self.takes_turns:
             others = [seconds for name, seconds in parts.items() if name != MATRIX]
             compute = parts.get(MATRIX, 0.0) + np.max([0 * compute, *others], axis=0) / TEAMS
+            sums = sum(t.op in REDUCING and t not in self.form.phase for t in self.form.terms)
+            trips = pricer.dram.latency_cycles + sums * pricer.cache.latency_cycles
+            stored = sum(self.points(mask) * size for mask, size in self._stored())
+            compute = compute + waves * trips / spec.cycles_per_s
+            compute = compute + stored / (pricer.cache.bandwidth_gb_per_s * 1e9)
         cache_bw = pricer.cache.sustained_gb_per_s * 1e9
         dram_bw = pricer.dram.sustained_gb_per_s * 1e9
         alone = pricer.dram.bandwidth_per_processor_gb_per_s * 1e9 or dram_bw
         drawn = np.minimum(dram_bw, alone * np.minimum(tiles, spec.processors)) * np.sqrt(busy)
         if self.blocking is not None and self.blocking.staged:
             held = self.shared * np.minimum(tiles, self._resident())
-            drawn = np.minimum(drawn, in_flight(spec, pricer.dram, held, self.blocking.stages))
+            ring = in_flight(spec, pricer.dram, held, self.blocking.stages)
+            drawn = np.where(held > 0, np.minimum(drawn, ring), drawn)
         parts["dram"] = self.dram_bytes / drawn
         if self.started or self.takes_turns:
             cache_bw, busy = pricer.cache.bandwidth_gb_per_s * 1e9, self.shape
@@ -363,6 +376,11 @@ class _Pricing(Tiling):
         lanes = spec.group("thread").count
         return tiles * steps * self.blocking.threads * CHUNK_WORK / (lanes * spec.cycles_per_s)
 
+    def _stored(self) -> list[tuple[int, int]]:
+        """The names of each stored value, and the bytes of a point."""
+        universe = self.form.facts.universe
+        return [(universe.mask(one.names), one.dtype.itemsize) for one in self.form.stored]
+
     def _pipelined(self, tiles: Array) -> Array:
         """Seconds of tiles that stay, their products asynchronous."""
         assert self.blocking is not None
@@ -371,8 +389,7 @@ class _Pricing(Tiling):
         for name, chunk in self.chunks.items():
             count = np.ceil(self.form.extents[name] / chunk)
             steps = steps * count * self._streams(name)
-        masks = [(self.form.facts.universe.mask(o.names), o.dtype) for o in self.form.stored]
-        stored = sum(self.tile_points(mask) * dtype.itemsize for mask, dtype in masks)
+        stored = sum(self.tile_points(mask) * size for mask, size in self._stored())
         other = [seconds for name, seconds in self.units.items() if name not in self.started]
         rate = cache.bandwidth_gb_per_s * 1e9
         flow = Flow(
@@ -380,12 +397,19 @@ class _Pricing(Tiling):
             other=np.max(other, axis=0) if other else 0 * self.shape,
             tiles=tiles,
             steps=steps,
-            stages=self.blocking.stages + any(map(is_joined, self.form.terms)),
+            stages=self.blocking.stages + any(map(is_joined, self.form.terms)) + self._early(),
             teams=self.blocking.threads / max(spec.members("warpgroup", "thread"), 1),
             resident=self._resident() / spec.processors,
             stored=self.shape * stored,
         )
         return pipelined(spec, flow, self.pricer.dram.latency_cycles, rate) + self.again / rate
+
+    def _early(self) -> float:
+        """Half a chunk, where one product's factor is computed from another's result: their rings
+        differ, and either lets go of its slot as soon as its own product is done.
+        """
+        operations = [self.spec.operation(name) for name in self.started]
+        return 0.5 if len(operations) > 1 and any(map(from_registers, operations)) else 0.0
 
     def _in_parts(self, tiles: Array) -> Array:
         """Tiles that run: until it is scheduled, a long reduction of few tiles may be split."""
@@ -455,11 +479,11 @@ class _Pricing(Tiling):
                 largest = np.maximum(largest, size * self.form.facts.dtype(term).compute.itemsize)
         if self.blocking is None or self.blocking.staged:
             self.refused["shared"] = self.shared > self.spec.memory("shared").limit_per_group_bytes
-        each = registers.limit_per_group_bytes * 0.6
+        each = registers.limit_per_group_bytes * (0.8 if self.started else 0.6)
         held = self.scratch + (0 if self.started or self.takes_turns else 2 * largest)
         most = each * threads
-        if self.takes_turns:  # the accumulators of all teams
-            most = np.minimum(most, 0.6 * registers.size_bytes)
+        if self.takes_turns:  # the accumulators of all teams, and factors
+            most = np.minimum(most, (0.4 if self.computes else 0.6) * registers.size_bytes)
         self.refused["registers"] = held > most
 
     def _busy(self, tiles: Array) -> Array:

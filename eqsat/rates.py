@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from eqsat.algebra import Term
 from eqsat.form import Form
+from eqsat.prepare import Need, needs
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
 
 Array = NDArray[np.float64]
@@ -60,6 +61,7 @@ class Rates:
         self.rounds_factors = rounds_factors
         self.overlap = self.spec.group(spec.tile_group).max_resident > 1
         self._rates: dict[tuple[str, str], list[tuple[str, float]]] = {}
+        self._needs: dict[tuple[str, str], Need | None] = {}
         self._contractions: dict[tuple[str, str], list[ParallelOperation]] = {}
         memories = [m for m in spec.memory_domains if m.managed == "hardware"]
         self.dram = memories[0]
@@ -95,6 +97,13 @@ class Rates:
             ]
         matrix = found.rows and found.columns
         return [o for o in self._contractions[a, output] if matrix or not any(o.extents.values())]
+
+    def need(self, operation: ParallelOperation, dtype: str) -> Need | None:
+        """What an operation asks of a factor of that dtype in memory."""
+        key = (operation.name, dtype)
+        if key not in self._needs:
+            self._needs[key] = needs(self.spec, operation, dtype)
+        return self._needs[key]
 
     def rates(self, op: str, dtype: str) -> list[tuple[str, float]]:
         """(unit, seconds an element) of an elementwise operation on the whole device."""

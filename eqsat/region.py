@@ -13,6 +13,7 @@ from eqsat.kernel import Buffer, Kernel
 from eqsat.lower import lower
 from eqsat.matching import RegionFacts, Relation, Setting, Value
 from eqsat.menu import Menus, schedule_menus
+from eqsat.prepare import Preparation, preparations, used
 from eqsat.schedule import Unfused, together, unfused
 from eqsat.specs import ParallelProcessingUnit
 from eqsat.tile_order import in_bands
@@ -29,14 +30,24 @@ class Region:
     spec: ParallelProcessingUnit
 
     @cached_property
+    def _whole(self) -> tuple[Form, tuple[Preparation, ...]]:
+        made = form(*coalesce(self.stored, self.facts))
+        return made, preparations(made, self.spec)
+
+    @property
     def made(self) -> Form:
         """The form of the values over as few axes as will do."""
-        return form(*coalesce(self.stored, self.facts))
+        return self._whole[0]
 
     @cached_property
     def start(self) -> Unfused:
         """The kernel before any rule."""
         return unfused(self.made)
+
+    @property
+    def prepared(self) -> tuple[Preparation, ...]:
+        """What may be done before the kernel runs, for any operation of the spec."""
+        return self._whole[1]
 
     @cached_property
     def menus(self) -> Menus:
@@ -54,6 +65,7 @@ class Region:
             "thread_menu": [(n,) for n in menus.threads],
             "stage_menu": list(menus.stages),
             "body": list(self.start.bodies.items()),
+            "prepared": [one.row for one in self.prepared],
         }
         relations: dict[str, Relation] = {k: _table(rows) for k, rows in offered.items()}
         relations["next_axis"] = self._next_axis
@@ -77,6 +89,10 @@ class Region:
                 if all(k is None or k == value for k, value in zip(known[1:], row, strict=True)):
                     yield schedule, *row
 
+    def before(self, body: Iterable[Stored]) -> tuple[Preparation, ...]:
+        """What a fused body reads that kernels of their own prepare."""
+        return used(self.prepared, body)
+
     def target(self, body: tuple[Stored, ...], choice: Choice) -> Term:
         """The kernel term of a fused body under a schedule."""
         schedule = Term("untiled")
@@ -90,6 +106,7 @@ class Region:
         opened, choice = self.opening(name, term)
         division = opened.division
         made = {b.name: b for b in division.buffers} if division else {}
+        made |= {one.buffer.name: one.buffer for one in self.prepared}
         known, schedule = {**buffers, **made}, opened.schedule(choice)
         return in_bands(lower(name, opened.made, schedule, known, self.spec.name), self.spec)
 

@@ -189,8 +189,13 @@ def _check_segment(
     buffers = segment_buffers(encoding, stored.values())
     made: list[str] = []
     division: Division | None = None
+    waiting: list[KernelRecord] = []
     for kernel in record.kernels:
         facts = Facts(universe)
+        rest = division.rest if division else ()
+        if kernel.stored != rest and kernel.stored[0].buffer not in stored:
+            waiting.append(kernel)  # it prepares what a later one reads
+            continue
         if division is not None:
             _check_rest(kernel, division)
             facts = division.rest_facts
@@ -198,10 +203,16 @@ def _check_segment(
             for one in kernel.stored:
                 _check_renamed(stored[one.buffer], one, universe)
                 made.append(one.buffer)
-        division = _check_kernel(kernel, Region(kernel.stored, facts, spec), rules, buffers)
+        region = Region(kernel.stored, facts, spec)
+        division = _check_kernel(kernel, region, rules, buffers)
         buffers |= {b.name: b for b in division.buffers} if division else {}
+        _check_prepared(kernel, region, waiting, rules, buffers)
+        waiting = []
     if sorted(made) != sorted(stored):
         raise TraceError(f"{name}: the kernels store {made}, and the trace {list(stored)}")
+    if waiting:
+        unread = ", ".join(one.buffer for kernel in waiting for one in kernel.stored)
+        raise TraceError(f"{name}: no kernel reads what is prepared in {unread}")
     if division is not None:
         raise TraceError(f"{name}: no kernel joins the parts in {division.buffers[0].name}")
     return len(record.trace.steps) + sum(len(k.trace.steps) for k in record.kernels)
@@ -268,6 +279,26 @@ def _check_rest(record: KernelRecord, division: Division) -> None:
             f"{record.trace.name} does not compute what the parts in {division.buffers[0].name} "
             f"leave to do"
         )
+
+
+def _check_prepared(
+    record: KernelRecord,
+    region: Region,
+    before: Sequence[KernelRecord],
+    rules: Sequence[Rule],
+    buffers: Mapping[str, Buffer],
+) -> None:
+    """The kernels before one store what it reads prepared, and nothing else."""
+    parts = zip(region.made.stored, region.parts(record.trace.target.children[0]), strict=True)
+    wanted = region.before([replace(one, term=part) for one, part in parts])
+    if [one.stored for one in before] != [(one.stored,) for one in wanted]:
+        names = ", ".join(one.buffer.name for one in wanted) or "nothing"
+        raise TraceError(f"{record.trace.name} reads {names} prepared, which no kernel stores so")
+    for kernel, one in zip(before, wanted, strict=True):
+        own = Region(kernel.stored, region.made.facts, region.spec)
+        known = {**buffers, one.buffer.name: one.buffer}
+        if _check_kernel(kernel, own, rules, known) is not None:
+            raise TraceError(f"{kernel.trace.name} stores parts, and no kernel joins them")
 
 
 def _check_kernel(

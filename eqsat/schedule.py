@@ -264,7 +264,9 @@ class _Choosing:
         if misfit:
             self.refused.add(misfit)
             return False
-        kernel = replace(lowered, rules=(*_body_rules(one.body), *one.choice.rules))
+        prepared = [f"prepare x{len(one.before)}"] if one.before else []
+        rules = (*_body_rules(one.body), *prepared, *one.choice.rules)
+        kernel = replace(lowered, rules=rules)
         chosen = Chosen(*self.given, one.body.stored, one.choice)
         main = Predicted(kernel, one.seconds, one.bottleneck, len(after), chosen=chosen)
         first, *others = (*ahead, main, *after)

@@ -1,8 +1,10 @@
 """Cut a graph into segments: pieces small enough to search whole, and found again when repeated.
 
-A cut falls where a single computed value is alive; it is then stored in memory. What a gather looks
-up in, and what a scan reads and gives, lies in memory too. Equal segments have equal signatures, so
-that the layers of a model are solved once.
+A cut falls where a single computed value is alive; it is then stored in memory. A piece that has no
+such place and is too large to search is cut where the fewest bytes are alive that it uses up itself:
+the rest crosses any cut. Of what crosses, elementwise values may be computed again by those who use
+them. What a gather looks up in, and what a scan reads and gives, lies in memory too. Equal segments
+have equal signatures, so that the layers of a model are solved once.
 """
 
 import hashlib
@@ -11,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from eqsat.boundary import is_elementwise, stored_values
 from eqsat.finite_tensors import finite_tensors
 from eqsat.graph.evaluate import topological
 from eqsat.graph.tensor import Tensor
@@ -57,7 +60,9 @@ def is_free(tensor: Tensor) -> bool:
 def partition(outputs: Sequence[Tensor]) -> list[Segment]:
     """The segments of a program, producers first."""
     order = topological(outputs)
-    pieces = [p for p in _pieces(order, _cuts(order), _forced(order)) if p]
+    forced = _forced(order)
+    pieces = [p for p in _pieces(order, _cuts(order), forced) if p]
+    pieces = [part for piece in pieces for part in _parts(piece, order)]
     owner = {tensor: number for number, piece in enumerate(pieces) for tensor in piece}
     # A scan is stored as it is; a view of one is read from memory.
     looks = {t for t in outputs if t.op == "view" and anchor(t).op == "scan_sum"}
@@ -67,16 +72,21 @@ def partition(outputs: Sequence[Tensor]) -> list[Segment]:
             source = anchor(operand)
             if source in owner and owner[source] != owner[tensor]:
                 crossing.add(source)
-    roots: list[dict[Tensor, None]] = [
-        dict.fromkeys(t for t in piece if t in crossing) for piece in pieces
-    ]
+    resident = forced | {anchor(output) for output in outputs}
+    again: set[Tensor] = set()  # what later segments compute for themselves
+    roots: list[dict[Tensor, None]] = []
+    for piece in pieces:
+        own = [t for t in piece if t in crossing]
+        kept = stored_values(own, set(piece), resident, anchor)
+        roots.append(dict.fromkeys(t for t in piece if t in kept))
+        again |= {t for t in piece if is_elementwise(t) and t not in kept}
     copies: dict[Tensor, None] = {}
     for output in outputs:
         source = anchor(output)
         (roots[owner[source]] if source in owner and output not in looks else copies)[output] = None
     finite = finite_tensors(order)
     segments = [
-        _segment(set(piece), tuple(stored), finite)
+        _segment({*piece, *again}, tuple(stored), finite)
         for piece, stored in zip(pieces, roots, strict=True)
     ]
     return [*segments, *(_segment(set(), (copy,), finite) for copy in copies)]
@@ -102,6 +112,7 @@ def _cuts(order: Sequence[Tensor]) -> set[int]:
             last_use[anchor(operand)] = i
             consumers.setdefault(operand, []).append(tensor)
     cuts: set[int] = set()
+    summed = _summed(order)
     alive: set[Tensor] = set()
     inside: set[Tensor] = set()  # what began in this segment; the rest crosses it anyway
     count, fallback = 0, None
@@ -118,7 +129,7 @@ def _cuts(order: Sequence[Tensor]) -> set[int]:
         alone = tensor in alive and not any(
             t is not tensor and t in inside and t.size * 64 > largest for t in alive
         )
-        if not alone or count < LEAST_NODES:
+        if not alone or count < LEAST_NODES or tensor in summed:
             continue
         users = consumers[tensor]
         if len(users) > 1 and any(_contracts(user, consumers) for user in users):
@@ -131,6 +142,36 @@ def _cuts(order: Sequence[Tensor]) -> set[int]:
         count, fallback = 0, None
         inside.clear()
     return cuts
+
+
+def _parts(piece: list[Tensor], order: Sequence[Tensor]) -> list[list[Tensor]]:
+    """A piece in parts of at most MOST_NODES tensors, cut where little is alive."""
+    last_use = {anchor(operand): tensor for tensor in order for operand in tensor.operands}
+    summed = _summed(order)
+    parts: list[list[Tensor]] = []
+    while len(piece) > MOST_NODES:
+        window = piece[:MOST_NODES]
+        place = {tensor: i for i, tensor in enumerate(window)}
+        until = {t: place.get(last_use[t], -1) for t in window if t in last_use}
+
+        def alive(at: int) -> int:
+            short = (t for t in window[: at + 1] if until.get(t, -1) > at)
+            return sum(t.size * t.dtype.itemsize for t in short)
+
+        ends = [i for i, t in enumerate(window) if i >= MOST_NODES // 2 and t not in summed]
+        end = min(ends or [MOST_NODES - 1], key=lambda at: (alive(at), -at))
+        parts.append(piece[: end + 1])
+        piece = piece[end + 1 :]
+    return [*parts, piece]
+
+
+def _summed(order: Sequence[Tensor]) -> set[Tensor]:
+    """Values of which nothing but sums are taken: smaller ones are alive after these."""
+    uses: dict[Tensor, set[bool]] = {}
+    for tensor in order:
+        for operand in tensor.operands if tensor.op != "view" else ():
+            uses.setdefault(anchor(operand), set()).add(tensor.op.startswith("reduce_"))
+    return {tensor for tensor, found in uses.items() if found == {True}}
 
 
 def _contracts(user: Tensor, consumers: dict[Tensor, list[Tensor]]) -> bool:

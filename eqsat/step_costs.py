@@ -195,8 +195,14 @@ class KernelCosts:
                 if sub.op == "value" and sub.args[0] not in needed:
                     needed.add(sub.args[0])  # type: ignore[arg-type]
                     stack.append(self.region.start.bodies[sub.args[0]])  # type: ignore[index]
-        own = _seconds(stored, self.facts, self.pricer)
+        own = _seconds(stored, self.facts, self.pricer) + self._preparing(kernel.children[0])
         return own + sum(map(self._unfused, sorted(needed)))
+
+    def _preparing(self, body: Term) -> float:
+        """Seconds of the kernels that prepare what a body reads."""
+        terms = set(post_order([body]))
+        ready = [one for one in self.region.prepared if one.copy in terms]
+        return sum(_seconds((one.stored,), self.facts, self.pricer) for one in ready)
 
     def _unfused(self, number: int) -> float:
         if number not in self._own:
@@ -210,7 +216,8 @@ class KernelCosts:
         opened = opening(made, choice.parts, "") or Opening(made)
         if choice.threads == 1 and self.region.menus.threads:
             choice = replace(choice, threads=max(self.region.menus.threads))
-        return float(self.price(opened, choice).seconds[0])
+        own = self.price(opened, choice).seconds[0]
+        return float(own) + self._preparing(kernel.children[0])
 
     def price(self, opened: Opening, choice: Choice) -> Price:
         """The price of a fused kernel under a schedule."""

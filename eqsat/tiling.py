@@ -73,7 +73,7 @@ class Tiling:
 
 
 def _streamed(form: Form) -> dict[str, int]:
-    """Points of each reduced name in a tile: of the names of one reduction, the longest have more."""
+    """Points of each reduced name in a tile; of the names of one reduction, the longest first."""
     chunks = {name: min(form.extents[name], STREAMED) for name in form.reduced}
     for term in form.phase:
         names = form.facts.universe.members(term.args[0])  # type: ignore[arg-type]

@@ -174,6 +174,8 @@ def split_ahead(operation: ParallelOperation) -> Drawn:
     when: both are float32 and lie in memory, where a kernel of its own stores a = sum_i a_i, each
     in the operation's dtype. float: what is left out is below float32's own rounding.
     """
+    if "registers" in _places(operation):
+        return
     r, s, T = Variable("r", "Read"), Variable("s", "Read"), Variable("T", "Indices")
     before = (apply("read", r), apply("read", s))
     for narrow, out in _dtypes(operation):
@@ -206,9 +208,13 @@ def _dtypes(operation: ParallelOperation) -> list[tuple[str, str]]:
 
 
 def _from_registers(operation: ParallelOperation) -> bool:
+    return _places(operation) <= {"registers"}
+
+
+def _places(operation: ParallelOperation) -> set[str]:
+    """The memories that the factors lie in."""
     pair = operation.semantics.contraction if operation.semantics else None
-    places = [operation.operand_memory.get(read.operand, "registers") for read in pair or ()]
-    return set(places) <= {"registers"}
+    return {operation.operand_memory.get(read.operand, "registers") for read in pair or ()}
 
 
 def _matrix(operation: ParallelOperation) -> tuple[Condition, ...]:

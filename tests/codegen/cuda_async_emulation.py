@@ -244,10 +244,10 @@ HOST_ASYNC = dict.fromkeys(
 HOST_ASYNC["barriers_ready"] = "inline void barriers_ready() {}"
 HOST_ASYNC["fetch_map"] = "inline void fetch_map(const TensorMap&) {}"
 for _n in range(1, MOST_DIMENSIONS + 1):
-    _where = [f"c{i}" for i in range(_n)]
+    _where = ", ".join(f"c{i}" for i in range(_n))
     HOST_ASYNC[copy_box_name(_n)] = f"""inline void {copy_box_name(_n)}(void* target,
-        const TensorMap& map, unsigned long long* barrier, {", ".join(f"int {c}" for c in _where)}) {{
-    const int at[] = {{{", ".join(_where)}}};
+        const TensorMap& map, unsigned long long* barrier, {_where.replace("c", "int c")}) {{
+    const int at[] = {{{_where}}};
     copy_box(target, map, barrier, {_n}, at);
 }}"""
 

@@ -210,9 +210,9 @@ class Emulator:
             parts.append(f"namespace n{number} {{\n{translate(source.text)}\n}}")
             threads = f"{source.threads}, {kernel.threads}, {source.shared_bytes}"
             parts.append(
-                f'extern "C" const char* launch_{number}(void** p, int n, int blocks, int plan) {{\n'
+                f'extern "C" const char* launch_{number}(void** p, int n, int all, int plan) {{\n'
                 f"    body = [=] {{ n{number}::{source.entry}({', '.join(arguments)}); }};\n"
-                f"    return run_block(n, blocks, {threads}, plan);\n}}"
+                f"    return run_block(n, all, {threads}, plan);\n}}"
             )
         path = folder / "kernels.cpp"
         path.write_text("\n".join(parts))

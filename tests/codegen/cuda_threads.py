@@ -18,6 +18,8 @@ THREADS = r"""
 #include <ucontext.h>
 #include <vector>
 
+using std::max, std::min;
+
 #define __global__
 #define __device__
 #define __forceinline__ inline
@@ -125,7 +127,8 @@ static bool run_some(bool reversed, bool ahead) {
         if (ahead && n == 0 && (run_group(groups - 1, reversed) || deliver(reversed))) return true;
     }
     for (int n = 0; n < groups && !moved && !failure; ++n) moved = release_group(n);
-    return moved || release(0, fibers.size(), BLOCK) || release(0, team, BLOCK) || deliver(reversed);
+    moved = moved || release(0, fibers.size(), BLOCK) || release(0, team, BLOCK);
+    return moved || deliver(reversed);
 }
 
 static const char* stuck() {

@@ -9,8 +9,8 @@ from kernel_building import Body, Sample, at, buffers, normal, wide
 from kernel_products import matmul
 
 from eqsat.graph import index
-from eqsat.graph.dtypes import DType, bfloat16, float16, float32, int8, int32
-from eqsat.kernel import Axis, Buffer, Carry, Contract, Guard, Kernel, Store
+from eqsat.graph.dtypes import DType, bfloat16, bool_, float16, float32, int8, int32
+from eqsat.kernel import Axis, Buffer, Carry, Contract, Guard, Kernel, Position, Store
 from eqsat.specs import load
 
 OPERATIONS = {operation.name: operation for operation in load("h200").operations}
@@ -120,7 +120,13 @@ def swiglu(m: int, n: int, k: int, tiles: Tiles, columns: int) -> Sample:
 
 
 def scaled(
-    m: int, n: int, k: int, tiles: Tiles, columns: int, side: str = "left", memory: str = "registers"
+    m: int,
+    n: int,
+    k: int,
+    tiles: Tiles,
+    columns: int,
+    side: str = "left",
+    memory: str = "registers",
 ) -> Sample:
     """y[i,j] = sum_l bf16(x[i,l] s[l] t[i]) w[j,l]: one factor computed in registers, from factors
     of rows and of the sum in such `memory`
@@ -151,40 +157,56 @@ def scaled(
     return Sample(kernel, {"x": p, "w": q, "s": u, "t": v}, {"y": answer}, 1e-6)
 
 
-def attention(m: int, n: int, d: int, tiles: tuple[int, int], masked: bool = False) -> Sample:
-    """Attention over a stream of keys, the weights in registers; `masked`: scores + mask[i,j]"""
+def attention(m: int, n: int, d: int, tiles: tuple[int, int], mask: str = "") -> Sample:
+    """Attention over a stream of keys, the weights in registers; scores + mask[i,j] with the mask
+    `added`, those of j <= i with `causal`, of i - 40 < j <= i with `window`
+    """
     sample = flash(m, n, d, (*tiles, 1))
-    kernel = sample.kernel
     names = {"p": by(tiles[1]), "part": by(d, held=True)}
-    b = Body()
-    mask = Buffer("mask", (m, n), float32, "input")
-    b.load("mask", "i j", at(mask, "i", "j"))
-    b.map("sum_p", "i j", "add", "p", "mask")
+    b, given = Body(), Buffer("mask", (m, n), float32, "input")
+    values = np.zeros((m, n), np.float32)
+    if mask == "added":
+        b.load("mask", "i j", at(given, "i", "j"))
+        b.map("sum_p", "i j", "add", "p", "mask")
+        (values,) = normal((m, n))
+        values[:, 1:][values[:, 1:] > 1] = -np.inf
+    elif mask:
+        for i in "ij":
+            b.add(Position, f"at_{i}", i, index.var(i), dtype=int32)
+        b.map("live", "i j", "greater_equal", "at_i", "at_j", dtype=bool_)
+        if mask == "window":
+            b.literal("far", 40, dtype=int32)
+            b.map("until", "j", "add", "at_j", "far", dtype=int32)
+            b.map("near", "i j", "less", "at_i", "until", dtype=bool_)
+            b.map("causal", "i j", "logical_and", "live", "near", dtype=bool_)
+        b.literal("never", -np.inf)
+        b.map("sum_p", "i j", "where", b.statements[-2].name, "p", "never")
+        i, j = np.ogrid[:m, :n]
+        values[(j > i) | ((mask == "window") & (i - j >= 40))] = -np.inf
 
     def change(s):
         if isinstance(s, Contract):
             s = replace(s, operation=names[s.name])
-        if masked and s.name == "top":
+        if mask and s.name == "top":
             return [*b.statements, replace(s, argument="sum_p")]
-        if masked and s.name == "e":
+        if mask and s.name == "e":
             return [replace(s, arguments=("sum_p", "high"))]
         return [s]
 
     phases = [
         replace(phase, body=tuple(s for old in phase.body for s in change(old)))
-        for phase in kernel.phases
+        for phase in sample.kernel.phases
     ]
-    kernel = replace(kernel, phases=tuple(phases))
-    if not masked:
-        return replace(sample, kernel=kernel)
-    (values,) = normal((m, n))
-    values[:, 1:][values[:, 1:] > 1] = -np.inf
+    kernel = replace(sample.kernel, phases=tuple(phases))
+    inputs = sample.inputs
+    if mask == "added":
+        kernel = replace(kernel, buffers=(*kernel.buffers[:-1], given, kernel.buffers[-1]))
+        inputs = {**inputs, "mask": values}
     q, key, v = (wide(sample.inputs[name]) for name in ("q", "key", "v"))
     scores = q @ key.T + values
     e = np.exp(scores - scores.max(1, keepdims=True))
     answer = e @ v / e.sum(1, keepdims=True)
-    kernel = replace(kernel, buffers=(*kernel.buffers[:-1], mask, kernel.buffers[-1]))
-    return Sample(kernel, {**sample.inputs, "mask": values}, {"y": answer}, sample.tolerance)
+    return Sample(kernel, inputs, {"y": answer}, sample.tolerance)
 
 
 def convolution(
@@ -262,11 +284,12 @@ def pipeline_cases() -> Iterator[Case]:
     for size, tile in (((70, 50, 200), 128), ((136, 50, 72), 128), ((256, 50, 200), 48)):
         sample = scaled(*size, (128, 64, tile), 64, memory="shared")
         yield case(f"scaled-shared-{size[0]}", sample, 256, 2)
-    yield case("attention-odd-mask", attention(136, 77, 64, (128, 32), True), 256, 2)
-    for masked in (False, True):
-        for size, tiles in (((70, 80, 64), (64, 32)), ((130, 72, 48), (128, 48))):
-            sample = attention(*size, tiles, masked)
-            name = f"attention-{size[2]}{'-masked' * masked}"
-            yield case(name, sample, 2 * tiles[0] if masked else 128, 2)
+    yield case("attention-odd", attention(136, 77, 64, (128, 32), "added"), 256, 2)
+    yield case("attention-alone", attention(70, 80, 64, (64, 32)), 128, 1)
+    for mask in ("", "added", "causal", "window"):
+        for size, tiles in (((70, 80, 64), (64, 32)), ((130, 152, 48), (128, 48))):
+            sample = attention(*size, tiles, mask)
+            name = f"attention-{size[2]}-{mask or 'plain'}"
+            yield case(name, sample, 2 * tiles[0] if mask else 128, 2)
     yield case("convolution", convolution((9, 10, 24, 40), (4, 16, 16), 32), 128, 3)
     yield case("convolution-strided", convolution((11, 13, 16, 32), (8, 8, 16), 32, 2), 128, 2)

@@ -1,5 +1,6 @@
 """The CUDA target on a GPU: every case against its answer, and replay as a CUDA graph."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from cuda_cases import all_cases, case
 from kernel_building import arrays, check
 from kernels import SAMPLES
+from pipeline_cases import OPERATIONS, pipeline_cases
 
 from eqsat.codegen.cuda_target import Graph, aligned, device_arch, load
 from eqsat.errors import ArgumentError, UnsupportedError
@@ -67,6 +69,38 @@ def test_the_exact_architecture_gives_the_same(cupy, folder, c):
     device = Device(cupy, c.sample)
     launch(device.pointers)
     check(c.sample, device.fetch())
+
+
+@pytest.mark.parametrize("c", list(pipeline_cases()), ids=lambda c: c.name)
+def test_a_kernel_of_warpgroups_gives_its_answer(cupy, folder, c):
+    """By as many blocks as the device holds, and by one that takes every tile."""
+    if cupy.cuda.Device().compute_capability != "90":
+        pytest.skip("needs sm_90")
+    (launch,) = load([c.kernel], "sm_90a", folder, OPERATIONS)
+    alone = replace(launch, processors=1, source=replace(launch.source, resident=1))
+    assert alone.blocks == 1
+    for one in (launch, alone):
+        device = Device(cupy, c.sample)
+        one(device.pointers)
+        cupy.cuda.get_current_stream().synchronize()
+        check(c.sample, device.fetch())
+
+
+def test_a_graph_of_warpgroups_replays_with_new_addresses(cupy, folder):
+    """Tensor maps hold addresses: they are made anew."""
+    if cupy.cuda.Device().compute_capability != "90":
+        pytest.skip("needs sm_90")
+    c = next(c for c in pipeline_cases() if c.name == "swiglu")
+    launches = load([c.kernel, c.kernel], "sm_90a", folder, OPERATIONS)
+    first = [Device(cupy, c.sample) for _ in launches]
+    graph = Graph(launches, [device.pointers for device in first])
+    for devices in (first, [Device(cupy, c.sample) for _ in launches]):
+        with cupy.cuda.Stream(non_blocking=True) as stream:
+            graph([device.pointers for device in devices])
+            stream.synchronize()
+        for device in devices:
+            check(c.sample, device.fetch())
+    graph.close()
 
 
 def test_a_graph_replays_with_new_addresses(cupy, folder):

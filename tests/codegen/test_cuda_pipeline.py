@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from cuda_cases import case
-from cuda_emulation import COMPILER, Emulator
+from cuda_emulation import COMPILER, SCHEDULES, Emulator
 from kernel_building import arrays, check
 from pipeline_cases import (
     OPERATIONS,
@@ -46,10 +46,10 @@ def emulator(tmp_path_factory):
 def test_a_kernel_gives_its_answer(emulator, number):
     """By one block that takes every tile, and by three."""
     sample = CASES[number].sample
-    for blocks in (1, 3):
+    for blocks, schedule in ((1, 0), (1, 2), (3, 3)):
         found = arrays(sample, GUARD)
         edges = {name: array.base.copy() for name, array in found.items()}
-        emulator.run(number, found, blocks)
+        emulator.run(number, found, blocks, schedule)
         check(sample, found)
         for name, array in found.items():
             for part in (slice(None, GUARD), slice(-GUARD, None)):
@@ -75,9 +75,14 @@ def test_cases_show_what_they_are_for():
         assert any(f", {swizzle});\n" in text for text in texts.values()), swizzle
     later = {name for name, text in texts.items() if "products_wait<1>" in text}
     assert {"gemm-nt-2", "swiglu", "convolution"} <= later
-    assert not later & {n for n in texts if n == "gemm-nt-1" or n.startswith("attention")}
-    assert "copy_box_4d" in texts["convolution"] or "copy_box_5d" in texts["convolution"]
-    assert "map_mask" in texts["attention-48-masked"] and "patch" in texts["biased"]
+    assert not later & {"gemm-nt-1", "attention-alone"}
+    kept = {name for name, text in texts.items() if "packed_0" in text}  # for the next chunk
+    assert {n for n in texts if n.startswith("attention")} - {"attention-alone"} <= kept <= held
+    assert {n for n in texts if "first_chunk" in texts[n]} == {
+        f"attention-{d}-{mask}" for d in (48, 64) for mask in ("causal", "window")
+    }
+    assert "copy_box_3d" in texts["convolution"]
+    assert "map_mask" in texts["attention-48-added"] and "patch" in texts["biased"]
     assert "band" in texts["gemm-nt-banded"]
 
 
@@ -85,6 +90,8 @@ def test_cases_show_what_they_are_for():
 
 GEMM = case("stripped", gemm(70, 96, 200, (64, 32, 32), 32), 128, 2)
 ATTENTION = case("stripped_attention", attention(70, 80, 64, (64, 32)), 128, 2)
+STAGED = scaled(256, 50, 200, (128, 64, 48), 64, memory="shared")  # the block copies factors
+STAGED = case("stripped_staged", STAGED, 256, 2)
 STRIPPED = {
     "full": (GEMM, r"barrier_wait\([^;]*, parity_0\);", ""),
     "empty": (GEMM, r"barrier_wait\([^;]*parity_0 \^ 1\);", ""),
@@ -98,7 +105,11 @@ STRIPPED = {
     "every wait": (GEMM, r"products_wait<\d>\(\);", ""),
     "swizzle": (GEMM, r", 512, 2\);", ", 512, 3);"),
     "score wait": (ATTENTION, r"products_commit\(\);\s*products_wait<0>\(\);", ""),
+    "later wait": (ATTENTION, r"products_wait<1>\(\);", ""),
+    "carry wait": (ATTENTION, r"products_wait<0>\(\);\s*__syncwarp", "__syncwarp"),
     "query wait": (ATTENTION, r"barrier_wait\([^;]*, parity_0\);", ""),
+    "own tile read": (STAGED, r"block_barrier\(\);(\s*\{\s*const int copy_base)", r"\1"),
+    "own tile written": (STAGED, r"block_barrier\(\);(\s*float v_s1)", r"\1"),
 }
 
 
@@ -118,11 +129,13 @@ def stripped(tmp_path_factory):
 @needs_compiler
 @pytest.mark.parametrize("what", STRIPPED)
 def test_the_emulator_notices(stripped, what):
+    """In one schedule or another; each takes all tiles by one block."""
     sample = STRIPPED[what][0].sample
-    found = arrays(sample)
     with pytest.raises(AssertionError):
-        stripped.run(list(STRIPPED).index(what), found, 3)
-        check(sample, found)
+        for schedule in range(SCHEDULES):
+            found = arrays(sample)
+            stripped.run(list(STRIPPED).index(what), found, 1, schedule)
+            check(sample, found)
 
 
 @needs_compiler
@@ -179,7 +192,9 @@ def test_what_does_not_fit_is_told_before_it_is_compiled():
     spec = load("h200")
 
     def fit(tiles, columns, threads, stages):
-        return misfit(case("fit", gemm(512, 512, 512, tiles, columns), threads, stages).kernel, spec)
+        return misfit(
+            case("fit", gemm(512, 512, 512, tiles, columns), threads, stages).kernel, spec
+        )
 
     assert fit((128, 256, 64), 256, 256, 4) == ""
     assert fit((128, 256, 64), 256, 256, 5) == "shared memory"
@@ -200,3 +215,7 @@ def test_what_no_warpgroup_can_compute_is_refused_with_the_way_out():
     few = case("few", gemm(64, 64, 64, (64, 64, 64), 64), 96, 2)
     with pytest.raises(UnsupportedError, match=r"has 96 threads; its matrix operation takes 128"):
         emit(few.kernel, OPERATIONS)
+    for threads in (192, 1024):
+        odd = case("odd", gemm(64, 64, 64, (64, 64, 64), 64), threads, 2)
+        with pytest.raises(UnsupportedError, match=rf"{threads} threads .* of 128 up to 896\."):
+            emit(odd.kernel, OPERATIONS)

@@ -13,7 +13,8 @@ from eqsat.kernel import Buffer
 from eqsat.lower import Schedule, lower
 from eqsat.rule import Rule
 from eqsat.saturate import FrozenEGraph, SearchWorker, thaw
-from eqsat.schedule import GROUPS, _schedule_facts
+from eqsat.schedule import GROUPS
+from eqsat.schedule_facts import schedule_facts
 
 UNTILED = Term("untiled")
 
@@ -26,11 +27,13 @@ class Case:
     right: Term
     facts: tuple[str, ...] = ()
     values: tuple[Term, ...] = ()  # bodies of the values 0, 1, ...
+    prepared: tuple[tuple[Term, Term, str, int], ...] = ()  # rows of the relation
 
 
 def search(case: Case, worker: SearchWorker, *rules: Rule) -> FrozenEGraph:
     """The e-graph of both terms of a case."""
     over, roots = universe(), (case.left, case.right, *case.values, UNTILED)
+    roots += tuple(term for a, b, *_ in case.prepared for term in (a, b))
     table = AtomTable()
     terms = list(post_order(roots))
     for term in terms:
@@ -41,10 +44,14 @@ def search(case: Case, worker: SearchWorker, *rules: Rule) -> FrozenEGraph:
     seeds, numbers = seed(roots, over, table, frozenset())
     commands = [
         *declarations(ops, GROUPS),
-        *_schedule_facts(ops),
+        *schedule_facts(ops),
         *rule_lines(rules),
         *seeds,
         *(f"(body {i} (node {numbers[body]}))" for i, body in enumerate(case.values)),
+        *(
+            f'(prepared (node {numbers[a]}) (node {numbers[b]}) "{narrow}" {terms})'
+            for a, b, narrow, terms in case.prepared
+        ),
         *case.facts,
     ]
     every = " ".join(f"(run {group})" for group in GROUPS)

@@ -79,10 +79,11 @@ def narrowed(t: Terms, a: Term, b: Term, name: str, narrow: str, terms: int) -> 
 
 def test_every_rule_is_drawn_from_an_operation() -> None:
     kinds = {"substitute", "round_weights", "round_factor", "round_factors", "split_factors"}
+    kinds.add("split_ahead")
     for unit in SPECS.values():
         emitted = frozenset(operation.invocation_name for operation in unit.operations)
         for splits in (frozenset(), emitted):
-            rules = substitutions(unit, emitted, splits)
+            rules = substitutions(unit, emitted, splits, splits)
             assert len({rule.name for rule in rules}) == len(rules)
             for rule in rules:
                 (operation,) = (o for o in unit.operations if rule.name.endswith(f"_{o.name}"))
@@ -264,6 +265,40 @@ def test_kernels_compute_with_narrowed_factors(spec: str, operation: ParallelOpe
                 assert error < 4e-6
             else:
                 assert 1e-5 < error < {"tfloat32": 1e-2, "bfloat16": 1e-1}[narrow]
+
+
+def test_terms_that_are_stored_are_multiplied(worker: SearchWorker) -> None:
+    """Numbers are checked in test_prepare.py."""
+    operation = SPECS["h200"].operation("wgmma_m64n128k16_bf16_ss")
+    names = frozenset({operation.invocation_name})
+    drawn = substitutions(SPECS["h200"], names, frozenset(), names)
+    rule = {rule.name: rule for rule in drawn}[f"split_ahead_{operation.name}"]
+    assert rule.precision == "default"
+    t = Terms(universe())
+    pairs = [
+        (t.read(x, names), t.read(f"{x}_terms", f"t{names}", "bfloat16"))
+        for x, names in (("a", "ij"), ("b", "jk"))
+    ]
+    plain = t.contract("j", *(whole for whole, _ in pairs))
+    sides = [t.cast("float32", terms) for _, terms in pairs]
+    how = (operation.name, "bfloat16", 3, t.mask("t"))
+    split = Term("narrow_contract", t.mask("jt"), *sides, *how)
+    rows = tuple((*pair, "bfloat16", t.mask("t")) for pair in pairs)
+    assert equal(Case(plain, split, prepared=rows), worker, rule)
+    for wrong in (rows[:1], tuple((*pair, "", 0) for pair in pairs)):
+        assert not equal(Case(plain, split, prepared=wrong), worker, rule)
+    vector = t.read("v", "j"), t.read("v_terms", "tj", "bfloat16")
+    sides = (sides[0], t.cast("float32", vector[1]))
+    case = Case(
+        t.contract("j", pairs[0][0], vector[0]),
+        Term("narrow_contract", t.mask("jt"), *sides, *how),
+        prepared=(rows[0], (*vector, "bfloat16", t.mask("t"))),
+    )
+    assert not equal(case, worker, rule)
+    held = SPECS["h200"].operation("wgmma_m64n128k16_bf16_rs")
+    assert f"split_ahead_{held.name}" not in {rule.name for rule in drawn}
+    stored = float32_products(SPECS["h200"], names, frozenset(), "default", names)
+    assert stored == {operation.name: 6}
 
 
 def test_a_precision_allows_what_those_before_it_allow() -> None:

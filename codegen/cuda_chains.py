@@ -1,0 +1,76 @@
+"""How far the asynchronous products of one chunk of a stream may reach into the next chunk."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from eqsat.codegen.cuda_block import Block
+from eqsat.codegen.cuda_placement import SHARED
+from eqsat.codegen.cuda_warpgroup_operations import WarpgroupOperation
+from eqsat.kernel import Contract, Phase, Update
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The first product of a phase, and the updates that take later ones into carries.
+
+    The first one's factors are copied; a later one's left factor is computed and its right one
+    copied. So it is with attention.
+    """
+
+    head: Contract
+    delayed: tuple[Update, ...]
+
+    def packed(self, update: Update) -> str:
+        """The registers that hold a later product's left factor."""
+        return f"packed_{self.delayed.index(update)}"
+
+
+def find_chain(block: Block, phase: Phase, boxes: Collection[str]) -> Chain | None:
+    """The chain that the products of a stream make, if they do; `boxes` are copied ahead."""
+    placement = block.placement
+    updates = {s.chunk: s for s in phase.body if isinstance(s, Update)}
+    heads: list[Contract] = []
+    delayed: list[Update] = []
+    for s in phase.body:
+        matrix = placement.matrices.get(s.name)
+        if matrix is None:
+            continue
+        if not isinstance(matrix.operation, WarpgroupOperation):
+            return None
+        update = updates.get(s.name)
+        if update is None or placement.users[s.name] != (update.name,):
+            heads.append(matrix.contract)
+        elif matrix.right in boxes and placement.where[matrix.left] != SHARED:
+            delayed.append(update)
+        else:
+            return None
+    if len(heads) != 1 or not delayed:
+        return None
+    if any(placement.users[u.name] or u.monoid != "sum" for u in delayed):
+        return None
+    head = placement.matrices[heads[0].name]
+    copied = all(placement.where[name] == SHARED for name in (head.left, head.right))
+    return Chain(heads[0], tuple(delayed)) if copied else None
+
+
+def is_lagging(block: Block, phase: Phase) -> bool:
+    """Whether a chunk's products may still run while the next chunk's begin: all of them go
+    straight into carries that nothing else of a chunk reads.
+    """
+    updates = {s.chunk: s for s in phase.body if isinstance(s, Update)}
+    users = block.placement.users
+    for s in phase.body:
+        if isinstance(s, Contract) and s.name in block.placement.matrices:
+            update = updates.get(s.name)
+            if update is None or update.scale or users[s.name] != (update.name,):
+                return False
+            if users[update.name]:
+                return False
+    return bool(phase.stream)
+
+
+def holds_factor(block: Block, phase: Phase) -> bool:
+    """Whether a product of the phase reads its left factor from registers."""
+    matrices = block.placement.matrices
+    found = [matrices[s.name] for s in phase.body if s.name in matrices]
+    return any(block.placement.where[m.left] != SHARED for m in found)

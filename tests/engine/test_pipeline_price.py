@@ -1,0 +1,158 @@
+"""The time of tiles that stay, and which of an operation's siblings a tile takes."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from terms import Terms, add, universe
+
+from eqsat.algebra import Facts
+from eqsat.codegen.cuda_operations import OPERATIONS
+from eqsat.form import SUBSTITUTED, Stored, form
+from eqsat.pipeline_price import Flow, in_flight, pipelined, spread
+from eqsat.siblings import family, settle_operations, settled_alike, siblings, stand_ins
+from eqsat.specs import load
+
+SPEC = load("h200")
+TRIP, RATE = 1000.0, 3e12
+
+
+def columns(operation) -> int:
+    return list(operation.extents.values())[1]
+
+
+# the busiest team
+
+
+def test_spread_is_the_best_of_all_divisions():
+    random = np.random.default_rng(0)
+    rows, across = (random.integers(1, 40, 400).astype(float) for _ in range(2))
+    teams = random.integers(1, 9, 400).astype(float)
+    down, right = spread(rows, across, teams)
+    for r, c, t, found in zip(rows, across, teams, zip(down, right, strict=True), strict=True):
+        whole = [(n, int(t) // n) for n in range(1, int(t) + 1) if t % n == 0]
+        each = [(-(-r // n) * n, -(-c // m) * m) for n, m in whole]
+        assert found in each and found[0] * found[1] == min(a * b for a, b in each)
+
+
+def test_spread_of_whole_shares_adds_nothing():
+    rows, across = np.array([4.0, 2, 1, 3]), np.array([2.0, 1, 4, 1])
+    teams = np.array([4.0, 2, 4, 3])
+    down, right = spread(rows, across, teams)
+    np.testing.assert_array_equal(down * right, rows * across)
+    down, right = spread(np.array([1.0]), np.array([1.0]), np.array([4.0]))
+    assert down * right == 4  # three teams of four have nothing to do
+
+
+# tiles that stay
+
+
+def flow(**more) -> Flow:
+    """A product of 4096 in tiles of 128 x 256 and chunks of 64."""
+    fields = {"matrix": 2e-4, "other": 1e-6, "tiles": 512, "steps": 64, "stages": 4, "teams": 2}
+    fields |= {"resident": 1, "stored": 65536} | more
+    return Flow(**{name: np.array([float(value)]) for name, value in fields.items()})
+
+
+def seconds(**more) -> float:
+    return float(pipelined(SPEC, flow(**more), TRIP, RATE)[0])
+
+
+def test_tiles_take_at_least_what_their_matrix_operations_take():
+    assert seconds() > 2e-4
+    waves = -(-512 // SPEC.processors) * SPEC.processors / 512
+    assert seconds(stages=9, stored=0) >= 2e-4 * waves
+
+
+@pytest.mark.parametrize(
+    ("name", "fewer", "more"), [("stages", 2, 4), ("resident", 1, 2), ("teams", 1, 2)]
+)
+def test_more_of_what_hides_latency_is_no_slower(name, fewer, more):
+    assert seconds(**{name: more}, other=1e-4) <= seconds(**{name: fewer}, other=1e-4)
+
+
+def test_a_short_ring_waits_for_memory():
+    assert seconds(stages=2) > seconds(stages=4)
+    assert seconds(stages=1) > seconds(stages=2)
+
+
+def test_one_tile_more_than_processors_takes_another_wave():
+    full = SPEC.processors
+    work = {"matrix": 1e-5 * full, "tiles": full}
+    beyond = {"matrix": 1e-5 * (full + 1), "tiles": full + 1}
+    assert seconds(**beyond) > 1.9 * seconds(**work)
+
+
+def test_a_ring_draws_what_is_under_way():
+    held = np.array([2e7, 2e7, 4e7])
+    drawn = in_flight(SPEC, SPEC.memory("dram"), held, np.array([2.0, 4.0, 2.0]))
+    assert drawn[0] < drawn[1] and drawn[2] == 2 * drawn[0]
+
+
+# operations that differ in their columns alone
+
+
+def test_families_are_of_one_dtype_and_place():
+    ours = [o for o in SPEC.operations if o.asynchronous and o.invocation_name in OPERATIONS]
+    plain = {o.name: o.name.replace(f"n{columns(o)}k", "nk") for o in ours}
+    for a in ours:
+        for b in ours:
+            assert (family(a) == family(b)) == (plain[a.name] == plain[b.name]), (a.name, b.name)
+
+
+def test_siblings_come_widest_first_and_can_be_emitted():
+    one = SPEC.operation("wgmma_m64n64k16_bf16_ss")
+    found = siblings(SPEC, one, OPERATIONS)
+    widths = [columns(o) for o in found]
+    assert one in found and widths == sorted(set(widths), reverse=True) and widths[0] == 256
+    some = {one.invocation_name, SPEC.operation("wgmma_m64n128k16_bf16_ss").invocation_name}
+    assert [columns(o) for o in siblings(SPEC, one, some)] == [128, 64]
+    waiting = SPEC.operation("mma_m16n8k16_bf16")
+    assert siblings(SPEC, waiting, OPERATIONS) == [waiting]
+
+
+def test_the_widest_stands_for_its_family():
+    names = [
+        "wgmma_m64n64k16_bf16_ss",
+        "wgmma_m64n128k16_bf16_ss",
+        "wgmma_m64n64k16_bf16_rs",
+        "wgmma_m64n64k16_f16_ss",
+        "mma_m16n8k16_bf16",
+    ]
+    wide = "wgmma_m64n128k16_bf16_ss"
+    assert stand_ins(SPEC, names) == dict(zip(names, [wide, wide, *names[2:]], strict=True))
+
+
+def test_settling_changes_the_operations_named_and_nothing_else():
+    t = Terms(universe(), "bfloat16")
+    a, b, c = t.read("a", "ij"), t.read("b", "jk"), t.read("c", "jk")
+    wide = "wgmma_m64n256k16_bf16_ss"
+    p, q = t.contract("j", a, b, wide), t.contract("j", a, c, wide)
+    facts = Facts(t.universe)
+    made = form([Stored("y", add(p, q), ("i", "k"), facts.dtype(p))], facts)
+    settled = settle_operations(made, {p: "wgmma_m64n64k16_bf16_ss"})
+    assert settled.stored == (
+        replace(made.stored[0], term=add(t.contract("j", a, b, "wgmma_m64n64k16_bf16_ss"), q)),
+    )
+    assert settle_operations(made, {}).stored == made.stored
+
+
+def test_a_body_is_settled_as_its_part_is():
+    t = Terms(universe(), "bfloat16")
+    a, b, c = t.read("a", "ij"), t.read("b", "jk"), t.read("c", "jk")
+    wide, narrow = "wgmma_m64n256k16_bf16_ss", "wgmma_m64n64k16_bf16_ss"
+    facts = Facts(t.universe)
+
+    def body(*terms):
+        dtype = facts.dtype(terms[0])
+        return form([Stored(f"y{n}", x, ("i", "k"), dtype) for n, x in enumerate(terms)], facts)
+
+    whole = body(t.contract("j", a, b, wide), t.contract("j", a, c, wide))
+    part = body(t.contract("j", c, b, wide), t.contract("j", c, c, wide))
+    second = [x for x in part.terms if x.op in SUBSTITUTED][1]
+    settled = settled_alike(whole, part, {second: narrow})
+    names = [x.args[3] for x in settled.terms if x.op in SUBSTITUTED]
+    assert names == [wide, narrow]
+    own = [x for x in whole.terms if x.op in SUBSTITUTED]
+    itself = settled_alike(whole, whole, {own[0]: narrow})
+    assert [x.args[3] for x in itself.terms if x.op in SUBSTITUTED] == [narrow, wide]
