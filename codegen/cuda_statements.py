@@ -25,7 +25,7 @@ from eqsat.codegen.cuda_placement import CHAIN, COMPUTED, FETCH, REGISTERS, SHAR
 from eqsat.codegen.cuda_tiles import copy, fetch, owns, tile_for
 from eqsat.codegen.cuda_warpgroup import rest_of
 from eqsat.codegen.cuda_warpgroup_operations import WarpgroupOperation
-from eqsat.graph.dtypes import DType, bool_, float64, int64, promote
+from eqsat.graph.dtypes import DType, bool_, float32, float64, int64, promote
 from eqsat.kernel import (
     Access,
     Contract,
@@ -43,6 +43,7 @@ from eqsat.kernel import (
     store_operands,
 )
 
+SIXTEEN = frozenset({"bfloat16", "float16"})
 Elementwise = Map | Update | Reduce
 Placed = tuple[Access, tuple[str, ...]]  # with the indices over which it runs, in order
 
@@ -68,6 +69,7 @@ class Statements:
         self.pending: list[Elementwise] = []
         self.deferred: dict[str, Contract] = {}
         self.in_place = {s.name for s in phase.body if isinstance(s, Update) and self.fits(s)}
+        self.unrounded = {s.name for s in phase.body if self.is_rounded_later(s)}
         self.exchanges = dict(self.find_exchanges())
         self.patches: int | None = None  # where in shared memory the warps' patches lie
 
@@ -99,6 +101,26 @@ class Statements:
         chunk = self.block.placement.statements.get(update.chunk)
         read |= set(operands(chunk)) if isinstance(chunk, Contract) else set()
         return update.carry not in read and update.scale != update.carry
+
+    def is_rounded_later(self, s: Statement) -> bool:
+        """Whether a cast of a float32 to 16 bits is read only where the value is rounded anyway: by
+        stores to that dtype, or as a factor that is packed into fragments.
+        """
+        placement = self.block.placement
+        if not isinstance(s, Map) or s.op != "cast" or placement.where[s.name] != REGISTERS:
+            return False
+        if placement.dtypes[s.arguments[0]] != float32 or s.dtype.name not in SIXTEEN:
+            return False
+        stores = {
+            f"store of {store.access.buffer}": self.block.kernel.buffer(store.access.buffer).dtype
+            for phase in self.block.kernel.phases
+            for store in phase.stores
+            if store.value == s.name
+        }
+        matrices = placement.matrices
+        factor = {name for name, m in matrices.items() if m.left == s.name and not m.contract.narrow}
+        users = placement.users[s.name]
+        return all(user in factor or stores.get(user) == s.dtype for user in users)
 
     # one statement
 
@@ -346,6 +368,8 @@ class Statements:
         if isinstance(s, Map):
             dtypes = [block.placement.dtypes[name] for name in s.arguments]
             texts = [block.read(name, point) for name in s.arguments]
+            if s.name in self.unrounded:
+                return texts[0]
             if s.op != "cast":
                 wanted = operand_dtypes(s.op, dtypes, s.dtype)
                 pairs = zip(dtypes, wanted, texts, strict=True)

@@ -1,19 +1,33 @@
-"""Names that only occur as one: merged, so that kernels have few and long axes."""
+"""Names that only occur as one: merged, so that kernels have few and long axes; and names that
+are walked in groups: split, so that what a group shares is seen.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
 
 from eqsat.algebra import Facts, Read, Term, Universe, post_order, rebuild, with_children
 from eqsat.form import REDUCING, Stored
-from eqsat.graph.index import Affine, floordiv, free_names, mod, substitute, var
+from eqsat.graph.index import (
+    Affine,
+    FloorDiv,
+    add,
+    floordiv,
+    free_names,
+    mod,
+    scale,
+    substitute,
+    var,
+)
 
 
 def coalesce(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, ...], Facts]:
     """The same values over fewer names, in a universe of their own.
 
-    Two names merge where every access walks them as one axis, every stored value has them side by
-    side, and every reduction takes both or neither.
+    A name of which an access takes the quotient becomes two. Two names merge where every access
+    walks them as one axis, every stored value has them side by side, and every reduction takes both
+    or neither.
     """
+    stored, facts = _in_groups(stored, facts)
     old = facts.universe
     groups = [[name] for name in _names(stored, facts)]
     merged = True
@@ -28,7 +42,7 @@ def coalesce(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, ..
                 break
     new = Universe()
     place: dict[str, Affine] = {}
-    member: dict[str, str] = {}
+    members: dict[str, tuple[str, ...]] = {}
     for group in groups:
         size = 1
         for name in group:
@@ -38,9 +52,46 @@ def coalesce(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, ..
         for name in reversed(group):
             digit = floordiv(var(fused), stride, new.extents)
             place[name] = mod(digit, old.extents[name], new.extents)
-            member[name] = fused
+            members[name] = (fused,)
             stride *= old.extents[name]
-    return tuple(_renamed(one, place, member, old, new) for one in stored), Facts(new)
+    return tuple(_renamed(one, place, members, old, new) for one in stored), Facts(new)
+
+
+def _in_groups(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, ...], Facts]:
+    """Each name n of which an access takes n // size as two: n = size * group + member."""
+    old = facts.universe
+    sizes = {n: size for n, size in _quotients(stored) if old.extents[n] % size == 0}
+    stays = {n for one in stored for t in post_order([one.term]) for n in _bound(t, old)}
+    sizes = {n: size for n, size in sizes.items() if n not in stays}
+    if not sizes:
+        return stored, facts
+    new = Universe()
+    place: dict[str, Affine] = {}
+    members: dict[str, tuple[str, ...]] = {}
+    for name in _names(stored, facts):
+        size = sizes.get(name, 1)
+        parts = (new.add(old.extents[name] // size), *((new.add(size),) if size > 1 else ()))
+        place[name] = add(scale(var(parts[0]), size), *map(var, parts[1:]))
+        members[name] = parts
+    return tuple(_renamed(one, place, members, old, new) for one in stored), Facts(new)
+
+
+def _quotients(stored: tuple[Stored, ...]) -> Iterator[tuple[str, int]]:
+    """Names and what they are divided by in the addresses of reads."""
+    for term in post_order(one.term for one in stored):
+        for expression, is_address in _expressions(term):
+            for atom, _ in expression.terms if is_address else ():
+                if isinstance(atom, FloorDiv) and atom.numerator.terms:
+                    ((name, by), *more) = atom.numerator.terms
+                    if isinstance(name, str) and by == 1 and not more:
+                        yield name, atom.divisor
+
+
+def _bound(term: Term, universe: Universe) -> tuple[str, ...]:
+    """The names that a term reduces or scans over."""
+    if term.op in REDUCING or term.op == "scan_sum":
+        return universe.members(term.args[0])  # type: ignore[arg-type]
+    return ()
 
 
 def _names(stored: tuple[Stored, ...], facts: Facts) -> list[str]:
@@ -108,7 +159,11 @@ def _as_one(
 
 
 def _renamed(
-    one: Stored, place: dict[str, Affine], member: dict[str, str], old: Universe, new: Universe
+    one: Stored,
+    place: dict[str, Affine],
+    members: dict[str, tuple[str, ...]],
+    old: Universe,
+    new: Universe,
 ) -> Stored:
     def at(expression: Affine) -> Affine:
         return substitute(expression, place, new.extents)
@@ -124,9 +179,9 @@ def _renamed(
             assert isinstance(term.args[0], Affine)
             args = (at(term.args[0]),)
         elif term.op in REDUCING or term.op == "scan_sum":
-            names = {member[name] for name in old.members(term.args[0])}  # type: ignore[arg-type]
+            names = {m for name in old.members(term.args[0]) for m in members[name]}  # type: ignore[arg-type]
             args = (new.mask(names), *args[1:])
         return Term(term.op, *args)
 
-    names = tuple(dict.fromkeys(member[name] for name in one.names))
+    names = tuple(dict.fromkeys(m for name in one.names for m in members[name]))
     return replace(one, term=rebuild(one.term, change), names=names)

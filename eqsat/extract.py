@@ -27,6 +27,7 @@ ROUNDS = 3  # of plans, each from what the one before it stores
 WHOLE = frozenset((*REDUCING, "reindex", "scan_sum", "gather"))  # no points of their own
 ALIKE = 1.01  # times the seconds of another candidate, up to where it is taken for the same
 DEAR = 2.5  # times the least work of a class, from where a way to compute it is not tried
+MANY, FEW = 120, 8  # classes, beyond which only so many choices of a node are priced
 LARGE = 1500  # e-nodes after pruning, beyond which fewer ways of each class are tried
 COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "logical_and", "logical_or", "equal"})
 
@@ -68,6 +69,7 @@ class Extractor:
         self._users: dict[int, set[int]] = {}
         self._summed: dict[int, set[tuple[int, int]]] = {}
         self._factors: set[int] = set()
+        self._classes = 0
         self.stored: frozenset[int] = frozenset()
         self.pushed: dict[Term, dict[tuple[Renaming, Term], None]] = {}
 
@@ -287,7 +289,19 @@ class Extractor:
         """Options for the children of a node that agree in how each class is had, if any do."""
         every = list(itertools.product(*(self._options(child) for child in node.children)))
         alike = [choice for choice in every if _agree([option.ways for option in choice])]
-        return alike or every
+        return self._promising(alike or every)
+
+    def _promising(self, choices: list[tuple[Candidate, ...]]) -> list[tuple[Candidate, ...]]:
+        """Where classes are many, the choices whose parts need least."""
+        if self._classes <= MANY or len(choices) <= FEW:
+            return choices
+
+        def least(choice: tuple[Candidate, ...]) -> float:
+            closure = frozenset().union(*(option.closure for option in choice))
+            own = (c.seconds - self.closure_seconds(c.closure) for c in choice)
+            return sum(max(part, 0.0) for part in own) + self.closure_seconds(closure)
+
+        return sorted(choices, key=least)[:FEW]
 
     def _use(self, number: int, term: Term) -> float:
         """Seconds of a kernel that stores a term, or its sum where nothing else is made of it."""
@@ -342,6 +356,7 @@ class Extractor:
         What one plan stores anyway is free for the choices of the next, until none is better.
         """
         order = self.prune()
+        self._classes = len(order)
         best: Plan | None = None
         for _ in range(ROUNDS):
             for number in order:

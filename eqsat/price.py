@@ -91,6 +91,7 @@ class _Pricing(Tiling):
             self.chunks = {}
         self.shared = np.zeros_like(self.shape)
         self.units: dict[str, Array] = {}
+        self.alike: dict[tuple[str, int], float] = {}  # work of elements, by how often it is done
         self.traffic = np.zeros_like(self.shape)
         self.again = np.zeros_like(self.shape)  # the part of it that earlier phases read
         self.dram_bytes = 0.0
@@ -117,6 +118,8 @@ class _Pricing(Tiling):
             self.repeat = repeats.get(term, 1)
             self._term(term)
         self.repeat = 1
+        for (unit, mask), seconds in self.alike.items():
+            self.charge(unit, seconds * self.times(mask))
         for one in self.form.stored:
             lacking = [n for n in self.form.grid if n not in one.names]
             if lacking:  # each value is stored by one tile alone
@@ -164,9 +167,9 @@ class _Pricing(Tiling):
         op = {"scan_sum": "add"}.get(op, op)
         if op == "position":
             op, dtype = "add", "int64"
-        work = self.points(mask) * self.times(mask)
+        work, mask = self.points(mask) * self.repeat, mask & self.grid
         for unit, seconds in self.pricer.rates(op, dtype):
-            self.charge(unit, work * seconds)
+            self.alike[unit, mask] = self.alike.get((unit, mask), 0.0) + work * seconds
 
     def _read(self, term: Term, mask: int) -> None:
         read = term.args[0]
@@ -184,7 +187,8 @@ class _Pricing(Tiling):
             held = unique < self.pricer.cache.size_bytes / 2
             self.dram_bytes += unique if held else unique * self.repeat
         self.traffic = self.traffic + traffic * self.repeat
-        self.again = self.again + traffic * (self.repeat - 1)
+        if self.repeat > 1:
+            self.again = self.again + traffic * (self.repeat - 1)
 
     def _reduction(self, term: Term, mask: int) -> None:
         facts = self.form.facts

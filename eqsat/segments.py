@@ -18,7 +18,7 @@ from eqsat.finite_tensors import finite_tensors
 from eqsat.graph.evaluate import topological
 from eqsat.graph.tensor import Tensor
 
-LEAST_NODES, MOST_NODES = 12, 90
+LEAST_NODES, MOST_NODES = 12, 128
 WIDELY_USED = 5  # a value with so many uses lies in memory anyway, and stands in no cut's way
 
 
@@ -115,7 +115,7 @@ def _cuts(order: Sequence[Tensor]) -> set[int]:
     summed = _summed(order)
     alive: set[Tensor] = set()
     inside: set[Tensor] = set()  # what began in this segment; the rest crosses it anyway
-    count, fallback = 0, None
+    count = 0
     for i, tensor in enumerate(order):
         alive = {t for t in alive if last_use[t] > i}
         if tensor.op == "view" or is_free(tensor):
@@ -134,23 +134,19 @@ def _cuts(order: Sequence[Tensor]) -> set[int]:
         users = consumers[tensor]
         if len(users) > 1 and any(_contracts(user, consumers) for user in users):
             cuts.add(i)
-        elif count > MOST_NODES:
-            cuts.add(i if fallback is None else fallback)
-        else:
-            fallback = i if len(users) > 1 else fallback
-            continue
-        count, fallback = 0, None
-        inside.clear()
+            count = 0
+            inside.clear()
     return cuts
 
 
 def _parts(piece: list[Tensor], order: Sequence[Tensor]) -> list[list[Tensor]]:
-    """A piece in parts of at most MOST_NODES tensors, cut where little is alive."""
+    """A piece in about equal parts of at most MOST_NODES tensors, cut where little is alive."""
     last_use = {anchor(operand): tensor for tensor in order for operand in tensor.operands}
     summed = _summed(order)
     parts: list[list[Tensor]] = []
     while len(piece) > MOST_NODES:
-        window = piece[:MOST_NODES]
+        share = len(piece) // -(-len(piece) // MOST_NODES)
+        window = piece[: min(MOST_NODES, share + share // 4)]
         place = {tensor: i for i, tensor in enumerate(window)}
         until = {t: place.get(last_use[t], -1) for t in window if t in last_use}
 
@@ -158,8 +154,8 @@ def _parts(piece: list[Tensor], order: Sequence[Tensor]) -> list[list[Tensor]]:
             short = (t for t in window[: at + 1] if until.get(t, -1) > at)
             return sum(t.size * t.dtype.itemsize for t in short)
 
-        ends = [i for i, t in enumerate(window) if i >= MOST_NODES // 2 and t not in summed]
-        end = min(ends or [MOST_NODES - 1], key=lambda at: (alive(at), -at))
+        ends = [i for i, t in enumerate(window) if i >= share * 3 // 4 and t not in summed]
+        end = min(ends or [len(window) - 1], key=lambda at: (alive(at), -at))
         parts.append(piece[: end + 1])
         piece = piece[end + 1 :]
     return [*parts, piece]

@@ -33,13 +33,14 @@ class Tiling:
         universe = form.facts.universe
         self.bit = {name: universe.mask([name]) for name in form.grid}
         self.count = {n: np.ceil(universe.extents[n] / tiles[n]) for n in form.grid}
-        self._grid = sum(self.bit.values())
+        self.grid = sum(self.bit.values())
         self._times: dict[int, Array] = {}
         self._points: dict[int, float] = {}
+        self._inside: dict[int, Array] = {}
 
     def times(self, mask: int) -> Array:
         """How often a value over `mask` is computed: once per tile of each grid name it lacks."""
-        mask &= self._grid
+        mask &= self.grid
         if mask not in self._times:
             total = self.shape
             for name, bit in self.bit.items():
@@ -56,13 +57,15 @@ class Tiling:
 
     def tile_points(self, mask: int) -> Array:
         """Points of an index set that lie in one tile."""
-        total = self.shape
-        for name in self.form.facts.universe.members(mask):
-            if name in self.bit:
-                total = total * self.tiles[name]
-            else:
-                total = total * self.chunks.get(name, self.form.extents[name])
-        return total
+        if mask not in self._inside:
+            total = self.shape
+            for name in self.form.facts.universe.members(mask):
+                if name in self.bit:
+                    total = total * self.tiles[name]
+                else:
+                    total = total * self.chunks.get(name, self.form.extents[name])
+            self._inside[mask] = total
+        return self._inside[mask]
 
     def tiles_in_all(self) -> Array:
         """Tiles of the grid."""

@@ -120,9 +120,7 @@ class ParallelOperation:
     """Operand -> the memory domain it lies in."""
     alignment_bytes: int = spec_field("count", 1, positive=True)
     """What memory operands must be aligned to."""
-    contiguous: FrozenTable[str] = field(
-        default=_EMPTY, metadata=table_field("names", '{b = "k"}')
-    )
+    contiguous: FrozenTable[str] = field(default=_EMPTY, metadata=table_field("names", '{b = "k"}'))
     """Operand -> the index along which its elements must lie side by side; others: any index."""
     asynchronous: bool = spec_field("flag", False)
     """Completes in the background: other work goes on between issue and wait."""

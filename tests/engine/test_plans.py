@@ -1,0 +1,147 @@
+"""Which kernels programs become for a large GPU, and what those keep in memory. Nothing runs."""
+
+from math import prod
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import eqsat.graph as g
+from eqsat.algebra import post_order
+from eqsat.cache import Cache
+from eqsat.driver import compile, plan
+from eqsat.extract import Extractor, Plan
+from eqsat.fold import settle
+from eqsat.graph.evaluate import evaluate, topological
+from eqsat.graph.tensor import Tensor
+from eqsat.kernel import Contract, Kernel, Load
+from eqsat.specs import load
+
+pytestmark = pytest.mark.usefixtures("shared_search")
+BF16 = "bfloat16"
+
+
+def planned(*outputs: Tensor) -> tuple[list[Kernel], dict[str, int]]:
+    """The kernels, and the temporaries with their points."""
+    parts = plan(list(outputs), load("h200"), cache=Cache(None)).parts
+    temporary = {n: prod(b.shape) for n, b in parts.buffers.items() if b.role == "temporary"}
+    return [launch.kernel for launch in parts.launches], temporary
+
+
+def operations(kernel: Kernel) -> list[str]:
+    return [s.operation for s in kernel.statements() if isinstance(s, Contract)]
+
+
+def loads(kernel: Kernel) -> list[str]:
+    return [s.access.buffer for s in kernel.statements() if isinstance(s, Load)]
+
+
+def bf16(**shapes: tuple[int, ...]) -> list[Tensor]:
+    return [g.input(name, shape, BF16) for name, shape in shapes.items()]
+
+
+def test_cross_entropy_reads_the_logits_once() -> None:
+    """The maximum, the sum of exponentials and the target's logit in one pass over each row."""
+    x, t = g.input("x", (1024, 128256), BF16), g.input("t", (1024,), "int64")
+    kernels, temporary = planned(g.cross_entropy(x, t, reduction="none"))
+    assert len(kernels) == 1 and not temporary
+    (streamed,) = (phase for phase in kernels[0].phases if phase.stream)
+    assert len([s for s in streamed.body if isinstance(s, Load)]) == 1
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_sum_of_a_rounded_product_is_of_sums(axis: int) -> None:
+    """sum_i round(A B) = (sum_i A) B: what is summed need not be rounded first."""
+    a, b = bf16(a=(4096, 4096), b=(4096, 4096))
+    kernels, temporary = planned(g.sum(a @ b, axis))
+    assert max(temporary.values()) == 4096
+    assert not any(map(any, map(operations, kernels)))
+
+
+def test_a_program_that_asks_for_exact_results_keeps_the_rounding() -> None:
+    a, b = bf16(a=(512, 512), b=(512, 512))
+    parts = plan(g.sum(a @ b, 0), load("h200"), cache=Cache(None), precision="exact").parts
+    assert any(operation for launch in parts.launches for operation in operations(launch.kernel))
+
+
+def test_queries_that_share_keys_take_them_by_matrix_operations() -> None:
+    """Four heads of queries to one of keys: nothing is copied, nor computed by other means."""
+    q, k, v = bf16(q=(2, 16, 1024, 128), k=(2, 4, 1024, 128), v=(2, 4, 1024, 128))
+    kernels, temporary = planned(g.attention(q, k, v, causal=True))
+    assert len(kernels) == 1 and not temporary
+    assert len(operations(kernels[0])) == 2
+    assert all("wgmma" in operation for operation in operations(kernels[0]))
+    assert sorted(set(loads(kernels[0]))) == sorted(loads(kernels[0]))
+
+
+def test_a_sum_over_heads_and_their_features_streams_one_head_at_a_time() -> None:
+    x, w = bf16(x=(2, 32, 1024, 128), w=(4096, 1024))
+    joined = g.reshape(g.permute_dims(x, (0, 2, 1, 3)), (2, 1024, 4096))
+    kernels, temporary = planned(joined @ w)
+    assert len(kernels) == 1 and not temporary
+    assert "wgmma" in operations(kernels[0])[0]
+
+
+def test_what_several_products_share_is_stored_once_in_its_narrow_dtype() -> None:
+    """A normalised row is a factor of three products; none computes it for each of its tiles."""
+    x, n, q, k, v = bf16(x=(4096, 4096), n=(4096,), q=(4096, 4096), k=(4096, 1024), v=(4096, 1024))
+    y = g.rms_norm(x, n)
+    kernels, temporary = planned(y @ q, y @ k, y @ v)
+    assert list(temporary.values()) == [x.size]
+    assert all("_ss" in operation for kernel in kernels for operation in operations(kernel))
+
+
+def test_a_gate_is_no_wider_in_memory_than_written() -> None:
+    x, gate, up, down = bf16(x=(2048, 2048), gate=(2048, 8192), up=(2048, 8192), down=(8192, 2048))
+    parts = plan((g.silu(x @ gate) * (x @ up)) @ down, load("h200"), cache=Cache(None)).parts
+    temporary = [b for b in parts.buffers.values() if b.role == "temporary"]
+    assert temporary and all(b.dtype.name == BF16 for b in temporary)
+
+
+def test_a_kernel_computes_nothing_that_it_also_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Norms of centres, by which the nearest one is found: stored or computed, not both."""
+    plans: list[Plan] = []
+    run = Extractor.run
+
+    def keep(extractor: Extractor, outputs: list[tuple[int, str, tuple[str, ...]]]) -> Plan:
+        plans.append(run(extractor, outputs))
+        return plans[-1]
+
+    monkeypatch.setattr(Extractor, "run", keep)
+    x, c = g.input("x", (100000, 64)), g.input("c", (256, 64))
+    planned(g.argmin(g.sum(c * c, 1) - 2 * (x @ c.T), 1))
+    stored = {one.buffer: one.term for found in plans for one in found.separate}
+    for term in stored.values():
+        below = set(post_order([term]))
+        reads = {sub.args[0].buffer for sub in below if sub.op == "read"}
+        assert not below & {stored[buffer] for buffer in reads & set(stored)}
+
+
+# --- gathers -------------------------------------------------------------------------------------
+
+
+def taken(name: str) -> SimpleNamespace:
+    """Programs that take points of something computed, and how much the settled table holds."""
+    x, t = g.input("x", (6, 40)), g.input("t", (6,), "int64")
+    tables = {
+        "cast": g.astype(x, "float64"),
+        "log_softmax": g.log_softmax(x),
+        "scaled": g.exp(x * 2.0) + g.reshape(g.sum(x, 0), (1, 40)),
+        "product": x @ g.matrix_transpose(x) @ x,
+    }
+    return SimpleNamespace(x=x, t=t, output=g.take(tables[name], t, 1))
+
+
+@pytest.mark.parametrize("name", ["cast", "log_softmax", "scaled", "product"])
+def test_points_are_taken_before_they_are_computed(name: str) -> None:
+    """f(x)[i] = f(x[i]), where that leaves less to store."""
+    made = taken(name)
+    (settled,) = settle([made.output])
+    gathers = [t for t in topological([settled]) if t.op == "gather"]
+    assert {t.operands[0].op for t in gathers} <= {"input", "reduce_sum", "reduce_max"}
+    rng = np.random.default_rng(0)
+    values = {"x": rng.standard_normal((6, 40), np.float32), "t": rng.integers(0, 40, 6)}
+    (expected,), (found,) = evaluate([made.output], values), evaluate([settled], values)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    program = compile(made.output, "cpu", inputs=[made.x, made.t], cache=Cache(None))
+    np.testing.assert_allclose(program(*values.values()), expected, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,247 @@
+"""Factors that a kernel of its own copies, or splits into terms, for the one that multiplies them.
+
+Programs are planned for a device on which nothing but the operations of a warpgroup is fast, and
+run on the tile interpreter; what is planned for the real one is looked at.
+"""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from terms import Terms, mul, universe
+
+import eqsat.graph as g
+from eqsat.algebra import Facts, Read
+from eqsat.cache import Cache
+from eqsat.codegen import oracle
+from eqsat.codegen.cuda_emit import emit
+from eqsat.driver import plan
+from eqsat.errors import TraceError
+from eqsat.explanation import from_json, to_json
+from eqsat.form import Form, Stored, form
+from eqsat.graph.dtypes import as_dtype
+from eqsat.kernel import Contract, check
+from eqsat.kernel_json import decode, encode
+from eqsat.planned import Planned
+from eqsat.prepare import Preparation, preparations, used
+from eqsat.replay import check as check_trace
+from eqsat.specs import ParallelProcessingUnit, load
+
+H200 = load("h200")
+WIDENED = {"bfloat16": "float32", "float16": "float32", "int8": "int32"}
+
+
+def fast(kind: str) -> ParallelProcessingUnit:
+    """H200 with slow multiply-adds, of matrix operations those of warpgroups and of a kind alone,
+    and launches that cost nothing.
+    """
+    unit = replace(H200, graph_launch_latency_us=1e-9, launch_latency_us=1e-9)
+    for one in unit.operations:
+        if one.semantics and one.semantics.contraction and f"{kind}_ss" not in one.name:
+            unit = unit.without_operation(one.name)
+        elif "fma" in one.implements:
+            unit = unit.replace_operation(one.name, implements={**one.implements, "fma": 1e4})
+    return unit
+
+
+KINDS = {"bfloat16": "bf16", "float16": "f16", "int8": "s8", "float32": "tf32"}
+FAST = fast("bf16")
+
+
+def product(a: str, b: str, dtype: str, extents: tuple[int, int, int]) -> Form:
+    """The form of y[i,k] = sum_j a b; the names of each factor in the order of memory."""
+    over = universe(*extents, 1)
+    t = Terms(over)
+    sides = [t.read(x, names, dtype) for x, names in (("a", a), ("b", b))]
+    wide = WIDENED.get(dtype, dtype)
+    if wide != dtype:
+        sides = [t.cast(wide, side) for side in sides]
+    return form([Stored("y", t.sum("j", mul(*sides)), ("i", "k"), as_dtype(wide))], Facts(over))
+
+
+def offered(a: str, b: str, dtype: str, extents: tuple[int, int, int]) -> dict[str, Preparation]:
+    """What is copied for a product, by the buffer that is."""
+    found = {}
+    for one in preparations(product(a, b, dtype, extents), H200):
+        read = one.source.args[0]
+        assert isinstance(read, Read)
+        if not one.narrow:
+            found[read.buffer] = one
+    return found
+
+
+def test_rows_that_no_box_can_copy_are_set_apart():
+    assert offered("ij", "jk", "bfloat16", (64, 72, 80)) == {}
+    odd = offered("ij", "jk", "bfloat16", (63, 72, 79))
+    assert list(odd) == ["b"]  # rows of a are 144 bytes apart
+    one = odd["b"]
+    assert one.stored.names == ("j", "k") and one.stored.pitch == 128
+    assert one.buffer.shape == (72, 128)
+    assert one.row == (one.source, one.copy, "", 0)
+    assert {name.split("_")[0] for name in one.operations} == {"wgmma"}
+    assert offered("ij", "jk", "bfloat16", (63, 71, 79)).keys() == {"a", "b"}
+    assert offered("ij", "kj", "bfloat16", (63, 72, 79)) == {}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_what_cannot_be_turned_on_the_way_is_turned_before(dtype):
+    found = offered("ij", "jk", dtype, (64, 128, 256))
+    assert list(found) == ["b"] and found["b"].stored.names == ("k", "j")
+    assert found["b"].stored.pitch == 0  # rows of 128 begin where they should
+    assert offered("ij", "kj", dtype, (64, 128, 256)) == {}
+    assert offered("ji", "jk", dtype, (64, 128, 256)).keys() == {"a", "b"}
+
+
+def test_terms_are_offered_for_float32_alone():
+    for dtype in ("float32", "bfloat16", "int8"):
+        found = preparations(product("ij", "jk", dtype, (64, 128, 256)), H200)
+        terms = [one for one in found if one.narrow]
+        assert len(terms) == (2 if dtype == "float32" else 0)
+        for one in terms:
+            assert one.buffer.shape[0] == 3 and one.buffer.dtype.name == "bfloat16"
+            assert not any(name.endswith("_rs") for name in one.operations)
+        assert len({one.terms for one in terms}) <= 1
+
+
+def matmul(m: int, n: int, k: int, dtype: str) -> g.Tensor:
+    a, b = g.input("a", (m, k), dtype), g.input("b", (k, n), dtype)
+    wide = WIDENED.get(dtype, dtype) if dtype == "int8" else dtype
+    return g.matmul(a, b) if wide == dtype else g.matmul(g.astype(a, wide), g.astype(b, wide))
+
+
+def planned(out: g.Tensor, spec: ParallelProcessingUnit = FAST, **options: str) -> Planned:
+    return plan(out, spec, cache=Cache(None), **options)
+
+
+def run(program: Planned, **given: np.ndarray) -> np.ndarray:
+    """What the program's kernels, emitted too, leave in its output."""
+    memory: dict[str, np.ndarray] = {}
+    for argument in program.parts.arguments:
+        memory[argument.buffer] = given[argument.name].astype(argument.dtype.numpy)
+    operations = {one.name: one for one in H200.operations}
+    for launch in program.parts.launches:
+        check(launch.kernel)
+        emit(launch.kernel, operations)
+        assert decode(encode(launch.kernel)) == launch.kernel
+        named = {}
+        for buffer, name in zip(launch.kernel.buffers, launch.buffers, strict=True):
+            if name not in memory:
+                memory[name] = np.full(buffer.shape, 77).astype(buffer.dtype.numpy)
+            named[buffer.name] = memory[name]
+        oracle.run(launch.kernel, named)
+    ((name, shape, _),) = program.parts.outputs
+    return memory[name].reshape(shape)
+
+
+def normal(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "extents", "copies", "options"),
+    [
+        ("bfloat16", (70, 77, 99), 2, {}),
+        ("float16", (70, 80, 99), 1, {}),
+        ("float32", (70, 80, 100), 1, {"precision": "tf32"}),
+        ("int8", (70, 80, 128), 1, {}),
+    ],
+)
+def test_programs_compute_the_same(dtype, extents, copies, options):
+    m, n, k = extents
+    program = planned(matmul(m, n, k, dtype), fast(KINDS[dtype]), **options)
+    *before, main = program.parts.launches
+    assert len(before) == copies and before[0].followers == copies
+    assert f"prepare x{copies}" in main.kernel.rules
+    a, b = (np.rint(4 * x) if dtype == "int8" else x for x in (normal(m, k), normal(k, n)))
+    a, b = (x.astype(as_dtype(dtype).numpy) for x in (a, b))
+    found = run(program, a=a, b=b)
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    if dtype == "int8":
+        np.testing.assert_array_equal(found, exact)
+        return
+    tolerance = {"bfloat16": 4e-3, "float16": 5e-4, "float32": 1e-6}[dtype]
+    np.testing.assert_allclose(found.astype(np.float64), exact, rtol=tolerance, atol=30 * tolerance)
+
+
+def test_terms_in_memory_are_as_accurate_as_float32_and_keep_what_is_not_finite():
+    program = planned(matmul(64, 45, 99, "float32"))
+    assert len(program.parts.launches) == 3
+    a, b = normal(64, 99), normal(99, 45)
+    a[0], b[0] = 0, 1.0
+    largest = np.finfo(np.float32).max
+    for row, value in enumerate((largest, np.inf, -np.inf, np.nan), 1):
+        a[row, 0] = value
+    a[1, 1:] = 0  # what is largest is finite, and would be rounded to infinity
+    with np.errstate(invalid="ignore", over="ignore"):
+        exact = a.astype(np.float64) @ b.astype(np.float64)
+        found = run(program, a=a, b=b)
+        magnitudes = np.abs(a).astype(np.float64) @ np.abs(b).astype(np.float64)
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(exact))
+    np.testing.assert_array_equal(np.isinf(found), np.isinf(exact))
+    finite = np.isfinite(exact)
+    away = np.abs(found[finite] - exact[finite])
+    assert (away <= 3e-7 * magnitudes[finite]).all()
+
+
+def test_split_sums_take_prepared_factors():
+    """A long sum of few tiles: copies, then parts, then what joins them."""
+    program = planned(matmul(64, 71, 8195, "bfloat16"), H200)
+    names = [launch.kernel.name for launch in program.parts.launches]
+    parts = [launch for launch in program.parts.launches if "split" in str(launch.kernel.rules)]
+    assert len(parts) == 1 and names[-1].endswith("joined"), names
+
+
+# what is planned for the real device
+
+
+@pytest.mark.parametrize(
+    ("extents", "dtype", "precision", "prepared"),
+    [
+        ((4095, 4097, 4099), "bfloat16", "default", 2),
+        ((64, 33, 17), "bfloat16", "default", 0),
+        ((4096, 4096, 4096), "float32", "tf32", 1),
+        ((4096, 4096, 4096), "float32", "default", 2),
+        ((256, 256, 256), "float32", "default", 0),
+    ],
+)
+def test_plans_prepare_where_it_pays(extents, dtype, precision, prepared):
+    program = planned(matmul(*extents, dtype), H200, precision=precision)
+    *before, main = program.parts.launches
+    assert len(before) == prepared
+    contracts = [s for s in main.kernel.statements() if isinstance(s, Contract)]
+    assert [one.operation.startswith("wgmma") for one in contracts] == [min(extents) > 1000]
+    assert contracts[0].terms == (3 if (prepared, dtype) == (2, "float32") else 1)
+
+
+def test_the_explanation_has_the_preparations_and_holds():
+    out = matmul(70, 77, 99, "bfloat16")
+    program = planned(out)
+    explanation = program.explain()
+    assert not explanation.notes
+    (segment,) = explanation.segments
+    *copies, main = segment.kernels
+    assert [step.rule for step in main.trace.steps].count("prepare") == len(copies) == 2
+    again = from_json(json.loads(json.dumps(to_json(explanation))))
+    assert again == explanation
+    check_trace(again, program.segments, program.search.rules, FAST)
+
+    def without(kernels: tuple) -> None:
+        wrong = replace(explanation, segments=(replace(segment, kernels=kernels),))
+        check_trace(wrong, program.segments, program.search.rules, FAST)
+
+    with pytest.raises(TraceError, match=r"reads ty0_prepared0, ty0_prepared1 prepared, which no"):
+        without((copies[0], main))
+    with pytest.raises(TraceError, match=r"no kernel reads what is prepared in ty0_prepared0"):
+        without((*copies, main, copies[0]))
+    moved = replace(copies[0].stored[0], pitch=0)
+    with pytest.raises(TraceError, match=r"which no kernel stores so"):
+        without((replace(copies[0], stored=(moved,)), copies[1], main))
+
+
+def test_what_a_body_reads_is_what_is_prepared():
+    made = product("ij", "jk", "bfloat16", (63, 71, 79))
+    found = preparations(made, H200)
+    assert used(found, made.stored) == ()
+    both = Stored("y", mul(found[0].copy, found[1].copy), ("i", "k"), as_dtype("bfloat16"))
+    assert used(found, (both,)) == found
