@@ -77,10 +77,6 @@ struct alignas(64) TensorMap {
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }}""",
-    "fetch_map": f"""
-{_DEVICE} void fetch_map(const TensorMap& map) {{
-    asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-}}""",
     "fewer_registers": f"""
 template <int Count>
 {_DEVICE} void fewer_registers() {{

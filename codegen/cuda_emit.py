@@ -109,7 +109,7 @@ def _origin_lines(block: Block, tile: str) -> list[str]:
     cut = [axis for axis in kernel.grid if axis.count > 1]
     inner = 1
     numbers: dict[str, str] = {}
-    if len(cut) > 1 and kernel.band > 1:
+    if len(cut) > 1 and (kernel.band > 1 or kernel.backwards):
         rows, columns = cut[-2:]
         band = min(kernel.band, rows.count)
         inner = rows.count * columns.count
@@ -122,7 +122,8 @@ def _origin_lines(block: Block, tile: str) -> list[str]:
             last = rows.count % band
             lines.append(f"const int height = band == {rows.count // band} ? {last} : {band};")
         numbers[rows.name] = f"(band * {band} + member % {height})"
-        numbers[columns.name] = f"(member / {height})"
+        number = f"member / {height}"
+        numbers[columns.name] = f"({columns.count - 1} - {number})" if kernel.backwards else number
     for axis in reversed(cut):
         text = numbers.get(axis.name)
         if text is None:

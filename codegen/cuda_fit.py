@@ -112,7 +112,8 @@ def _in_place(placement: Placement) -> set[str]:
 def _fluid(kernel: Kernel, placement: Placement) -> set[str]:
     """Values that compilers make element by element, and never hold as a whole.
 
-    They are pointwise, only pointwise values and stores read them, and no reduction runs between
+    They are pointwise (loads too, unless they meet fragments: those go through shared memory), only
+    pointwise values and stores read them, and no reduction runs between
     the first and the last use.
     """
     pointwise = (Map, Load, Literal, Position)
@@ -129,7 +130,7 @@ def _fluid(kernel: Kernel, placement: Placement) -> set[str]:
     return {
         name
         for name, statement in placement.statements.items()
-        if isinstance(statement, Map | Load)
+        if isinstance(statement, Map if placement.matrices else Map | Load)
         and used.get(name, -1) == sections[name]
         and all(
             isinstance(placement.statements.get(u, statement), Map | Load)

@@ -9,6 +9,7 @@ from eqsat.codegen.cuda_computed import compute_tile
 from eqsat.codegen.cuda_contract import Accumulator, contract
 from eqsat.codegen.cuda_distribution import WARP
 from eqsat.codegen.cuda_exchange import Exchange, exchange_for
+from eqsat.codegen.cuda_masks import apply_mask, find_masks
 from eqsat.codegen.cuda_math import (
     apply,
     cast,
@@ -70,6 +71,7 @@ class Statements:
         self.deferred: dict[str, Contract] = {}
         self.in_place = {s.name for s in phase.body if isinstance(s, Update) and self.fits(s)}
         self.unrounded = {s.name for s in phase.body if self.is_rounded_later(s)}
+        self.masks = find_masks(block, phase)
         self.exchanges = dict(self.find_exchanges())
         self.patches: int | None = None  # where in shared memory the warps' patches lie
 
@@ -118,7 +120,9 @@ class Statements:
             if store.value == s.name
         }
         matrices = placement.matrices
-        factor = {name for name, m in matrices.items() if m.left == s.name and not m.contract.narrow}
+        factor = {
+            name for name, m in matrices.items() if m.left == s.name and not m.contract.narrow
+        }
         users = placement.users[s.name]
         return all(user in factor or stores.get(user) == s.dtype for user in users)
 
@@ -147,6 +151,8 @@ class Statements:
                 if {c.value for c in s.access.coordinates} & {p.name for p in self.pending}:
                     self.flush()
                 self.load(s)
+            case Map() if s.name in self.masks:
+                self.mask(s)
             case Map() | Reduce():
                 self.add(s)
             case Scan():
@@ -310,6 +316,13 @@ class Statements:
         text = self.block.read(store.value, point)
         direct = source == float64 and dtype.name == "float16"  # rounds once
         return narrow(dtype, text if direct else cast(source, dtype.compute, text))
+
+    def mask(self, s: Map) -> None:
+        """Overwrite the product in the chunks that the mask cuts."""
+        self.flush()
+        self.block.aliases[s.name] = s.arguments[1]
+        self.block.readers[s.name] = self.alias_reader(s.name)
+        apply_mask(self.block, s, self.masks[s.name])
 
     # elementwise statements and local reductions
 

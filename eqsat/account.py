@@ -98,7 +98,7 @@ class _Account:
         pairs = list(_matched(found.kernels, self.running))
         for one, _ in pairs:
             assert one.chosen is not None
-            self.ahead |= {(p.stored,) for p in self._region(one).before(one.chosen.body)}
+            self.ahead |= {p.stored for p in self._region(one).before(one.chosen.body)}
         kernels = [self._kernel(*pair, found) for pair in pairs]
         return SegmentRecord(
             places=self.places,

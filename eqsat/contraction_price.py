@@ -9,7 +9,7 @@ from eqsat.algebra import Read, Term
 from eqsat.form import WEIGHTED
 from eqsat.graph.dtypes import BY_NAME
 from eqsat.narrow import TERMS
-from eqsat.narrow_price import products_of
+from eqsat.narrow_price import narrowing, products_of
 from eqsat.pipeline_price import spread
 from eqsat.prepare import Need, lies_right
 from eqsat.rates import Array, Contraction
@@ -47,6 +47,17 @@ def matrix_seconds(
         latency = operation.latency_cycles / tiling.spec.cycles_per_s
         overhead = calls * (latency + _packing(tiling, found)) / tiling.spec.processors
     return seconds, overhead
+
+
+def narrowing_work(
+    tiling: Tiling, operation: ParallelOperation, found: Contraction, work: Array
+) -> Iterator[tuple[str, Array]]:
+    """Elementwise operations on float32, with how many, that a product of narrower floats needs."""
+    assert tiling.blocking is not None
+    points = tiling.tile_points(found.rows | found.columns)
+    warps = tiling.blocking.threads / tiling.spec.members(operation.supported_by, "thread")
+    depth = tiling.tile_points(found.summed)
+    return narrowing(operation, found.term, work, points, warps, depth)
 
 
 def sibling_seconds(

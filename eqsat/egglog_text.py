@@ -213,14 +213,15 @@ def atom_facts(universe: Universe, table: AtomTable, finite_buffers: frozenset[s
 
 
 def subset_points(masks: Iterable[int], universe: Universe) -> list[str]:
-    """`points` of every subset of the reduced index sets."""
+    """`points` of every subset of the reduced index sets, where a float holds the count."""
     done: set[int] = set()
     for mask in masks:
         subset = mask
         while subset:
             done.add(subset)
             subset = (subset - 1) & mask
-    return [f"(set (points {mask}) {universe.size(mask)})" for mask in sorted(done)]
+    sizes = {mask: universe.size(mask) for mask in sorted(done)}
+    return [f"(set (points {m}) {size})" for m, size in sizes.items() if size <= 1 << 53]
 
 
 class RuleText:

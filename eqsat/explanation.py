@@ -174,6 +174,7 @@ def _stored_json(one: Stored, terms: _Terms) -> dict[str, Any]:
         "names": one.names,
         "dtype": one.dtype.name,
         "pitch": one.pitch,
+        "offset": one.offset,
     }
 
 
@@ -260,6 +261,7 @@ def _stored(value: Mapping[str, Any], terms: Sequence[Term]) -> Stored:
         _tuples(value["names"]),
         as_dtype(value["dtype"]),
         value["pitch"],
+        value["offset"],
     )
 
 

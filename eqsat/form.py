@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from eqsat.algebra import REDUCTIONS, Facts, Term, post_order
 from eqsat.graph.dtypes import DType
-from eqsat.graph.index import Affine, row_major
+from eqsat.graph.index import Affine, add, const, row_major
 
 WEIGHTED = frozenset({"weighted_sum", "weighted_contract"})
 SUBSTITUTED = frozenset({"contract", "weighted_contract", "narrow_contract"})
@@ -27,6 +27,7 @@ class Stored:
     """A value that a kernel writes: buffer, term, names outermost first (the buffer's order).
 
     `pitch`: elements from one row of the last name to the next; 0 where rows follow each other.
+    `offset`: elements of the buffer before the first.
     """
 
     buffer: str
@@ -34,11 +35,12 @@ class Stored:
     names: tuple[str, ...]
     dtype: DType
     pitch: int = 0
+    offset: int = 0
 
     def address(self, extents: Mapping[str, int]) -> Affine:
         """Where each element lies in the buffer."""
         row = {self.names[-1]: self.pitch} if self.pitch else {}
-        return row_major(self.names, {**extents, **row})
+        return add(row_major(self.names, {**extents, **row}), const(self.offset))
 
 
 @dataclass(frozen=True)

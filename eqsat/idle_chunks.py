@@ -42,9 +42,36 @@ def live_bounds(kernel: Kernel, phase: Phase) -> list[Affine]:
     return found
 
 
-def chunk_range(
-    bound: Affine, axis: Axis, tiles: Mapping[str, Axis]
-) -> tuple[Affine, int] | None:
+def mask_margins(kernel: Kernel, mask: str) -> list[Affine]:
+    """Index expressions that are all at least 0 where a mask holds; empty for masks of other kinds
+    than comparisons of positions, all of which must hold.
+    """
+    known = {s.name: s for s in kernel.statements()}
+    positions = _positions(known)
+
+    def margins(name: str) -> list[Affine] | None:
+        s = known.get(name)
+        if not isinstance(s, Map):
+            return None
+        if s.op == "logical_and":
+            parts = [margins(argument) for argument in s.arguments]
+            return None if None in parts else [m for part in parts if part for m in part]
+        margin = _margin(s, positions) if s.op in COMPARED else None
+        return None if margin is None else [margin]
+
+    return margins(mask) or []
+
+
+def least(bound: Affine, tiles: Mapping[str, Axis]) -> Affine:
+    """The smallest value of an expression in a tile, in first points."""
+    constant = bound.constant
+    for atom, times in bound.terms:
+        if isinstance(atom, str):
+            constant += min(times, 0) * (tiles[atom].tile - 1)
+    return Affine(bound.terms, constant)
+
+
+def chunk_range(bound: Affine, axis: Axis, tiles: Mapping[str, Axis]) -> tuple[Affine, int] | None:
     """(a, b) such that chunk number c of the axis is live where a + b * c >= 0; a in first points.
 
     `tiles` are the other axes, whose last point in the tile counts where it makes the bound larger.

@@ -249,7 +249,8 @@ class Kernel:
     """One launch. `inner` are the indices that lie wholly inside every tile (tile == extent).
 
     `buffers` are the parameters in order. `threads` is the size of a block on a GPU, 1 elsewhere.
-    `band`: how many tiles of the last but one axis that is cut come before the next of the last.
+    `band`: how many tiles of the last but one axis that is cut come before the next of the last;
+    `backwards`: that axis begins with its last tile.
     """
 
     name: str
@@ -261,6 +262,7 @@ class Kernel:
     spec: str = ""
     rules: tuple[str, ...] = ()
     band: int = 1
+    backwards: bool = False
 
     @property
     def tiles(self) -> int:

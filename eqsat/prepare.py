@@ -9,11 +9,12 @@ terms of a narrower float, which an operation then multiplies as `eqsat.narrow` 
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 
 from eqsat.algebra import Read, Term, post_order
 from eqsat.form import WEIGHTED, Form, Stored
 from eqsat.graph.dtypes import BY_NAME
-from eqsat.graph.index import var
+from eqsat.graph.index import add, scale, var
 from eqsat.kernel import Buffer
 from eqsat.narrow import TERMS
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
@@ -42,7 +43,7 @@ class Need:
 
 @dataclass(frozen=True)
 class Preparation:
-    """A kernel that stores a factor anew, and the read of what it stored.
+    """What a kernel stores of a factor, and the read of it: of its terms each is a stored value.
 
     `terms` is the mask of the index that numbers its terms, 0 where it is a copy. `operations` are
     those of the spec that take it.
@@ -50,7 +51,7 @@ class Preparation:
 
     source: Term
     copy: Term
-    stored: Stored
+    stored: tuple[Stored, ...]
     buffer: Buffer
     narrow: str
     terms: int
@@ -231,32 +232,37 @@ def _prepared(
 ) -> Preparation:
     read = factor.args[0]
     assert isinstance(read, Read)
-    universe = made.facts.universe
-    dtype, value, names, terms = read.dtype, factor, layout.names, 0
+    universe, extents = made.facts.universe, made.extents
+    dtype, values, names = read.dtype, [factor], layout.names
     if layout.narrow:
-        dtype, value = BY_NAME[layout.narrow], _terms(factor, index, layout.narrow)
-        names, terms = (index, *names), universe.mask([index])
-    pitch = layout.pitch if layout.pitch != universe.extents[names[-1]] else 0
-    stored = Stored(f"t{made.stored[0].buffer}_prepared{number}", value, names, dtype, pitch)
-    shape = (*(universe.extents[name] for name in names[:-1]), layout.pitch)
+        dtype, values = BY_NAME[layout.narrow], _terms(factor, layout.narrow)
+    pitch = layout.pitch if layout.pitch != extents[names[-1]] else 0
+    shape = (*(extents[name] for name in names[:-1]), layout.pitch)
+    name, each = f"t{made.stored[0].buffer}_prepared{number}", prod(shape)
+    stored = tuple(
+        Stored(name, value, names, dtype, pitch, place * each) for place, value in enumerate(values)
+    )
+    address = stored[0].address(extents)
+    if layout.narrow:
+        shape, address = (len(values), *shape), add(address, scale(var(index), each))
     return Preparation(
         source=factor,
-        copy=Term("read", Read(stored.buffer, dtype, stored.address(universe.extents))),
+        copy=Term("read", Read(name, dtype, address)),
         stored=stored,
-        buffer=Buffer(stored.buffer, shape, dtype, "temporary"),
+        buffer=Buffer(name, shape, dtype, "temporary"),
         narrow=layout.narrow,
-        terms=terms,
+        terms=universe.mask([index]) if layout.narrow else 0,
         operations=operations,
     )
 
 
-def _terms(x: Term, index: str, narrow: str) -> Term:
-    """The terms of a float32 value, numbered by an index, the largest first: each is what those
-    before it leave, rounded. Where the value is not finite it is the first, and the others are 0.
+def _terms(x: Term, narrow: str) -> list[Term]:
+    """The terms of a float32 value, the largest first: each is what those before it leave,
+    rounded. Where the value is not finite it is the first, and the others are 0.
     """
 
-    def number(value: float, dtype: str = WIDE) -> Term:
-        return Term("literal", value, dtype)
+    def number(value: float) -> Term:
+        return Term("literal", value, WIDE)
 
     finite = Term("isfinite", x)
     held = Term("maximum", x, number(-LARGEST[narrow]))  # what would be rounded to infinity
@@ -268,8 +274,4 @@ def _terms(x: Term, index: str, narrow: str) -> Term:
         if len(found) == 1:
             left = Term("where", finite, left, number(0.0))
         found.append(Term("cast", narrow, left))
-    result = found[-1]
-    for place in reversed(range(TERMS[narrow] - 1)):
-        here = Term("equal", Term("position", var(index)), number(float(place), "int64"))
-        result = Term("where", here, found[place], result)
-    return result
+    return found

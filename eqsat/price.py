@@ -15,6 +15,7 @@ from eqsat.algebra import REDUCTIONS, Read, Term
 from eqsat.contraction_price import (
     from_registers,
     matrix_seconds,
+    narrowing_work,
     operand_seconds,
     preparing_seconds,
     sibling_seconds,
@@ -22,7 +23,7 @@ from eqsat.contraction_price import (
     unfit_operands,
 )
 from eqsat.form import REDUCING, SUBSTITUTED, WEIGHTED, Form, passes
-from eqsat.narrow_price import is_joined, narrowing
+from eqsat.narrow_price import is_joined
 from eqsat.pipeline_price import Flow, in_flight, pipelined
 from eqsat.rates import Array, Blocking, Contraction, Rates
 from eqsat.specs import ParallelOperation
@@ -268,10 +269,7 @@ class _Pricing(Tiling):
             self.refused[reason] = self.refused.get(reason, False) | unfit
         self.charge(unit, best)
         if operation and self.blocking is not None and found.term.op == "narrow_contract":
-            points = self.tile_points(found.rows | found.columns)
-            warps = self.blocking.threads / self.spec.members(operation.supported_by, "thread")
-            depth = self.tile_points(found.summed)
-            for op, amount in narrowing(operation, found.term, work, points, warps, depth):
+            for op, amount in narrowing_work(self, operation, found, work):
                 self._apply(op, amount, "float32")
             if is_joined(found.term):  # the sums of a chunk are held beside those before it
                 self._keep(found.batch | found.rows | found.columns, 4)
@@ -394,6 +392,10 @@ class _Pricing(Tiling):
             count = np.ceil(self.form.extents[name] / chunk)
             steps = steps * count * self._streams(name)
         stored = sum(self.tile_points(mask) * size for mask, size in self._stored())
+        streamed, facts = self.form.facts.universe.mask(self.chunks), self.form.facts
+        for term in self.form.terms:  # and what is read with the result
+            if term.op == "read" and len(term.args) == 1 and not facts.free(term) & streamed:
+                stored = stored + self.tile_points(facts.free(term)) * facts.dtype(term).itemsize
         other = [seconds for name, seconds in self.units.items() if name not in self.started]
         rate = cache.bandwidth_gb_per_s * 1e9
         flow = Flow(
@@ -426,8 +428,11 @@ class _Pricing(Tiling):
     def _tile_latency(self) -> Array:
         """What one tile costs in latency: a trip to memory, one to the cache for each phase, and
         for each chunk of a stream two barriers and what its stages leave of a trip to the cache.
+        Until it is scheduled, a trip for each reduction that waits for another one.
         """
         phases = 1 + max(self.form.phase.values(), default=0)
+        if self.pricer.overlap and self.blocking is None:
+            phases = max(phases, self._reductions_in_turn())
         cache = self.pricer.cache.latency_cycles
         cycles = self.shape * (self.pricer.dram.latency_cycles + phases * cache)
         if self.pricer.overlap and self.blocking is not None:
@@ -436,6 +441,14 @@ class _Pricing(Tiling):
                 steps = np.ceil(self.form.extents[name] / chunk) * self._streams(name)
                 cycles = cycles + steps * (2 * barrier + cache / self.blocking.stages)
         return cycles / self.spec.cycles_per_s
+
+    def _reductions_in_turn(self) -> int:
+        """The most reductions of which each needs the one before it."""
+        turn: dict[Term, int] = {}
+        for term in self.form.terms:
+            before = max((turn[child] for child in term.children), default=0)
+            turn[term] = before + (term.op in REDUCING)
+        return max(turn.values(), default=0)
 
     def _streams(self, name: str) -> int:
         """How many loops of a tile run over the chunks of a name."""

@@ -101,7 +101,7 @@ def rank(
 
 def preparation_seconds(one: Preparation, facts: Facts, pricer: Pricer) -> float:
     """About how long a kernel takes that prepares a factor."""
-    made = form((one.stored,), facts)
+    made = form(one.stored, facts)
     return float(pricer.price(made, chunks(made)).seconds.min())
 
 

@@ -291,7 +291,7 @@ def _check_prepared(
     """The kernels before one store what it reads prepared, and nothing else."""
     parts = zip(region.made.stored, region.parts(record.trace.target.children[0]), strict=True)
     wanted = region.before([replace(one, term=part) for one, part in parts])
-    if [one.stored for one in before] != [(one.stored,) for one in wanted]:
+    if [one.stored for one in before] != [one.stored for one in wanted]:
         names = ", ".join(one.buffer.name for one in wanted) or "nothing"
         raise TraceError(f"{record.trace.name} reads {names} prepared, which no kernel stores so")
     for kernel, one in zip(before, wanted, strict=True):

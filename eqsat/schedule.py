@@ -237,7 +237,7 @@ class _Choosing:
         for one in before:
             if one not in self._ahead:
                 trial = {**self.buffers, one.buffer.name: one.buffer}
-                rest = (f"{self.name}_{one.buffer.name}", (one.stored,), self.facts, self.pricer)
+                rest = (f"{self.name}_{one.buffer.name}", one.stored, self.facts, self.pricer)
                 try:
                     found = schedule_region(*rest, trial, replace(self.search, candidates=1))
                 except SpecError:

@@ -20,7 +20,8 @@ def family(operation: ParallelOperation) -> Family:
     rows, _, *depth = operation.extents.values()
     kinds = tuple(str(row) for row in operation.supported_data_types)
     memory = tuple(operation.operand_memory.items())
-    return (rows, *depth, kinds, memory, str(operation.semantics))
+    contiguous = tuple(operation.contiguous.items())
+    return (rows, *depth, kinds, memory, contiguous, str(operation.semantics))
 
 
 def siblings(

@@ -202,7 +202,7 @@ class KernelCosts:
         """Seconds of the kernels that prepare what a body reads."""
         terms = set(post_order([body]))
         ready = [one for one in self.region.prepared if one.copy in terms]
-        return sum(_seconds((one.stored,), self.facts, self.pricer) for one in ready)
+        return sum(_seconds(one.stored, self.facts, self.pricer) for one in ready)
 
     def _unfused(self, number: int) -> float:
         if number not in self._own:

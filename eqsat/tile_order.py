@@ -1,25 +1,54 @@
-"""The order of tiles: those that run together should share what they read."""
+"""The order of tiles: those that run together share what they read, and long ones come first."""
 
 from dataclasses import replace
-from math import sqrt
+from math import prod, sqrt
 
-from eqsat.kernel import Kernel, Load
+from eqsat.idle_chunks import live_bounds
+from eqsat.kernel import Axis, Kernel, Load
 from eqsat.specs import ParallelProcessingUnit
 
 
 def in_bands(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
-    """The kernel with its tiles in bands, where its last two cut axes each have loads of their own.
+    """The kernel with its tiles in bands of the last but one cut axis.
 
-    As many tiles as there are processors then form a rectangle about as high as wide.
+    Where the last two cut axes each have loads of their own, as many tiles as there are processors
+    form a rectangle about as high as wide. Where tiles further along the last axis have more live
+    chunks, these come first, for as many of the other axis as the last cache holds reads of.
     """
     cut = [axis for axis in kernel.grid if axis.count > 1]
     if len(cut) < 2 or spec.group(spec.tile_group).max_resident <= 1:
         return kernel
     rows, columns = cut[-2:]
-    loads = [set(s.indices) for s in kernel.statements() if isinstance(s, Load)]
-    along = any(rows.name in own and columns.name not in own for own in loads)
-    across = any(columns.name in own and rows.name not in own for own in loads)
+    loads = [s for s in kernel.statements() if isinstance(s, Load)]
+    along = [s for s in loads if rows.name in s.indices and columns.name not in s.indices]
+    across = [s for s in loads if columns.name in s.indices and rows.name not in s.indices]
+    if along and _grows(kernel, columns):
+        caches = [m for m in spec.memory_domains if m.managed == "hardware"]
+        held = max(caches[-1].size_bytes // 2, 1)
+        each = sum(_bytes(kernel, s) for s in along)
+        band = min(max(held // max(each * rows.tile, 1), 1), rows.count)
+        return replace(kernel, band=band, backwards=True)
     if not (along and across):
         return kernel
     height = round(sqrt(spec.processors * columns.tile / rows.tile))
     return replace(kernel, band=max(1, min(height, rows.count)))
+
+
+def _grows(kernel: Kernel, axis: Axis) -> bool:
+    """Whether tiles further along an axis have more chunks that matter."""
+    signs = [
+        times
+        for phase in kernel.phases
+        for bound in live_bounds(kernel, phase)
+        for atom, times in bound.terms
+        if atom == axis.name
+    ]
+    return bool(signs) and min(signs) > 0
+
+
+def _bytes(kernel: Kernel, load: Load) -> int:
+    """What a load reads for one point of each grid axis."""
+    axes = kernel.axes()
+    grid = {axis.name for axis in kernel.grid}
+    size = prod(axes[i].extent for i in load.indices if i not in grid)
+    return size * kernel.buffer(load.access.buffer).dtype.itemsize

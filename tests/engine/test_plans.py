@@ -74,6 +74,18 @@ def test_queries_that_share_keys_take_them_by_matrix_operations() -> None:
     assert sorted(set(loads(kernels[0]))) == sorted(loads(kernels[0]))
 
 
+def test_one_query_of_heads_that_share_keys_is_rows_of_a_product() -> None:
+    """Decoding: a tile holds the four heads that read the same keys, which are read once."""
+    q, k, v = bf16(q=(64, 32, 1, 128), k=(64, 8, 4096, 128), v=(64, 8, 4096, 128))
+    (kernel,), temporary = planned(g.attention(q, k, v))
+    assert not temporary and all("wgmma" in operation for operation in operations(kernel))
+    axes = kernel.axes()
+    names = {s.access.buffer: set(s.indices) for s in kernel.statements() if isinstance(s, Load)}
+    (shared,) = (q for b, q in names.items() if b == "x0")
+    heads = shared - set().union(*(own for b, own in names.items() if b != "x0"))
+    assert [axes[name].extent for name in heads] == [4] == [axes[name].tile for name in heads]
+
+
 def test_a_sum_over_heads_and_their_features_streams_one_head_at_a_time() -> None:
     x, w = bf16(x=(2, 32, 1024, 128), w=(4096, 1024))
     joined = g.reshape(g.permute_dims(x, (0, 2, 1, 3)), (2, 1024, 4096))

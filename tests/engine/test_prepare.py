@@ -76,7 +76,7 @@ def test_rows_that_no_box_can_copy_are_set_apart():
     odd = offered("ij", "jk", "bfloat16", (63, 72, 79))
     assert list(odd) == ["b"]  # rows of a are 144 bytes apart
     one = odd["b"]
-    assert one.stored.names == ("j", "k") and one.stored.pitch == 128
+    assert [s.names for s in one.stored] == [("j", "k")] and one.stored[0].pitch == 128
     assert one.buffer.shape == (72, 128)
     assert one.row == (one.source, one.copy, "", 0)
     assert {name.split("_")[0] for name in one.operations} == {"wgmma"}
@@ -87,8 +87,8 @@ def test_rows_that_no_box_can_copy_are_set_apart():
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 def test_what_cannot_be_turned_on_the_way_is_turned_before(dtype):
     found = offered("ij", "jk", dtype, (64, 128, 256))
-    assert list(found) == ["b"] and found["b"].stored.names == ("k", "j")
-    assert found["b"].stored.pitch == 0  # rows of 128 begin where they should
+    assert list(found) == ["b"] and found["b"].stored[0].names == ("k", "j")
+    assert found["b"].stored[0].pitch == 0  # rows of 128 begin where they should
     assert offered("ij", "kj", dtype, (64, 128, 256)) == {}
     assert offered("ji", "jk", dtype, (64, 128, 256)).keys() == {"a", "b"}
 
@@ -99,7 +99,8 @@ def test_terms_are_offered_for_float32_alone():
         terms = [one for one in found if one.narrow]
         assert len(terms) == (2 if dtype == "float32" else 0)
         for one in terms:
-            assert one.buffer.shape[0] == 3 and one.buffer.dtype.name == "bfloat16"
+            assert len(one.stored) == one.buffer.shape[0] == 3
+            assert one.buffer.dtype.name == "bfloat16"
             assert not any(name.endswith("_rs") for name in one.operations)
         assert len({one.terms for one in terms}) <= 1
 
@@ -184,12 +185,15 @@ def test_terms_in_memory_are_as_accurate_as_float32_and_keep_what_is_not_finite(
     assert (away <= 3e-7 * magnitudes[finite]).all()
 
 
-def test_split_sums_take_prepared_factors():
-    """A long sum of few tiles: copies, then parts, then what joins them."""
-    program = planned(matmul(64, 71, 8195, "bfloat16"), H200)
+def test_sums_in_parts_take_prepared_factors():
+    """A long sum of few tiles: terms, then parts, then what joins them."""
+    program = planned(matmul(16, 24, 4101, "float32"))
     names = [launch.kernel.name for launch in program.parts.launches]
-    parts = [launch for launch in program.parts.launches if "split" in str(launch.kernel.rules)]
-    assert len(parts) == 1 and names[-1].endswith("joined"), names
+    assert names == ["k0_ty0_prepared0", "k0_ty0_prepared1", "k0", "k0_joined"]
+    assert program.parts.launches[0].followers == 3
+    a, b = normal(16, 4101), normal(4101, 24)
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    np.testing.assert_allclose(run(program, a=a, b=b), exact, rtol=1e-5, atol=1e-4)
 
 
 # what is planned for the real device

@@ -95,6 +95,11 @@ CASES = [
     ('{a = "shared"}', '{a = "share"}', "33: operations `dot`, operand_memory a names the unknown "
      "memory domain `share`.\nDid you mean `shared`"),
     ('{a = "shared"}', '{c = "shared"}', "operand_memory names the unknown operand `c`"),
+    ('{a = "shared"}', '{a = "shared"}\ncontiguous = {c = "k"}',
+     "34: operations `dot`, contiguous names the unknown operand `c`"),
+    ('{a = "shared"}', '{a = "shared"}\ncontiguous = {d = "k"}',
+     "contiguous d names the unknown index `k`.\nKnown: none"),
+    ('{a = "shared"}', '{a = "shared"}\ncontiguous = "k"', "contiguous is 'k'; it must be a table"),
     ('{a = "shared"}', '{a = "shared"}\nimplements = {"exp;" = 1}', "implements key is 'exp;'"),
     ('{a = "shared"}', '{a = "shared"}\nasynchronous = 1', "asynchronous is 1; it must be true"),
     ('{a = "shared"}', '{a = "shared"}\ninvocation_name = "a\\nb"', "it must be one line"),
