@@ -119,6 +119,9 @@ def tensor_box(
     guarded = [d for d in rest if d.guarded]  # only by themselves do they tell what is absent
     others = [d for d in _merged([d for d in rest if not d.guarded]) if d.extent > 1]
     ordered = [replace(first, box=width // size), *columns, *guarded, *others]
+    if len(ordered) == 1:  # a tensor map has two dimensions at least
+        rest_of_line = -(-buffer.size * size // UNIT) * UNIT // size
+        ordered.append(Dimension(1, rest_of_line, 1, 1, const(0)))
     if len(set(map(id, columns))) != len(columns) or not _legal(ordered, offset, size):
         return None
     extents = {i: points[i] for i in order}

@@ -65,8 +65,8 @@ def live_bytes(kernel: Kernel, placement: Placement, distribution: Distribution)
     kernel = unique_names(kernel)
     in_place = _in_place(placement) | _fluid(kernel, placement)
     sizes = {
-        name: _registers(placement.indices[name], distribution) * dtype.compute.itemsize
-        for name, dtype in placement.dtypes.items()
+        name: _registers(placement.indices[name], distribution) * _held_bytes(placement, name)
+        for name in placement.dtypes
         if placement.where.get(name, REGISTERS) == REGISTERS and name not in in_place
     }
     steps: list[tuple[str, tuple[str, ...]]] = []
@@ -86,6 +86,13 @@ def live_bytes(kernel: Kernel, placement: Placement, distribution: Distribution)
         peak = max(peak, sum(sizes[name] for name in live) - _reused(made, used, i, last, sizes))
         live = {name for name in live if last.get(name, -1) > i}
     return peak
+
+
+def _held_bytes(placement: Placement, name: str) -> int:
+    """Of one element in a register: what is loaded may stay in the dtype that it has in memory."""
+    dtype = placement.dtypes[name]
+    loaded = isinstance(placement.statements.get(name), Load)
+    return dtype.itemsize if loaded else dtype.compute.itemsize
 
 
 def _reused(

@@ -1,7 +1,7 @@
 """Values that were joined to share a kernel: scheduled together, or apart where that is faster.
 
-Joining goes by prices that leave a kernel's limits to its schedule. Where the schedules that fit are
-much slower than the halves of the kernel were taken to be, the halves are scheduled too.
+Joining goes by prices that leave a kernel's limits to its schedule. Where the schedules that fit
+are much slower than the halves of the kernel were taken to be, the halves are scheduled too.
 """
 
 from eqsat.algebra import Facts

@@ -65,7 +65,7 @@ def stored_values(
 
 
 def _path(room: Room, target: int) -> list[tuple[int, int]]:
-    """The edges of a shortest path with room from the source to a target; empty if there is none."""
+    """The edges of a shortest path with room from the source to a target; empty if none has."""
     before: dict[int, int] = {SOURCE: SOURCE}
     queue = deque([SOURCE])
     while queue and target not in before:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eqsat.algebra import Read, Term
-from eqsat.form import WEIGHTED
+from eqsat.form import WEIGHTED, Form
 from eqsat.graph.dtypes import BY_NAME
 from eqsat.narrow import TERMS
 from eqsat.narrow_price import narrowing, products_of
@@ -18,6 +18,23 @@ from eqsat.specs import ParallelOperation
 from eqsat.tiling import Tiling
 
 TURNED = 1.02  # results that lie across what they are stored to cost a little more
+
+
+def absorbed(made: Form) -> set[Term]:
+    """Products, and casts of factors, that contractions compute themselves."""
+    found: set[Term] = set()
+    casts: dict[Term, int] = {}
+    for term in made.terms:
+        factors = made.contraction(term)
+        if factors:
+            product = term
+            if term.op == "reduce_sum":
+                product = term.children[0]
+                found.add(product)
+            for child, factor in zip(product.children, factors, strict=True):
+                if child is not factor:
+                    casts[child] = casts.get(child, 0) + 1
+    return found | {cast for cast, uses in casts.items() if made.uses[cast] == uses}
 
 
 def operand_seconds(tiling: Tiling) -> float:

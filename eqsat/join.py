@@ -122,7 +122,6 @@ class _Joining:
 
     def _inherit(self, pair: Pair, current: Sequence[_Node]) -> None:
         """Bounds for the kernel that the pair becomes."""
-        a, b = pair
         both = self.joined[pair]
         for other in current:
             if other not in pair:

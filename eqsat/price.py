@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from eqsat.algebra import REDUCTIONS, Read, Term
 from eqsat.contraction_price import (
+    absorbed,
     from_registers,
     matrix_seconds,
     narrowing_work,
@@ -36,6 +37,7 @@ CHUNK_WORK = 150  # instructions of a thread for each chunk of staged operands
 TIE = 0.005  # part of hidden work that still counts
 MATRIX = "matrix operations"  # the best of them, until one is chosen
 TEAMS = 2  # that take turns at operations which run on, until a schedule says how many
+MOST_IN_TURN = 8  # reductions that wait for one another, beyond which no tile of threads is tried
 LEAST_PART = 256  # points of a reduction that are worth a tile of their own
 
 
@@ -95,11 +97,12 @@ class _Pricing(Tiling):
         self.alike: dict[tuple[str, int], float] = {}  # work of elements, by how often it is done
         self.traffic = np.zeros_like(self.shape)
         self.again = np.zeros_like(self.shape)  # the part of it that earlier phases read
-        self.dram_bytes = 0.0
+        self.dram_bytes = np.zeros_like(self.shape)
         self.scratch = np.zeros_like(self.shape)
         self.scratch_traffic = np.zeros_like(self.shape)
         self.weighed: set[tuple[Term, int]] = set()
         self.repeat = 1
+        self.absorbed = absorbed(form)
         self.refused: dict[str, NDArray[np.bool_]] = {}
         self.settled: dict[Term, tuple[list[str], NDArray[np.intp]]] = {}
         self.started: set[str] = set()  # asynchronous operations: few threads keep them busy
@@ -127,7 +130,8 @@ class _Pricing(Tiling):
                 again = np.logical_or.reduce([self.count[n] > 1 for n in lacking])
                 self.refused[f"{one.buffer} lacks {', '.join(lacking)}"] = again
             size = self.points(facts.universe.mask(one.names)) * one.dtype.itemsize
-            self._move(one.buffer, size, size * self.shape)
+            lines = self.lines(one.names[-1:], one.dtype)
+            self._move(one.buffer, size, size * self.shape, lines)
         return self._total()
 
     def _term(self, term: Term) -> None:
@@ -137,31 +141,8 @@ class _Pricing(Tiling):
             self._read(term, mask)
         elif term.op in REDUCING:
             self._reduction(term, mask)
-        elif term.op not in FREE_OPS and not self._inside_contraction(term):
+        elif term.op not in FREE_OPS and term not in self.absorbed:
             self._elementwise(term.op, term, mask)
-
-    def _inside_contraction(self, term: Term) -> bool:
-        return term in self._absorbed
-
-    @property
-    def _absorbed(self) -> set[Term]:
-        """Products and casts that a contraction computes itself."""
-        if not hasattr(self, "_absorbed_terms"):
-            found: set[Term] = set()
-            for term in self.form.terms:
-                factors = self.form.contraction(term)
-                if factors:
-                    product = term
-                    if term.op == "reduce_sum":
-                        product = term.children[0]
-                        found.add(product)
-                    found |= {
-                        child
-                        for child, factor in zip(product.children, factors, strict=True)
-                        if child is not factor and self.form.uses[child] == 1
-                    }
-            self._absorbed_terms = found
-        return self._absorbed_terms
 
     def _elementwise(self, op: str, term: Term, mask: int) -> None:
         dtype = self.form.facts.dtype(term.children[0] if term.children else term).name
@@ -180,13 +161,14 @@ class _Pricing(Tiling):
         if read.extent:
             touched = self.points(mask) * read.dtype.itemsize
         whole = self.pricer.sizes.get(read.buffer, 0) or touched
-        self._move(read.buffer, min(touched, whole), touched * self.times(names))
+        lines = self.lines([str(a) for a, stride in read.address.terms if stride == 1], read.dtype)
+        self._move(read.buffer, min(touched, whole), touched * self.times(names), lines)
 
-    def _move(self, buffer: str, unique: float, traffic: Array) -> None:
+    def _move(self, buffer: str, unique: float, traffic: Array, lines: Array) -> None:
         cached = buffer[0] in "tb" and unique < self.pricer.cache.size_bytes / 2
         if not cached:
             held = unique < self.pricer.cache.size_bytes / 2
-            self.dram_bytes += unique if held else unique * self.repeat
+            self.dram_bytes = self.dram_bytes + lines * unique * (1 if held else self.repeat)
         self.traffic = self.traffic + traffic * self.repeat
         if self.repeat > 1:
             self.again = self.again + traffic * (self.repeat - 1)
@@ -333,6 +315,11 @@ class _Pricing(Tiling):
             held = self.shared * np.minimum(tiles, self._resident())
             ring = in_flight(spec, pricer.dram, held, self.blocking.stages)
             drawn = np.where(held > 0, np.minimum(drawn, ring), drawn)
+        elif self.blocking is not None and pricer.overlap and not self.chunks:
+            beside = np.minimum(tiles, self._resident())
+            blocks = np.maximum(beside / spec.processors, 1) + 1  # one computes or stores
+            held = self.traffic / tiles * beside * (blocks - 1) / blocks
+            drawn = np.minimum(drawn, in_flight(spec, pricer.dram, held, blocks))
         parts["dram"] = self.dram_bytes / drawn
         if self.started or self.takes_turns:
             cache_bw, busy = pricer.cache.bandwidth_gb_per_s * 1e9, self.shape
@@ -379,9 +366,14 @@ class _Pricing(Tiling):
         return tiles * steps * self.blocking.threads * CHUNK_WORK / (lanes * spec.cycles_per_s)
 
     def _stored(self) -> list[tuple[int, int]]:
-        """The names of each stored value, and the bytes of a point."""
-        universe = self.form.facts.universe
-        return [(universe.mask(one.names), one.dtype.itemsize) for one in self.form.stored]
+        """The names of each value that is stored, or read for that alone; the bytes of a point."""
+        facts = self.form.facts
+        found = [(facts.universe.mask(one.names), one.dtype.itemsize) for one in self.form.stored]
+        streamed = facts.universe.mask(self.chunks)
+        for term in self.form.terms:
+            if term.op == "read" and len(term.args) == 1 and not facts.free(term) & streamed:
+                found.append((facts.free(term), facts.dtype(term).itemsize))
+        return found
 
     def _pipelined(self, tiles: Array) -> Array:
         """Seconds of tiles that stay, their products asynchronous."""
@@ -392,10 +384,6 @@ class _Pricing(Tiling):
             count = np.ceil(self.form.extents[name] / chunk)
             steps = steps * count * self._streams(name)
         stored = sum(self.tile_points(mask) * size for mask, size in self._stored())
-        streamed, facts = self.form.facts.universe.mask(self.chunks), self.form.facts
-        for term in self.form.terms:  # and what is read with the result
-            if term.op == "read" and len(term.args) == 1 and not facts.free(term) & streamed:
-                stored = stored + self.tile_points(facts.free(term)) * facts.dtype(term).itemsize
         other = [seconds for name, seconds in self.units.items() if name not in self.started]
         rate = cache.bandwidth_gb_per_s * 1e9
         flow = Flow(
@@ -432,7 +420,9 @@ class _Pricing(Tiling):
         """
         phases = 1 + max(self.form.phase.values(), default=0)
         if self.pricer.overlap and self.blocking is None:
-            phases = max(phases, self._reductions_in_turn())
+            turns = self._reductions_in_turn()
+            phases = max(phases, turns)
+            self.refused["reductions in turn"] = self.shape * turns > MOST_IN_TURN
         cache = self.pricer.cache.latency_cycles
         cycles = self.shape * (self.pricer.dram.latency_cycles + phases * cache)
         if self.pricer.overlap and self.blocking is not None:
@@ -478,6 +468,8 @@ class _Pricing(Tiling):
             limit = np.minimum(limit, np.floor(threads / self.blocking.threads))
             registers = self.spec.memory("registers").size_bytes
             held = 2 * self.scratch + 128 * self.blocking.threads
+            if not self.blocking.staged:  # what was read stays until it is used again
+                held = held + 2 * self.largest(self.absorbed)
             limit = np.minimum(limit, np.floor(registers / held))
             if self.blocking.staged:
                 room = self.spec.memory("shared").size_bytes
@@ -489,11 +481,7 @@ class _Pricing(Tiling):
         registers = self.spec.memory("registers")
         most = self.spec.members(self.spec.tile_group, "thread") / 2
         threads = self.shape * most if self.blocking is None else self.blocking.threads
-        largest = self.shape * 0
-        for term in self.form.terms:
-            if term.op not in {"literal", "position"} and term not in self._absorbed:
-                size = self.tile_points(self.form.facts.free(term))
-                largest = np.maximum(largest, size * self.form.facts.dtype(term).compute.itemsize)
+        largest = self.largest(self.absorbed)
         if self.blocking is None or self.blocking.staged:
             self.refused["shared"] = self.shared > self.spec.memory("shared").limit_per_group_bytes
         each = registers.limit_per_group_bytes * (0.8 if self.started else 0.6)

@@ -1,14 +1,14 @@
 """Cut a graph into segments: pieces small enough to search whole, and found again when repeated.
 
 A cut falls where a single computed value is alive; it is then stored in memory. A piece that has no
-such place and is too large to search is cut where the fewest bytes are alive that it uses up itself:
-the rest crosses any cut. Of what crosses, elementwise values may be computed again by those who use
-them. What a gather looks up in, and what a scan reads and gives, lies in memory too. Equal segments
-have equal signatures, so that the layers of a model are solved once.
+such place and is too large to search is cut where the fewest bytes are alive that it uses up
+itself: the rest crosses any cut. Of what crosses, elementwise values may be computed again by those
+who use them. What a gather looks up in, and what a scan reads and gives, lies in memory too. Equal
+segments have equal signatures, so that the layers of a model are solved once.
 """
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,8 @@ from eqsat.finite_tensors import finite_tensors
 from eqsat.graph.evaluate import topological
 from eqsat.graph.tensor import Tensor
 
-LEAST_NODES, MOST_NODES = 12, 128
+LEAST_NODES, MOST_NODES = 12, 90
+MOST_PART = 128  # tensors of a piece that is cut where several values are alive
 WIDELY_USED = 5  # a value with so many uses lies in memory anyway, and stands in no cut's way
 
 
@@ -115,7 +116,7 @@ def _cuts(order: Sequence[Tensor]) -> set[int]:
     summed = _summed(order)
     alive: set[Tensor] = set()
     inside: set[Tensor] = set()  # what began in this segment; the rest crosses it anyway
-    count = 0
+    count, fallback = 0, None
     for i, tensor in enumerate(order):
         alive = {t for t in alive if last_use[t] > i}
         if tensor.op == "view" or is_free(tensor):
@@ -134,31 +135,41 @@ def _cuts(order: Sequence[Tensor]) -> set[int]:
         users = consumers[tensor]
         if len(users) > 1 and any(_contracts(user, consumers) for user in users):
             cuts.add(i)
-            count = 0
-            inside.clear()
+        elif count > MOST_NODES and fallback is not None:
+            cuts.add(fallback)
+        else:
+            fallback = i if len(users) > 1 else fallback
+            continue
+        count, fallback = 0, None
+        inside.clear()
     return cuts
 
 
 def _parts(piece: list[Tensor], order: Sequence[Tensor]) -> list[list[Tensor]]:
-    """A piece in about equal parts of at most MOST_NODES tensors, cut where little is alive."""
+    """A piece in about equal parts of at most MOST_PART tensors, cut where little is alive."""
     last_use = {anchor(operand): tensor for tensor in order for operand in tensor.operands}
     summed = _summed(order)
     parts: list[list[Tensor]] = []
-    while len(piece) > MOST_NODES:
-        share = len(piece) // -(-len(piece) // MOST_NODES)
-        window = piece[: min(MOST_NODES, share + share // 4)]
-        place = {tensor: i for i, tensor in enumerate(window)}
-        until = {t: place.get(last_use[t], -1) for t in window if t in last_use}
-
-        def alive(at: int) -> int:
-            short = (t for t in window[: at + 1] if until.get(t, -1) > at)
-            return sum(t.size * t.dtype.itemsize for t in short)
-
+    while len(piece) > MOST_PART:
+        share = len(piece) // -(-len(piece) // MOST_PART)
+        window = piece[: min(MOST_PART, share + share // 4)]
+        alive = _used_up(window, last_use)
         ends = [i for i, t in enumerate(window) if i >= share * 3 // 4 and t not in summed]
-        end = min(ends or [len(window) - 1], key=lambda at: (alive(at), -at))
+        end = min(ends or [len(window) - 1], key=lambda at, alive=alive: (alive[at], -at))
         parts.append(piece[: end + 1])
         piece = piece[end + 1 :]
     return [*parts, piece]
+
+
+def _used_up(window: Sequence[Tensor], last_use: Mapping[Tensor, Tensor]) -> list[int]:
+    """Bytes alive after each of some tensors, less those that are used after the last one."""
+    place = {tensor: i for i, tensor in enumerate(window)}
+    alive = [0] * len(window)
+    for i, tensor in enumerate(window):
+        until = place.get(last_use[tensor], i) if tensor in last_use else i
+        for at in range(i, until):
+            alive[at] += tensor.size * tensor.dtype.itemsize
+    return alive
 
 
 def _summed(order: Sequence[Tensor]) -> set[Tensor]:

@@ -1,12 +1,15 @@
 """How often and how much of each value the tiles of a form compute."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
+from eqsat.algebra import Term
 from eqsat.form import Form
+from eqsat.graph.dtypes import DType
 from eqsat.rates import Array, Blocking, Rates
 
+LINE = 128  # bytes that memory moves at best
 STREAMED = 32  # points of a reduction that a tile is taken to hold before it is scheduled
 
 
@@ -73,6 +76,28 @@ class Tiling:
         for count in self.count.values():
             total = total * count
         return total
+
+    def lines(self, contiguous: Sequence[str], dtype: DType) -> Array:
+        """How many times its bytes a tile moves along the name that is contiguous in memory: where
+        it is narrower than a line, lines are fetched in parts.
+        """
+        tile = None
+        if self.pricer.overlap and len(contiguous) == 1:
+            (name,) = contiguous
+            tile = self.tiles.get(name, self.chunks.get(name))
+        if tile is None:
+            return self.shape
+        whole = tile >= self.form.extents[name]
+        return np.where(whole, 1.0, np.maximum(LINE / (tile * dtype.itemsize), 1.0) ** 0.5)
+
+    def largest(self, absorbed: Collection[Term]) -> Array:
+        """Bytes of the largest value of a tile, of those that are computed."""
+        size = self.shape * 0
+        for term in self.form.terms:
+            if term.op not in {"literal", "position"} and term not in absorbed:
+                points = self.tile_points(self.form.facts.free(term))
+                size = np.maximum(size, points * self.form.facts.dtype(term).compute.itemsize)
+        return size
 
 
 def _streamed(form: Form) -> dict[str, int]:

@@ -54,7 +54,7 @@ def test_the_sum_of_a_rounded_product_is_of_sums(axis: int) -> None:
     """sum_i round(A B) = (sum_i A) B: what is summed need not be rounded first."""
     a, b = bf16(a=(4096, 4096), b=(4096, 4096))
     kernels, temporary = planned(g.sum(a @ b, axis))
-    assert max(temporary.values()) == 4096
+    assert max(temporary.values()) <= 4096 * 64  # sums, or parts of them: never the product
     assert not any(map(any, map(operations, kernels)))
 
 

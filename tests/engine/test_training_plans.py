@@ -1,0 +1,198 @@
+"""Programs with gradients: what segments store, what joins, kernels that reduce a name twice."""
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import eqsat.graph as g
+from eqsat import apart, specs
+from eqsat.algebra import Facts, Read, Term, Universe
+from eqsat.boundary import is_elementwise, stored_values
+from eqsat.cache import Cache
+from eqsat.codegen.targets import TARGETS
+from eqsat.driver import plan
+from eqsat.errors import SpecError
+from eqsat.form import Stored, form
+from eqsat.graph.dtypes import as_dtype
+from eqsat.graph.index import row_major
+from eqsat.graph.tensor import Tensor
+from eqsat.join import join, read_buffers
+from eqsat.kernel import Kernel, check
+from eqsat.menu import schedule_menus
+from eqsat.program import Program
+from eqsat.schedule import Predicted
+from eqsat.segments import anchor, partition
+
+pytestmark = pytest.mark.usefixtures("shared_search")
+RNG = np.random.default_rng(5)
+
+
+def classifier() -> tuple[Tensor, dict[str, Tensor], dict[str, np.ndarray]]:
+    """A loss of two layers, its inputs, and arrays for them."""
+    shapes = {"x": (32, 20), "w": (20, 24), "b": (24,), "v": (24, 10), "c": (10,)}
+    arrays = {name: RNG.uniform(-1, 1, shape).astype("float32") for name, shape in shapes.items()}
+    arrays["t"] = RNG.integers(0, 10, 32)
+    at = {name: g.input(name, array.shape, array.dtype) for name, array in arrays.items()}
+    scores = g.relu(at["x"] @ at["w"] + at["b"]) @ at["v"] + at["c"]
+    return g.cross_entropy(scores, at["t"]), at, arrays
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("h200", "xv"), ("example_cuda", "xwbvc")])
+def test_kernels_for_a_gpu_compute_the_gradients_of_a_classifier(name: str, wanted: str) -> None:
+    """Sums inside the loops of one kernel bind names that the kernel reduces outside, too."""
+    loss, at, arrays = classifier()
+    outputs = (loss, *g.grad(loss, [at[one] for one in wanted]))
+    unit = specs.load(name)
+    planned = plan(outputs, unit, cache=Cache(None))
+    for launch in planned.parts.launches:
+        check(launch.kernel)
+    oracle = TARGETS["oracle"].backend(unit, None)
+    program = Program(planned.parts, oracle, outputs, planned.report, planned.explain)
+    results = program(**{argument.name: arrays[argument.name] for argument in program.arguments})
+    expected = g.evaluate(outputs, arrays, np.float64)
+    for found, wide in zip(results, expected, strict=True):
+        np.testing.assert_allclose(found, wide, rtol=1e-4, atol=1e-6)
+
+
+def test_a_name_reduced_inside_a_loop_and_outside_is_not_streamed() -> None:
+    over = Universe()
+    i, j, k = (over.add(size) for size in (4, 64, 512))
+    facts = Facts(over)
+
+    def read(buffer: str, *names: str) -> Term:
+        address = row_major(names, over.extents)
+        return Term("read", Read(buffer, as_dtype("float32"), address))
+
+    x, w = read("x", i, k), read("w", j, k)
+    nested = Term("reduce_sum", over.mask([k]), Term("mul", x, w))
+    outer = Term("reduce_max", over.mask([j]), nested)
+    hoisted = Term("reduce_sum", over.mask([k]), x)
+    made = form([Stored("y", Term("add", outer, hoisted), (i,), as_dtype("float32"))], facts)
+    assert made.held == {k} and k in made.reduced
+    menus = schedule_menus(made, specs.load("h200"))
+    assert k not in menus.chunks and k in menus.kept
+
+
+def attention_step() -> list[Tensor]:
+    """A loss of two blocks of attention, and its gradients."""
+    shapes = {"x": (16, 8, 32), "wq": (32, 32), "wk": (32, 32), "wv": (32, 32), "w": (32, 64)}
+    shapes |= {"u": (64, 32), "a": (32,), "c": (32,)}
+    at = {name: g.input(name, shape) for name, shape in shapes.items()}
+    x = at["x"]
+    for _ in range(2):
+        normal = g.layer_norm(x, at["a"], at["c"])
+        x = x + g.attention(normal @ at["wq"], normal @ at["wk"], normal @ at["wv"])
+        x = x + g.gelu(g.layer_norm(x, at["a"], at["c"]) @ at["w"]) @ at["u"]
+    loss = g.mean(g.square(x))
+    return [loss, *g.grad(loss, list(at.values()))]
+
+
+def test_segments_of_a_training_step_are_small_and_store_no_product_before_its_sum() -> None:
+    outputs = attention_step()
+    segments = partition(outputs)
+    assert len(segments) > 2
+    largest = max(output.size for output in outputs)
+    for segment in segments:
+        own = [t for t in segment.tensors if t.op not in {"view", "constant", "iota", "input"}]
+        assert len(own) < 400
+        assert all(t.size <= max(largest, 16 * 8 * 64) for t in segment.stored)
+    made = {id(tensor) for segment in segments for tensor in segment.stored}
+    read = {id(leaf) for segment in segments for leaf in segment.leaves if leaf.op != "input"}
+    assert read <= made | {id(leaf) for s in segments for leaf in s.leaves if leaf.op == "constant"}
+
+
+def test_of_what_crosses_the_fewest_bytes_are_stored() -> None:
+    x = g.input("x", (64, 8))
+    h = g.sum(g.expand_dims(x, 2) * g.input("w", (8, 32)), axis=1)
+    a, b, c = g.exp(h), g.tanh(h), h * 2.0
+    inside = {t for t in (h, a, b, c, anchor(h), h.operands[0])}
+    kept = stored_values([a, b, c], inside, (), anchor)
+    assert {id(t) for t in kept} == {id(h)}
+    kept = stored_values([a], inside, (), anchor)
+    assert {id(t) for t in kept} == {id(a)}, "of equal ones the nearest"
+    narrow = g.astype(h, "bfloat16")
+    wide = g.astype(narrow, "float32")
+    kept = stored_values([wide], {*inside, narrow, wide}, (), anchor)
+    assert {id(t) for t in kept} == {id(narrow)}
+    kept = stored_values([wide], {*inside, narrow, wide}, {wide}, anchor)
+    assert {id(t) for t in kept} == {id(wide)}, "it lies in memory anyway"
+    assert is_elementwise(a) and not is_elementwise(h)
+
+
+def joined_one_by_one(kernels: list[tuple[Stored, ...]], price: object) -> list[set[str]]:
+    """Every pair priced in every round."""
+    current = list(kernels)
+    while True:
+        gains = [
+            (price(a) + price(b) - price((*a, *b)), a, b)  # type: ignore[operator]
+            for a, b in itertools.combinations(current, 2)
+            if set(read_buffers(a)) & set(read_buffers(b))
+        ]
+        gain, a, b = max(gains, key=lambda one: one[0], default=(0, (), ()))
+        if gain <= 0:
+            return [{one.buffer for one in kernel} for kernel in current]
+        current = [(*a, *b), *(kernel for kernel in current if kernel not in (a, b))]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_joining_prices_few_pairs_and_finds_the_same(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    over = Universe()
+    i = over.add(64)
+    facts, dtype = Facts(over), as_dtype("float32")
+    cost = dict(zip("abcdef", rng.uniform(0.2, 3, 6), strict=True))
+
+    def read(buffer: str) -> Term:
+        return Term("read", Read(buffer, dtype, row_major((i,), over.extents)))
+
+    kernels = []
+    for number in range(12):
+        left, right = rng.choice(list("abcdef"), 2, replace=False)
+        kernels.append((Stored(f"y{number}", Term("add", read(left), read(right)), (i,), dtype),))
+    calls = []
+
+    def price(kernel: tuple[Stored, ...]) -> float:
+        """A launch, what is read once, and more than in proportion to what is stored."""
+        calls.append(kernel)
+        return 1 + sum(cost[b] for b in read_buffers(kernel)) + 0.3 * len(kernel) ** 1.7
+
+    wanted = joined_one_by_one(kernels, price)
+    every = len(calls)
+    calls.clear()
+    found = [{one.buffer for one in kernel} for kernel in join(kernels, facts, price)]
+    assert sorted(map(sorted, found)) == sorted(map(sorted, wanted))
+    assert len(calls) < every / 4
+
+
+def scheduled(
+    monkeypatch: pytest.MonkeyPatch, seconds: Callable[[int], float], count: int = 4
+) -> list[list[str]]:
+    """The buffers of each kernel for values whose kernels were taken to need a second each."""
+
+    def schedule(name: str, stored: tuple[Stored, ...], *rest: object) -> list[Predicted]:
+        if seconds(len(stored)) == np.inf:
+            raise SpecError("no schedule fits")
+        kernel = Kernel(" ".join(one.buffer for one in stored), (), (), (), ())
+        return [Predicted(kernel, seconds(len(stored)), "")]
+
+    monkeypatch.setattr(apart, "schedule_region", schedule)
+    monkeypatch.setattr(apart, "estimate", lambda stored, *rest: float(len(stored)))
+    read = Term("literal", 1.0, "float32")
+    values = tuple(Stored(f"y{i}", read, (), as_dtype("float32")) for i in range(count))
+    found = apart.schedule_joined("k", values, Facts(Universe()), None, {}, None)  # type: ignore[arg-type]
+    return [predicted.kernel.name.split() for predicted in found]
+
+
+def test_what_was_joined_is_scheduled_in_halves_where_that_is_faster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = ["y0", "y1", "y2", "y3"]
+    assert scheduled(monkeypatch, lambda n: n) == [names]
+    assert scheduled(monkeypatch, lambda n: n**3) == [[name] for name in names]
+    assert scheduled(monkeypatch, lambda n: 9 if n > 2 else n) == [names[:2], names[2:]]
+    assert scheduled(monkeypatch, lambda n: np.inf if n > 2 else n) == [names[:2], names[2:]]
+    assert scheduled(monkeypatch, lambda n: 100 / n) == [names], "the halves are slower still"
+    with pytest.raises(SpecError, match="no schedule fits"):
+        scheduled(monkeypatch, lambda n: np.inf)
