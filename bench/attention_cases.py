@@ -69,8 +69,14 @@ DECODE = Case(
 
 CASES = (
     _attention("attention", _sizes(4, 32, 4096, 128), _plain),
-    _attention("attention-causal", _sizes(4, 32, 4096, 128), _causal, "0.5"),
-    _attention("attention-causal-long", _sizes(1, 16, 16384, 128), _causal, "0.5"),
+    # The first rows are means of few values: rounded weights tell there. torch: 2.8e-2.
+    replace(
+        _attention("attention-causal", _sizes(4, 32, 4096, 128), _causal, "0.5"), tolerance=5e-2
+    ),
+    replace(
+        _attention("attention-causal-long", _sizes(1, 16, 16384, 128), _causal, "0.5"),
+        tolerance=5e-2,
+    ),
     _attention("attention-64", _sizes(8, 16, 2048, 64), _plain),
     DECODE,
     # As written, scores are rounded to bfloat16: half a unit of a score of 8 is 1.6% of its weight.

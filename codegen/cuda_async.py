@@ -32,9 +32,12 @@ struct alignas(64) TensorMap {
                      "r"(shared_address(barrier)), "r"(bytes) : "memory");
 }}""",
     "barrier_arrive": f"""
-{_DEVICE} void barrier_arrive(unsigned long long* barrier) {{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
-                 : "memory");
+{_DEVICE} void barrier_arrive(unsigned long long* barrier, bool present) {{
+    asm volatile("{{\\n"  // without a branch, which would take the first chunk out of its loop
+                 ".reg .pred p;\\n"
+                 "setp.ne.b32 p, %1, 0;\\n"
+                 "@p mbarrier.arrive.shared::cta.b64 _, [%0];\\n"
+                 "}}" ::"r"(shared_address(barrier)), "r"(int(present)) : "memory");
 }}""",
     "barrier_arrive_at": f"""
 {_DEVICE} void barrier_arrive_at(unsigned long long* barrier, int block) {{

@@ -3,6 +3,7 @@
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,18 @@ from eqsat.program import Argument, Launch
 from eqsat.specs import ParallelProcessingUnit
 
 Runner = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Launches over arrays: as one graph, or `each` by itself, as a stream capture takes them."""
+
+    run: Runner
+    each: Runner
+
+    def __call__(self, arrays: Mapping[str, Any]) -> None:
+        """Run all of them."""
+        self.run(arrays)
 
 
 class CudaBackend:
@@ -35,16 +48,23 @@ class CudaBackend:
         ].decode()
         return f"{name} {runtime.driverGetVersion()} {self.spec.fingerprint}"
 
-    def measure(self, run: Runner, arrays: Mapping[str, Any]) -> float:
-        """Seconds of one call on the device, of several back to back."""
-        cuda, repeats = cuda_target.import_cupy().cuda, 10
-        first, last = cuda.Event(), cuda.Event()
-        run(arrays)
-        first.record()
-        for _ in range(repeats):
-            run(arrays)
-        last.record()
-        last.synchronize()
+    def measure(self, run: Replay, arrays: Mapping[str, Any]) -> float:
+        """Seconds of one call on the device, of several captured in a graph."""
+        cuda, repeats = cuda_target.import_cupy().cuda, 20
+        run(arrays)  # loads the code, which a capture must not
+        cuda.Device().synchronize()
+        stream = cuda.Stream(non_blocking=True)
+        with stream:
+            stream.begin_capture()
+            for _ in range(repeats):
+                run.each(arrays)
+            graph = stream.end_capture()
+            first, last = cuda.Event(), cuda.Event()
+            graph.launch(stream)
+            first.record(stream)
+            graph.launch(stream)
+            last.record(stream)
+            last.synchronize()
         return cuda.get_elapsed_time(first, last) * 1e-3 / repeats
 
     def receive(self, value: Any, argument: Argument) -> Any:
@@ -123,6 +143,10 @@ class CudaBackend:
         lock = threading.Lock()
         graphs: list[cuda_target.Graph] = []
 
+        def each(arrays: Mapping[str, Any]) -> None:
+            for step, buffers in zip(steps, names, strict=True):
+                step([arrays[name].data.ptr for name in buffers])
+
         def run(arrays: Mapping[str, Any]) -> None:
             pointers = [[arrays[name].data.ptr for name in buffers] for buffers in names]
             if len(steps) == 1:
@@ -133,7 +157,7 @@ class CudaBackend:
                     graphs.append(cuda_target.Graph(steps, pointers))
                 graphs[0](pointers)
 
-        return run
+        return Replay(run, each)
 
     def source(self, kernel: Kernel) -> str:
         """The emitted CUDA C++."""

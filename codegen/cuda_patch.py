@@ -13,6 +13,7 @@ from eqsat.codegen.cuda_block import Block, Point
 from eqsat.codegen.cuda_distribution import WARP
 from eqsat.codegen.cuda_exchange import Digit, Exchange
 from eqsat.codegen.cuda_math import cast, storage_type, widen
+from eqsat.codegen.cuda_packs import write_pack
 from eqsat.codegen.cuda_tiles import owners
 from eqsat.kernel import Access, Load, Store
 
@@ -31,7 +32,7 @@ class Patch:
     bytes: int
 
     def store(self, store: Store, value: Callable[[Point], str]) -> None:
-        """Write a store; `value` gives the C++ expression of the element stored at a point."""
+        """Write a store; `value` gives the C++ expression of the value at a point."""
         block, out, own = self.block, self.block.out, self.exchange.own_width
         target = block.buffer(store.access.buffer)
         unused = block.distribution.unused(self.indices)
@@ -42,10 +43,12 @@ class Patch:
         with self.scope(), self.loop("pass", self.passes):
             out.line("__syncwarp();")
             with self.own_points("pass", lanes) as (point, place):
-                shifted = block.shifted(point, self.exchange.along, "e") if own > 1 else point
-                out.line(f"{self.pack(own)} pack;")
-                self.each(own, f"pack.item[e] = {value(shifted)};")
-                out.line(f"{self.vector(place, own)} = pack;")
+                dtype, source = block.kernel.buffer(store.access.buffer).dtype, store.value
+
+                def value_of(e: str) -> str:
+                    return value(block.shifted(point, self.exchange.along, e) if own > 1 else point)
+
+                write_pack(out, dtype, block.placement.dtypes[source], own, place, value_of)
             out.line("__syncwarp();")
             with self.far_points("pass") as (point, place, condition):
                 if condition:

@@ -142,9 +142,8 @@ def _emit_consumer(
         _copy_carries(block, body)
         if lagging and not held:
             out.line("products_wait<1>();")
-            with out.block(f"if (chunk > {first})"):
-                for ring in rings:
-                    pipeline.release(ring, behind=1)
+            for ring in rings:
+                pipeline.release(ring, behind=1, condition=f"chunk > {first}")
         for ring in rings:
             if not lagging:
                 pipeline.release(ring)

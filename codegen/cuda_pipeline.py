@@ -192,15 +192,16 @@ class Pipeline:
         out.line(f"const {kind}* const {pointer} = {place};")
         return replace(tile, pointer=pointer)
 
-    def release(self, ring: Ring, behind: int = 0) -> None:
-        """Let go of the slot in use, or of the one before."""
+    def release(self, ring: Ring, behind: int = 0, condition: str = "") -> None:
+        """Let go of the slot in use, or of the one before; where a condition holds."""
         out = self.block.out
         n = ring.number
         slot = f"slot_{n}"
         if behind:
             slot = f"(slot_{n} + {ring.stages - 1}) % {ring.stages}"
         out.line("__syncwarp();")
-        out.line(f"if (threadIdx.x % {WARP} == 0) barrier_arrive({ring.empty(slot)});")
+        present = f"threadIdx.x % {WARP} == 0" + (f" && {condition}" if condition else "")
+        out.line(f"barrier_arrive({ring.empty(slot)}, {present});")
 
     def advance(self, ring: Ring, out: Writer) -> None:
         """The next slot."""

@@ -21,6 +21,7 @@ from eqsat.codegen.cuda_math import (
     storage_type,
     widen,
 )
+from eqsat.codegen.cuda_packs import write_pack
 from eqsat.codegen.cuda_patch import Patch
 from eqsat.codegen.cuda_placement import CHAIN, COMPUTED, FETCH, REGISTERS, SHARED, store_indices
 from eqsat.codegen.cuda_tiles import copy, fetch, owns, tile_for
@@ -301,21 +302,22 @@ class Statements:
             target = f"{block.buffer(buffer.name)} + {block.address(store.access, point)}"
             with out.block():
                 if width == 1:
-                    out.line(f"*({target}) = {self.stored(store, buffer.dtype, point)};")
+                    value = self.stored(store, buffer.dtype, point)
+                    out.line(f"*({target}) = {narrow(buffer.dtype, value)};")
                     return
-                pack = f"Pack<{storage_type(buffer.dtype)}, {width}>"
-                out.line(f"{pack} pack;")
-                out.line("#pragma unroll")
-                shifted = block.shifted(point, index, "e")
-                value = self.stored(store, buffer.dtype, shifted)
-                out.line(f"for (int e = 0; e < {width}; ++e) pack.item[e] = {value};")
-                out.line(f"*reinterpret_cast<{pack}*>({target}) = pack;")
+
+                def value_of(e: str) -> str:
+                    return self.stored(store, buffer.dtype, block.shifted(point, index, e))
+
+                source = block.placement.dtypes[store.value]
+                write_pack(out, buffer.dtype, source, width, target, value_of)
 
     def stored(self, store: Store, dtype: DType, point: Point) -> str:
+        """The register value that is rounded as it is stored, where that takes one rounding."""
         source = self.block.placement.dtypes[store.value]
         text = self.block.read(store.value, point)
-        direct = source == float64 and dtype.name == "float16"  # rounds once
-        return narrow(dtype, text if direct else cast(source, dtype.compute, text))
+        direct = source == float64 and dtype.name == "float16"
+        return text if direct else cast(source, dtype.compute, text)
 
     def mask(self, s: Map) -> None:
         """Overwrite the product in the chunks that the mask cuts."""

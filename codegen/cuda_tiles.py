@@ -176,7 +176,9 @@ def stage(block: Block, name: str, order: Sequence[str]) -> Tile:
     """
     out = block.out
     dtype, indices = block.placement.dtypes[name], block.placement.indices[name]
-    tile = lay_out(block, f"{name}_staged", dtype, order)
+    copies = block.copies[name] = block.copies.get(name, 0) + 1
+    again = str(copies) if copies > 1 else ""  # two products of one scope may take it
+    tile = lay_out(block, f"{name}_staged{again}", dtype, order)
     if block.tiles_read:
         block.barrier()
     if any(tile.extents[i] > block.distribution.padded(i) for i in order):

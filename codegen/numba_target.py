@@ -41,7 +41,8 @@ def load(
 
     Floats of 16 and 8 bits may be given as such or as uint16 and uint8. The compiled code is kept
     in `cache_dir` (a private folder: what lies there is executed); without one it lasts as long as
-    the process. `invocations`: see `numba_emit.emit`. Raises CompileError if Numba refuses the source.
+    the process. `invocations`: see `numba_emit.emit`. Raises CompileError if Numba refuses the
+    source.
     """
     source = numba_emit.emit(kernel, invocations)
     folder = Path(cache_dir) if cache_dir is not None else Path(_temporary_folder().name)

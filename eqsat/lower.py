@@ -308,6 +308,15 @@ class _Lowering:
         wanted = any(t.op == "reduce_max" and t.children[0] is s for t in self.form.terms)
         return (s, 1.0) if wanted else _without_factor(s)
 
+    def _scored(self, s: Term, body: list[Statement]) -> tuple[str, tuple[str, ...]]:
+        """The value of a score without its factor, and the factor's, if there is one."""
+        score, rate = self._score(s)
+        factor: tuple[str, ...] = ()
+        if rate != 1.0:
+            factor = (self.fresh("c"),)
+            body.append(Literal(*factor, self.facts.dtype(s), rate))
+        return self.values[score], factor
+
     def _pivot(
         self, s: Term, over: tuple[str, ...], body: list[Statement], carries: list[Carry]
     ) -> tuple[str, str, str]:
@@ -317,17 +326,12 @@ class _Lowering:
         """
         if s not in self._pivots:
             dtype = self.facts.dtype(s)
-            score, rate = self._score(s)
-            factor: tuple[str, ...] = ()
-            if rate != 1.0:
-                factor = (self.fresh("c"),)
-                body.append(Literal(*factor, dtype, rate))
+            value, factor = self._scored(s, body)
             own = self.indices(s)
             indices = tuple(n for n in own if n not in over)
             chunk, after, scale, weight = (self.fresh("v") for _ in range(4))
             pivot = self.fresh("m")
             carries.append(Carry(pivot, dtype, indices, "max"))
-            value = self.values[score]
             body.append(Reduce(chunk, dtype, indices, "max", over, value))
             body.append(Update(after, dtype, indices, pivot, "max", chunk))
             body.append(Map(scale, dtype, indices, "exp_difference", (pivot, after, *factor)))
@@ -347,14 +351,18 @@ class _Lowering:
 
     def _weighted(self, term: Term, body: list[Statement]) -> str:
         """A sum with weights over resident names: their maximum, the weights, the products."""
-        s, _ = term.children
-        over = self.facts.universe.members(term.args[0])  # type: ignore[arg-type]
-        dtype, own = self.facts.dtype(s), self.indices(s)
-        indices = tuple(n for n in own if n not in over)
-        largest, weight = self.fresh("v"), self.fresh("v")
-        body.append(Reduce(largest, dtype, indices, "max", over, self.values[s]))
-        body.append(Map(weight, dtype, own, "exp_difference", (self.values[s], largest)))
-        return self._products(term, weight, body)
+        mask, s = term.args[0], term.children[0]
+        weights = Term("exp_difference", s, Term("reduce_max", mask, s))
+        if weights not in self.values:
+            over = self.facts.universe.members(mask)  # type: ignore[arg-type]
+            dtype, own = self.facts.dtype(s), self.indices(s)
+            indices = tuple(n for n in own if n not in over)
+            value, factor = self._scored(s, body)
+            largest, weight = self.fresh("v"), self.fresh("v")
+            body.append(Reduce(largest, dtype, indices, "max", over, value))
+            body.append(Map(weight, dtype, own, "exp_difference", (value, largest, *factor)))
+            self.values[weights] = weight
+        return self._products(term, self.values[weights], body)
 
     def _products(self, term: Term, weight: str, body: list[Statement]) -> str:
         """The sum of weights times values over what lies in the tile."""

@@ -71,4 +71,4 @@ def in_flight(
 ) -> Array:
     """Bytes a second that rings of so many bytes in all can draw: all but one stage under way."""
     way = LOADED * memory.latency_cycles / spec.cycles_per_s
-    return held * np.maximum(stages - 1, 0.5) / stages / way
+    return held * np.maximum(stages - 1, 0.25) / stages / way

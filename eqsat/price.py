@@ -37,7 +37,7 @@ CHUNK_WORK = 150  # instructions of a thread for each chunk of staged operands
 TIE = 0.005  # part of hidden work that still counts
 MATRIX = "matrix operations"  # the best of them, until one is chosen
 TEAMS = 2  # that take turns at operations which run on, until a schedule says how many
-MOST_IN_TURN = 8  # reductions that wait for one another, beyond which no tile of threads is tried
+MOST_IN_TURN = 4  # reductions that wait for one another, beyond which no tile of threads is tried
 LEAST_PART = 256  # points of a reduction that are worth a tile of their own
 
 

@@ -101,7 +101,20 @@ def _forced(order: Sequence[Tensor]) -> set[Tensor]:
             forced.add(anchor(tensor.operands[0]))
         if tensor.op == "scan_sum":
             forced |= {tensor, anchor(tensor.operands[0])}
-    return forced
+        if tensor.op in {"equal", "not_equal"}:
+            forced |= _extremes(*map(anchor, tensor.operands))
+    return {tensor for tensor in forced if not is_free(tensor)}
+
+
+def _extremes(a: Tensor, b: Tensor) -> set[Tensor]:
+    """Of two values that are compared the one whose extremum the other one is: computed twice, by
+    kernels that round otherwise, it would differ from its own extremum.
+    """
+    return {
+        value
+        for value, top in ((a, b), (b, a))
+        if top.op in {"reduce_max", "reduce_min"} and anchor(top.operands[0]) is value
+    }
 
 
 def _cuts(order: Sequence[Tensor]) -> set[int]:

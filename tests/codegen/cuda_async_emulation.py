@@ -78,7 +78,9 @@ static void barrier_expect(unsigned long long* place, unsigned bytes) {
     --barrier.pending;
     settle(barrier);
 }
-static void barrier_arrive(unsigned long long* place) { barrier_expect(place, 0); }
+static void barrier_arrive(unsigned long long* place, bool present) {
+    if (present) barrier_expect(place, 0);
+}
 static void barrier_wait(unsigned long long* place, unsigned parity) {
     Fiber& fiber = fibers[threadIdx.x];
     fiber.barrier = (Barrier*)place, fiber.parity = parity;

@@ -11,6 +11,7 @@ from eqsat import apart, specs
 from eqsat.algebra import Facts, Read, Term, Universe
 from eqsat.boundary import is_elementwise, stored_values
 from eqsat.cache import Cache
+from eqsat.codegen import oracle
 from eqsat.codegen.targets import TARGETS
 from eqsat.driver import plan
 from eqsat.errors import SpecError
@@ -19,7 +20,8 @@ from eqsat.graph.dtypes import as_dtype
 from eqsat.graph.index import row_major
 from eqsat.graph.tensor import Tensor
 from eqsat.join import join, read_buffers
-from eqsat.kernel import Kernel, check
+from eqsat.kernel import Buffer, Kernel, check
+from eqsat.lower import Schedule, lower
 from eqsat.menu import schedule_menus
 from eqsat.program import Program
 from eqsat.schedule import Predicted
@@ -48,8 +50,8 @@ def test_kernels_for_a_gpu_compute_the_gradients_of_a_classifier(name: str, want
     planned = plan(outputs, unit, cache=Cache(None))
     for launch in planned.parts.launches:
         check(launch.kernel)
-    oracle = TARGETS["oracle"].backend(unit, None)
-    program = Program(planned.parts, oracle, outputs, planned.report, planned.explain)
+    backend = TARGETS["oracle"].backend(unit, None)
+    program = Program(planned.parts, backend, outputs, planned.report, planned.explain)
     results = program(**{argument.name: arrays[argument.name] for argument in program.arguments})
     expected = g.evaluate(outputs, arrays, np.float64)
     for found, wide in zip(results, expected, strict=True):
@@ -196,3 +198,55 @@ def test_what_was_joined_is_scheduled_in_halves_where_that_is_faster(
     assert scheduled(monkeypatch, lambda n: 100 / n) == [names], "the halves are slower still"
     with pytest.raises(SpecError, match="no schedule fits"):
         scheduled(monkeypatch, lambda n: np.inf)
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.25])
+def test_weights_over_a_held_name_are_computed_in_the_tile(rate: float) -> None:
+    """k is reduced inside the loop over j as well: no chunk of it may be streamed."""
+    over, dtype = Universe(), as_dtype("float32")
+    i, j, k = (over.add(size) for size in (6, 5, 7))
+    arrays = {name: RNG.normal(size=shape).astype("float32") for name, shape in
+              {"x": (6, 7), "w": (5, 7)}.items()}  # fmt: skip
+
+    def read(buffer: str, *names: str) -> Term:
+        return Term("read", Read(buffer, dtype, row_major(names, over.extents)))
+
+    x, w = read("x", i, k), read("w", j, k)
+    s = Term("mul", x, Term("literal", rate, "float32"))
+    one = Term("literal", 1.0, "float32")
+    weighted = [Term("weighted_sum", over.mask([k]), s, r) for r in (one, x)]
+    nested = Term("reduce_sum", over.mask([k]), Term("mul", x, w))
+    outer = Term("reduce_max", over.mask([j]), nested)
+    total = Term("add", outer, Term("div", weighted[1], weighted[0]))
+    made = form([Stored("y", total, (i,), dtype)], Facts(over))
+    assert made.held == {k}
+    buffers = {name: Buffer(name, a.shape, dtype, "input") for name, a in arrays.items()}
+    buffers["y"] = Buffer("y", (6,), dtype, "output")
+    kernel = lower("k", made, Schedule({i: 4}, {j: 2}), buffers, "oracle")
+    check(kernel)
+    memory = {**arrays, "y": np.full(6, np.nan, "float32")}
+    oracle.run(kernel, memory)
+    a, b = (arrays[name].astype("float64") for name in "xw")
+    weights = np.exp(rate * a)
+    expected = (a @ b.T).max(1) + (weights * a).sum(1) / weights.sum(1)
+    np.testing.assert_allclose(memory["y"], expected, rtol=1e-5)
+
+
+def test_a_value_compared_with_its_own_maximum_is_computed_once() -> None:
+    """By two kernels that round otherwise it would differ from its maximum: the slope is lost."""
+    x, w = g.input("x", (2, 2)), g.input("w", (2, 2))
+    product = x @ w
+    loss = g.sum((x * product) @ product) + g.max(g.logsumexp(product, axis=1))
+    outputs = (loss, *g.grad(loss, [x, w]))
+    segments = partition(outputs)
+    tops = [t for s in segments for t in s.tensors if t.op == "reduce_max" and t.shape == ()]
+    stored = {id(one) for s in segments for one in s.stored}
+    assert tops and all(id(anchor(top.operands[0])) in stored for top in tops)
+    unit = specs.load("a100")
+    planned = plan(outputs, unit, cache=Cache(None))
+    backend = TARGETS["oracle"].backend(unit, None)
+    program = Program(planned.parts, backend, outputs, planned.report, planned.explain)
+    arrays = {name: RNG.uniform(-2, 2, (2, 2)).astype("float32") for name in "xw"}
+    results = program(**{argument.name: arrays[argument.name] for argument in program.arguments})
+    for found, wide in zip(results, g.evaluate(outputs, arrays, np.float64), strict=True):
+        np.testing.assert_allclose(found, wide, rtol=1e-4, atol=1e-5)

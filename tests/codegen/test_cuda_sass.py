@@ -1,0 +1,63 @@
+"""What the assembler makes of kernels with warpgroup operations: it must not move their readers."""
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from pipeline_cases import OPERATIONS, pipeline_cases
+from sass_products import disassembled, touched_early
+
+import eqsat.graph as eg
+from eqsat import driver
+from eqsat.codegen.cuda_compile import compile_cubin
+from eqsat.codegen.cuda_emit import emit
+from eqsat.graph import nn
+from eqsat.graph.dtypes import bfloat16
+from eqsat.kernel import Kernel
+from eqsat.specs import load
+
+
+def odd() -> eg.Tensor:
+    return eg.input("a", (4095, 4099), bfloat16) @ eg.input("b", (4099, 4097), bfloat16)
+
+
+def turned() -> eg.Tensor:
+    """Rows of heads, as a transformer's projections leave them."""
+    y = eg.input("x", (2048, 4096), bfloat16) @ eg.input("w", (4096, 4096), bfloat16)
+    return eg.permute_dims(eg.reshape(y, (2048, 32, 128)), (1, 0, 2))
+
+
+def attention() -> eg.Tensor:
+    q, k, v = (eg.input(name, (2, 8, 1024, 64), bfloat16) for name in "qkv")
+    return nn.softmax((q @ eg.matrix_transpose(k)) * 0.125) @ v
+
+
+def early(kernels: Iterator[Kernel]) -> dict[str, list[str]]:
+    def of(kernel: Kernel) -> tuple[str, list[str]]:
+        cubin = compile_cubin(emit(kernel, OPERATIONS).text, "sm_90a", kernel.rules)
+        return kernel.name, touched_early(disassembled(cubin.data))
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return {name: found for name, found in pool.map(of, kernels) if found}
+
+
+@pytest.mark.parametrize("program", [odd, turned, attention], ids=lambda f: f.__name__)
+def test_planned_kernels_touch_no_accumulator_under_way(program):
+    launches = driver.plan([program()], load("h200")).parts.launches
+    kernels = [launch.kernel for launch in launches]
+    assert any("wgmma" in emit(kernel, OPERATIONS).text for kernel in kernels)
+    assert early(iter(kernels)) == {}
+
+
+def test_no_accumulator_is_touched_while_it_is_written():
+    assert early(c.kernel for c in pipeline_cases()) == {}
+
+
+def test_the_check_sees_a_missing_wait():
+    kernel = next(pipeline_cases()).kernel
+    cubin = compile_cubin(emit(kernel, OPERATIONS).text, "sm_90a", kernel.rules)
+    text = disassembled(cubin.data)
+    last = "WARPGROUP.DEPBAR.LE gsb0, 0x0"
+    assert last in text and not touched_early(text)
+    assert touched_early(text.replace(last, "NOP"))
