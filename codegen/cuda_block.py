@@ -142,6 +142,7 @@ class Block:
         self.scratch_bytes = 0
         self.tiles_written = False  # shared tiles written since the last barrier
         self.tiles_read = False
+        self.own_patches = False  # no other warp ever uses the memory of a warp's patch
         self.copies: dict[str, int] = {}  # of each value in shared memory
 
     # names

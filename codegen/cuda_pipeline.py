@@ -24,7 +24,7 @@ from eqsat.errors import UnsupportedError
 from eqsat.kernel import Load, Phase
 
 BOX_ALIGNMENT = 1024  # bytes: eight rows of 128, the period of the widest swizzle
-PRODUCER_REGISTERS = 40
+PRODUCER_REGISTERS = 24
 MOST_REGISTERS = 240  # that setmaxnreg gives a computing thread here
 MOST_COMPUTING = 896  # threads of a block, less the producer's warpgroup
 SHARED_BYTES, RESERVED_BYTES = 233472, 1024  # of an SM of sm_90, and for each block
@@ -107,6 +107,7 @@ class Pipeline:
                 f"warpgroup take multiples of {WARPGROUP} up to {MOST_COMPUTING}. Choose one."
             )
         self.block = block
+        block.own_patches = True
         self.producer = Writer(depth=4)
         self.rings: dict[Phase, tuple[Ring, ...]] = {}
         self.chains: dict[Phase, Chain] = {}

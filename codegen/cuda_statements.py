@@ -240,10 +240,10 @@ class Statements:
             return None
         size = max(exchange.bytes for exchange in self.exchanges.values())
         if self.patches is None:
-            if block.tiles_read or block.tiles_written:
+            if not block.own_patches and (block.tiles_read or block.tiles_written):
                 block.barrier()  # what lay there before
             self.patches = block.allocate(size * block.kernel.threads // WARP)
-        block.tiles_read = True
+        block.tiles_read |= not block.own_patches
         return Patch(block, exchange, access, indices, self.patches, size)
 
     def load(self, s: Load) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eqsat.algebra import Read, Term
-from eqsat.form import WEIGHTED, Form
+from eqsat.form import SUBSTITUTED, WEIGHTED, Form
 from eqsat.graph.dtypes import BY_NAME
 from eqsat.narrow import TERMS
 from eqsat.narrow_price import narrowing, products_of
@@ -50,7 +50,8 @@ def matrix_seconds(
     """Seconds of the multiply-adds, padded to the operation's extents; and call overheads."""
     extents = list(operation.extents.values())
     padding = _padding(tiling, operation, (found.rows, found.columns, found.summed))
-    if operation.asynchronous:  # the target may take either factor for the left one
+    if operation.asynchronous and not is_factor(tiling, found.term):
+        # the target may take either factor for the left one
         turned = _padding(tiling, operation, (found.columns, found.rows, found.summed))
         padding = np.minimum(padding, TURNED * turned)
     facts, counts = tiling.form.facts, tiling.pricer.float32_products
@@ -160,11 +161,51 @@ def _padding(tiling: Tiling, operation: ParallelOperation, roles: tuple[int, ...
     ]
     if operation.asynchronous and tiling.blocking is not None:
         teams = tiling.blocking.threads / tiling.spec.members(operation.supported_by, "thread")
-        counts[:2] = spread(counts[0], counts[1], teams)
+        counts[:2] = spread(counts[0], counts[1], teams, rows_stay(tiling.form))
     padding = tiling.shape
     for count, extent, points in zip(counts, extents, inside, strict=False):
         padding = padding * count * (extent or 1) / points
     return padding
+
+
+def rows_stay(made: Form) -> bool:
+    """Whether something is reduced along what products are computed for: then their rows lie
+    inside one group of threads each, and the groups share no columns.
+    """
+    reduced = made.facts.universe.mask(made.reduced)
+    products = (t for t in made.terms if t.op in SUBSTITUTED)
+    return any(made.facts.free(t) & reduced for t in products)
+
+
+def is_factor(tiling: Tiling, product: Term) -> bool:
+    """Whether weights of a later product follow from this one: they lie as its rows do."""
+    weighted = (t for t in tiling.form.terms if t.op == "weighted_contract")
+    return any(product in _below(t) for t in weighted)
+
+
+def as_factor(tiling: Tiling, found: Contraction) -> Array:
+    """How many times its work a product without an operation takes, where it lies as a factor of a
+    later operation: that one's rows are computed whole.
+    """
+    padding = tiling.shape
+    for term in tiling.form.terms:
+        named = term.op == "weighted_contract" and tiling.blocking is not None
+        operation = tiling.spec.operation(str(term.args[3])) if named else None
+        if operation and next(iter(operation.extents.values())) and found.term in _below(term):
+            rows, extent = tiling.tile_points(found.rows), next(iter(operation.extents.values()))
+            padding = np.maximum(padding, np.ceil(rows / extent) * extent / rows)
+    return padding
+
+
+def _below(term: Term) -> set[Term]:
+    """The terms that a term is computed from."""
+    found, todo = set[Term](), [*term.children]
+    while todo:
+        child = todo.pop()
+        if child not in found:
+            found.add(child)
+            todo += child.children
+    return found
 
 
 def _packing(tiling: Tiling, found: Contraction) -> Array:

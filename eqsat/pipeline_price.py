@@ -14,6 +14,7 @@ from eqsat.specs import ParallelMemory, ParallelProcessingUnit
 
 Array = NDArray[np.float64]
 LOADED = 3  # latencies that a trip takes while memory is busy
+SLOT = 1.7  # trips from asking for a ring's slot until it is asked for again, computing aside
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class Flow:
     matrix: seconds of the matrix operations; other: of the unit that is busiest besides; tiles;
     steps: chunks of a tile; stages of the ring, and one more where a slot is let go of with its
     chunk, before the next one is computed; teams: groups of threads that take turns;
-    resident: tiles at once on a processor; stored: bytes that a tile writes.
+    resident: tiles at once on a processor; stored: bytes that a tile writes; chain: seconds for
+    which the products of a chunk wait for each other.
     """
 
     matrix: Array
@@ -34,6 +36,7 @@ class Flow:
     teams: Array
     resident: Array
     stored: Array
+    chain: float = 0.0
 
 
 def pipelined(spec: ParallelProcessingUnit, flow: Flow, trip_cycles: float, rate: float) -> Array:
@@ -47,7 +50,8 @@ def pipelined(spec: ParallelProcessingUnit, flow: Flow, trip_cycles: float, rate
     hand_over = spec.group(spec.tile_group).barrier_latency_cycles / spec.cycles_per_s
     work = (flow.matrix + flow.other / flow.teams) * each + flow.steps * 2 * hand_over
     ahead = np.maximum(flow.stages - 1, 0.5)  # a slot is let go of one chunk later
-    streamed = np.maximum(work, (work + flow.steps * trip) / ahead)
+    turns = work + flow.steps * flow.chain / flow.teams
+    streamed = np.maximum(turns, (turns + flow.steps * trip) / ahead)
     store = flow.stored * spec.processors / rate + trip / LOADED
     beside = np.clip(np.ceil(flow.tiles / spec.processors), 1, flow.resident)
     rounds = np.ceil(flow.tiles / (spec.processors * beside))
@@ -55,13 +59,17 @@ def pipelined(spec: ParallelProcessingUnit, flow: Flow, trip_cycles: float, rate
     return np.maximum(waves * work, rounds * (streamed + store)) + trip / LOADED
 
 
-def spread(rows: Array, columns: Array, teams: Array) -> tuple[Array, Array]:
-    """Rows and columns of whole operations that the busiest team has, times all teams."""
+def spread(
+    rows: Array, columns: Array, teams: Array, rows_alone: bool = False
+) -> tuple[Array, Array]:
+    """Rows and columns of whole operations that the busiest team has, times all teams, which lie
+    along both or, where that is asked for, along rows alone.
+    """
     best = np.full_like(teams, np.inf), np.ones_like(teams)
     for along in range(1, int(teams.max()) + 1):
         across = teams / along
         down, right = np.ceil(rows / along) * along, np.ceil(columns / across) * across
-        better = (across % 1 == 0) & (down * right < best[0] * best[1])
+        better = (across % 1 == 0) & ((across == 1) | (not rows_alone)) & (down * right < best[0] * best[1])
         best = np.where(better, down, best[0]), np.where(better, right, best[1])
     return best
 
@@ -69,6 +77,6 @@ def spread(rows: Array, columns: Array, teams: Array) -> tuple[Array, Array]:
 def in_flight(
     spec: ParallelProcessingUnit, memory: ParallelMemory, held: Array, stages: Array
 ) -> Array:
-    """Bytes a second that rings of so many bytes in all can draw: all but one stage under way."""
+    """Bytes a second that so many bytes in all can draw, in stages of which one is not under way."""
     way = LOADED * memory.latency_cycles / spec.cycles_per_s
-    return held * np.maximum(stages - 1, 0.25) / stages / way
+    return held * np.maximum(stages - 1, 0.125) / stages / way

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from eqsat.algebra import REDUCTIONS, Read, Term
 from eqsat.contraction_price import (
     absorbed,
+    as_factor,
     from_registers,
     matrix_seconds,
     narrowing_work,
@@ -25,7 +26,7 @@ from eqsat.contraction_price import (
 )
 from eqsat.form import REDUCING, SUBSTITUTED, WEIGHTED, Form, passes
 from eqsat.narrow_price import is_joined
-from eqsat.pipeline_price import Flow, in_flight, pipelined
+from eqsat.pipeline_price import SLOT, Flow, in_flight, pipelined
 from eqsat.rates import Array, Blocking, Contraction, Rates
 from eqsat.specs import ParallelOperation
 from eqsat.tiling import Tiling
@@ -221,7 +222,8 @@ class _Pricing(Tiling):
         self.scratch_traffic = self.scratch_traffic + 2 * held * self.tiles_in_all()
 
     def _contract(self, found: Contraction, work: Array, dtype: str) -> None:
-        best = work * (sum(s for _, s in self.pricer.rates("fma", dtype)) + operand_seconds(self))
+        each = sum(s for _, s in self.pricer.rates("fma", dtype)) + operand_seconds(self)
+        best = work * each * as_factor(self, found)
         unit, latency = "fma", np.zeros_like(self.shape)
         operation = self._named_operation(found)
         candidates = self.pricer.matrix_operations(self.form, found)
@@ -310,9 +312,10 @@ class _Pricing(Tiling):
         cache_bw = pricer.cache.sustained_gb_per_s * 1e9
         dram_bw = pricer.dram.sustained_gb_per_s * 1e9
         alone = pricer.dram.bandwidth_per_processor_gb_per_s * 1e9 or dram_bw
-        drawn = np.minimum(dram_bw, alone * np.minimum(tiles, spec.processors)) * np.sqrt(busy)
+        drawn = np.minimum(dram_bw, alone * np.minimum(tiles, spec.processors))
+        drawn = drawn * (1.0 if self.started else np.sqrt(busy))  # a producer copies
         if self.blocking is not None and self.blocking.staged:
-            held = self.shared * np.minimum(tiles, self._resident())
+            held = self.shared * np.minimum(tiles, self._resident()) / SLOT
             ring = in_flight(spec, pricer.dram, held, self.blocking.stages)
             drawn = np.where(held > 0, np.minimum(drawn, ring), drawn)
         elif self.blocking is not None and pricer.overlap and not self.chunks:
@@ -395,6 +398,7 @@ class _Pricing(Tiling):
             teams=self.blocking.threads / max(spec.members("warpgroup", "thread"), 1),
             resident=self._resident() / spec.processors,
             stored=self.shape * stored,
+            chain=(self._reductions_in_turn() - 1) * cache.latency_cycles / spec.cycles_per_s,
         )
         return pipelined(spec, flow, self.pricer.dram.latency_cycles, rate) + self.again / rate
 
