@@ -423,7 +423,7 @@ class _Pricing(Tiling):
         Until it is scheduled, a trip for each reduction that waits for another one.
         """
         phases = 1 + max(self.form.phase.values(), default=0)
-        if self.pricer.overlap and self.blocking is None:
+        if self.blocking is None:
             turns = self._reductions_in_turn()
             phases = max(phases, turns)
             self.refused["reductions in turn"] = self.shape * turns > MOST_IN_TURN

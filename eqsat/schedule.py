@@ -178,11 +178,15 @@ class _Choosing:
         tried = 0
         failed: Counter[tuple[Stored, ...]] = Counter()
         later: list[tuple[float, int, Ranked]] = []
-        while (queue or later) and tried < MOST_LOWERED:
+        crowd: list[tuple[float, int, Ranked]] = []  # for want of others that are less alike
+        varied = True
+        while (queue or later or crowd) and tried < MOST_LOWERED:
             if len(self.kernels) >= self.search.candidates:
                 break
             if not queue:
-                queue, later = later, []
+                varied = varied and bool(later)
+                queue, later, crowd = (later, [], crowd) if later else (crowd, [], [])
+                heapq.heapify(queue)
                 failed.clear()
             entry = heapq.heappop(queue)
             _, order, one = entry
@@ -200,7 +204,8 @@ class _Choosing:
             if rest > one.rest:  # longer than it seemed: others may come first
                 heapq.heappush(queue, (one.seconds + rest, order, replace(one, rest=rest)))
                 continue
-            if self._is_crowded(one):
+            if varied and self._is_crowded(one):
+                crowd.append(entry)
                 continue
             tried += 1
             if self._lower(one, ahead, after):
@@ -306,7 +311,7 @@ def _constrained(name: str, choices: list[Choice], made: Form, search: Search) -
 def _parted(
     name: str, stored: tuple[Stored, ...], made: Form, buffers: dict[str, Buffer]
 ) -> list[tuple[Stored, ...]]:
-    """Two regions in place of one that fits no schedule: the last inner reduction is stored.
+    """Two regions in place of one that fits no schedule: the middle inner reduction is stored.
 
     Empty when there is no inner reduction.
     """
@@ -314,7 +319,7 @@ def _parted(
     inner = [t for t in made.terms if t.op in REDUCING and t not in roots]
     if not inner:
         return []
-    term = inner[-1]
+    term = inner[len(inner) // 2]
     facts = made.facts
     names = facts.universe.members(facts.free(term))
     buffer = f"t{name}"
