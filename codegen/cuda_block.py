@@ -6,16 +6,16 @@ number of a point among the thread's registers and `at_j` the point itself.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from eqsat.codegen.cuda_distribution import Distribution, Factor
-from eqsat.codegen.cuda_math import cast, widen
+from eqsat.codegen.cuda_math import cast, literal, widen
 from eqsat.codegen.cuda_placement import Placement
 from eqsat.graph.dtypes import DType, int64
 from eqsat.graph.index import Affine, FloorDiv, bounds
-from eqsat.kernel import Access, Axis, Kernel
+from eqsat.kernel import Access, Axis, Kernel, Load, Map, Phase
 
 INT_LIMIT = 2**31 - 1
 TILE_UNIT = 16  # bytes of one row of an ldmatrix matrix, and of the widest copy
@@ -142,7 +142,9 @@ class Block:
         self.scratch_bytes = 0
         self.tiles_written = False  # shared tiles written since the last barrier
         self.tiles_read = False
-        self.own_patches = False  # no other warp ever uses the memory of a warp's patch
+        self.has_producer = False  # then no other warp ever uses the memory of a warp's patch
+        self.thread = "threadIdx.x"  # the number of a thread among those that compute a tile
+        self.turns = 1  # tiles of a block under way, each with threads of its own
         self.copies: dict[str, int] = {}  # of each value in shared memory
 
     # names
@@ -171,7 +173,9 @@ class Block:
         parts = []
         for factor, weight in factors:
             text = (
-                "int(threadIdx.x)" if factor.stride == 1 else f"int(threadIdx.x) / {factor.stride}"
+                f"int({self.thread})"
+                if factor.stride == 1
+                else f"int({self.thread}) / {factor.stride}"
             )
             if factor.stride * factor.count < self.kernel.threads:
                 text += f" % {factor.count}"
@@ -193,11 +197,14 @@ class Block:
         frame: Frame | None = None,
         steps: Mapping[str, int] | None = None,
         unroll: bool = True,
+        outer: Collection[str] = (),
     ) -> Iterator[Point]:
-        """Loops over this thread's points of some indices; `steps` registers at a time."""
+        """Loops over this thread's points of some indices, those of `outer` around the others;
+        `steps` registers at a time.
+        """
         frame = frame or self.frame
         at, register, depth = {}, {}, 0
-        for i in self.ordered(indices):
+        for i in sorted(self.ordered(indices), key=lambda i: i not in outer):
             count = frame.distribution.registers(i)
             base, number = (self.index(frame.prefix + word, i) for word in ("base", "r"))
             step = (steps or {}).get(i, 1)
@@ -345,10 +352,33 @@ class Block:
         """A value at a point, in the dtype in which `dtype` is computed."""
         return cast(self.placement.dtypes[name], dtype.compute, self.read(name, point))
 
-    def memory_element(self, access: Access, point: Point, dtype: DType) -> str:
-        """The register value of a global element that exists."""
+    def is_read_late(self, phase: Phase, s: Load) -> bool:
+        """Whether a value of fewer indices than what uses it is read there, over and over: beside
+        the results of products there are no registers to hold it.
+        """
+        users = [self.placement.statements.get(name) for name in self.placement.users[s.name]]
+        wider = (isinstance(u, Map) and {*s.indices} < {*u.indices} for u in users)
+        return self.has_producer and not phase.stream and not s.access.coordinates and all(wider)
+
+    def present(self, s: Load, point: Point) -> str:
+        """The condition under which a load reads memory; empty where it always does."""
+        return " && ".join([*self.valid(s.indices, point), *self.exists(s.access, point)])
+
+    def loaded(self, s: Load, point: Point) -> str:
+        """The value that a load gives at a point."""
+        condition = self.present(s, point)
+        if not s.fill:
+            return self.memory_element(s.access, point, s.dtype, condition)
+        value = self.memory_element(s.access, point, s.dtype)
+        return f"({condition} ? {value} : {literal(s.dtype, s.fill)})" if condition else value
+
+    def memory_element(
+        self, access: Access, point: Point, dtype: DType, condition: str = ""
+    ) -> str:
+        """The register value of a global element; 0 where a condition does not hold."""
         buffer = self.kernel.buffer(access.buffer)
-        text = widen(buffer.dtype, f"{self.buffer(buffer.name)}[{self.address(access, point)}]")
+        text = f"{self.buffer(buffer.name)}[{self.address(access, point)}]"
+        text = widen(buffer.dtype, f"({condition} ? {text} : 0)" if condition else text)
         return cast(buffer.dtype, dtype, text)
 
     # shared memory

@@ -55,8 +55,22 @@ def emit(kernel: Kernel, operations: Mapping[str, ParallelOperation] | None = No
     kernel = unique_names(kernel)
     placement = place(kernel, operations or {})
     distribution = distribute(kernel, placement)
+    turns = (2, 1) if kernel.threads == WARPGROUP else (1,)
+    found = (_emit(kernel, operations or {}, placement, distribution, n) for n in turns)
+    return next(source for source in found if source)
+
+
+def _emit(
+    kernel: Kernel,
+    operations: Mapping[str, ParallelOperation],
+    placement: Placement,
+    distribution: Distribution,
+    turns: int,
+) -> CudaSource | None:
+    """The source where so many tiles of a block take turns; None where they cannot."""
     block = Block(kernel, placement, distribution)
-    pipeline = Pipeline(block) if needs_producer(placement.matrices.values()) else None
+    needed = needs_producer(placement.matrices.values())
+    pipeline = Pipeline(block, turns) if needed else None
     block.out.depth = 2 if pipeline else 1
     for text in _origin_lines(block, "tile" if pipeline else "int(blockIdx.x)"):
         block.out.line(text)
@@ -67,12 +81,14 @@ def emit(kernel: Kernel, operations: Mapping[str, ParallelOperation] | None = No
     threads, shared = kernel.threads, block.shared_peak + block.scratch_bytes
     maps: dict[str, TensorBox] = {}
     if pipeline:
-        shared, threads = pipeline.close(shared), kernel.threads + WARPGROUP
+        shared, threads = pipeline.close(shared), pipeline.threads + WARPGROUP
+        if not pipeline.fits:
+            return None
         maps = {pipeline.map_name(name): box for name, box in pipeline.maps.items()}
         body = pipeline.program(_origin_lines(block, "tile"))
     else:
         body = "\n".join(block.out.lines)
-    text = _assemble(block, entry, body, operations or {}, pipeline)
+    text = _assemble(block, entry, body, operations, pipeline)
     resident = pipeline.blocks if pipeline else 0
     return CudaSource(text, entry, threads, shared, kernel.tiles, tuple(maps.values()), resident)
 

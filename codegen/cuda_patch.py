@@ -134,7 +134,7 @@ class Patch:
             rows, columns = [], []
             for digit in exchange.digits:
                 if digit.kind == "thread":
-                    value = _digit("int(threadIdx.x)", digit)
+                    value = _digit(f"int({block.thread})", digit)
                     for weight, parts in zip(exchange.part(digit), (rows, columns), strict=True):
                         parts += [_scaled(value, weight)] if weight else []
             out.line(f"const int row = {' + '.join(rows) or '0'};")

@@ -120,6 +120,7 @@ def _emit_consumer(
                 block.out.line(f"const int {name} = {text};")
             pipeline.fill(phase)
     first, last = _live_chunks(block, phase)
+    pipeline.chunks[phase] = int(last) - int(first) if last.isdigit() else None
     loop = f"for (int chunk = {first}; chunk < {last}; ++chunk)"
     if phase in pipeline.chains:
         _emit_chain(block, phase, pipeline, partial, (first, last))
@@ -130,6 +131,7 @@ def _emit_consumer(
         declare_packed(block, held_products(block, phase))
     own = {s.name for s in phase.body if block.placement.where[s.name] in (SHARED, COMPUTED)}
     block.tiles_read |= bool(own - boxes)  # by the chunk before, from the second on
+    pipeline.begin_turn()
     with out.block(loop):
         _begin_chunk(block, phase)
         for ring in rings:
@@ -148,6 +150,7 @@ def _emit_consumer(
             if not lagging:
                 pipeline.release(ring)
             pipeline.advance(ring, out)
+    pipeline.end_turn()
     if lagging:
         out.line("products_wait<0>();")
         for ring in rings:

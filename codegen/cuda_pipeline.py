@@ -4,7 +4,9 @@ A ring has, for each of its slots, a barrier that is full when the bytes have ar
 is empty when every warp of the computing threads has let go of it. Producer and computing threads
 go through tiles, phases and chunks in the same order; each side keeps a slot number and a parity
 for each ring. Tiles of the grid are taken by blocks that stay: block b computes tiles b, b + the
-number of blocks, and so on.
+number of blocks, and so on. Where registers allow, two teams of threads compute every other one of
+them: one stores its tile while the other multiplies. Each passes over the other's slots, and waits
+until the other has its last chunk: a parity tells a slot's use only from the one before.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -99,7 +101,7 @@ class Ring:
 class Pipeline:
     """The rings of a kernel and what its producer runs."""
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: Block, turns: int = 1) -> None:
         threads = block.kernel.threads
         if threads % WARPGROUP or threads > MOST_COMPUTING:
             raise UnsupportedError(
@@ -107,7 +109,9 @@ class Pipeline:
                 f"warpgroup take multiples of {WARPGROUP} up to {MOST_COMPUTING}. Choose one."
             )
         self.block = block
-        block.own_patches = True
+        block.has_producer, block.turns = True, turns
+        if turns > 1:
+            block.thread = "thread"
         self.producer = Writer(depth=4)
         self.rings: dict[Phase, tuple[Ring, ...]] = {}
         self.chains: dict[Phase, Chain] = {}
@@ -115,11 +119,14 @@ class Pipeline:
         self.barriers = 0
         self.offset = 0
         self.blocks = 1
+        self.chunks: dict[Phase, int | None] = {}  # of each stream; None where tiles differ
         for phase in block.kernel.phases:
             boxes = find_boxes(block, phase)
             if boxes:
                 self.maps.update(boxes)
                 self.rings[phase] = tuple(self._rings(phase, boxes))
+        self.order = self.barriers
+        self.barriers += turns if turns > 1 else 0
 
     @property
     def all_rings(self) -> list[Ring]:
@@ -212,6 +219,32 @@ class Pipeline:
         else:
             out.line(f"if (++slot_{n} == {ring.stages}) slot_{n} = 0, parity_{n} ^= 1;")
 
+    def begin_turn(self) -> None:
+        """Wait until the other team has the last chunk of its tile."""
+        if self.block.turns > 1:
+            self.block.out.line(f"barrier_wait(barriers + {self.order} + turn, order);")
+            self.block.out.line("order ^= 1;")
+
+    def end_turn(self) -> None:
+        """The chunks that come now are the other team's."""
+        if self.block.turns > 1:
+            self.block.out.line("__syncwarp();")
+            other = f"barriers + {self.order} + (turn ^ 1)"
+            self.block.out.line(f"barrier_arrive({other}, threadIdx.x % {WARP} == 0);")
+
+    def pass_over(self, out: Writer) -> None:
+        """The slots that another team's tile takes."""
+        for phase, rings in self.rings.items():
+            chunks = self.chunks[phase]
+            assert chunks is not None
+            for ring in rings:
+                n, stages = ring.number, ring.stages
+                if chunks % stages:
+                    slot = f"slot_{n} += {chunks % stages}"
+                    out.line(f"if (({slot}) >= {stages}) slot_{n} -= {stages}, parity_{n} ^= 1;")
+                if chunks // stages % 2:
+                    out.line(f"parity_{n} ^= 1;")
+
     def finish_tile(self) -> None:
         """At the end of a tile let go of what all of its phases could read."""
         for phase, rings in self.rings.items():
@@ -277,6 +310,8 @@ class Pipeline:
                 with out.block(f"for (int slot = 0; slot < {ring.stages}; ++slot)"):
                     out.line(f"barrier_init({ring.full('slot')}, 1);")
                     out.line(f"barrier_init({ring.empty('slot')}, {warps});")
+            for turn in range(self.order, self.barriers):
+                out.line(f"barrier_init(barriers + {turn}, {warps});")
             out.line("barriers_ready();")
         out.line("__syncthreads();")
 
@@ -294,12 +329,28 @@ class Pipeline:
         launch, _ = registers_of(self.block.kernel.threads, 2)
         twice = 2 * (total + RESERVED_BYTES) <= SHARED_BYTES and held + AROUND <= launch
         self.blocks = 2 if twice else 1
+        _, each = registers_of(self.threads, 1)
+        self.fits = self.block.turns == 1 or not (
+            twice
+            or held + AROUND > each
+            or self.block.scratch_bytes
+            or self.block.kernel.tiles == 1
+            or self.chains
+            or len(self.rings) > 1
+            or None in map(self.chunks.get, self.rings)
+            or any("block_barrier" in line for line in self.block.out.lines)
+        )
         return total
+
+    @property
+    def threads(self) -> int:
+        """Those that compute, of all teams."""
+        return self.block.turns * self.block.kernel.threads
 
     @property
     def launch_bounds(self) -> str:
         """Threads, and the blocks that an SM is to hold."""
-        return f"{self.block.kernel.threads + WARPGROUP}, {self.blocks}"
+        return f"{self.threads + WARPGROUP}, {self.blocks}"
 
     def functions(self) -> dict[str, str]:
         """Device functions that only such kernels have."""
@@ -318,13 +369,13 @@ __device__ __forceinline__ void block_barrier() {{
 
     def program(self, origins: Sequence[str]) -> str:
         """The kernel's body: the producer's program, then that of the computing threads."""
-        kernel, out = self.block.kernel, Writer(depth=1)
-        _, registers = registers_of(kernel.threads, self.blocks)
+        kernel, out, turns = self.block.kernel, Writer(depth=1), self.block.turns
+        _, registers = registers_of(self.threads, self.blocks)
         loop = f"for (int tile = blockIdx.x; tile < {kernel.tiles}; tile += gridDim.x)"
         self.initialise(out)
-        with out.block(f"if (threadIdx.x >= {kernel.threads})"):
+        with out.block(f"if (threadIdx.x >= {self.threads})"):
             out.line(f"fewer_registers<{PRODUCER_REGISTERS}>();")
-            with out.block(f"if (threadIdx.x == {kernel.threads})"):
+            with out.block(f"if (threadIdx.x == {self.threads})"):
                 self.state(out)
                 with out.block(loop):
                     for line in origins:
@@ -332,11 +383,23 @@ __device__ __forceinline__ void block_barrier() {{
                     out.lines += self.producer.lines
             out.line("return;")
         out.line(f"more_registers<{registers}>();")
-        team = f"int(threadIdx.x) / {WARPGROUP}"
+        if turns > 1:
+            out.line(f"const int thread = threadIdx.x % {kernel.threads};")
+            turn = f"int(threadIdx.x) / {kernel.threads}"
+            out.line(f"const int turn = __shfl_sync(0xffffffffu, {turn}, 0);")
+            start, step = "blockIdx.x + turn * gridDim.x", f"{turns} * gridDim.x"
+            loop = f"for (int tile = {start}; tile < {kernel.tiles}; tile += {step})"
+        team = f"int({self.block.thread}) / {WARPGROUP}"
         out.line(f"const int warpgroup = __shfl_sync(0xffffffffu, {team}, 0);")
         self.state(out)
+        if turns > 1:
+            out.line("int order = turn ^ 1;")
+            with out.block("if (turn == 1)"):
+                self.pass_over(out)
         with out.block(loop):
             out.lines += self.block.out.lines
+            if turns > 1:
+                self.pass_over(out)
         return "\n".join(out.lines)
 
 

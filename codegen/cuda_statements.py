@@ -75,6 +75,7 @@ class Statements:
         self.masks = find_masks(block, phase)
         self.exchanges = dict(self.find_exchanges())
         self.patches: int | None = None  # where in shared memory the warps' patches lie
+        self.late: dict[str, Load] = {}
 
     def emit(self) -> None:
         for s in self.phase.body:
@@ -240,39 +241,38 @@ class Statements:
             return None
         size = max(exchange.bytes for exchange in self.exchanges.values())
         if self.patches is None:
-            if not block.own_patches and (block.tiles_read or block.tiles_written):
+            if not block.has_producer and (block.tiles_read or block.tiles_written):
                 block.barrier()  # what lay there before
-            self.patches = block.allocate(size * block.kernel.threads // WARP)
-        block.tiles_read |= not block.own_patches
+            self.patches = block.allocate(size * block.turns * block.kernel.threads // WARP)
+        block.tiles_read |= not block.has_producer
         return Patch(block, exchange, access, indices, self.patches, size)
 
     def load(self, s: Load) -> None:
         block, out = self.block, self.out
         block.before_reading(operands(s))
+        if block.is_read_late(self.phase, s):
+            self.late[s.name] = s
+            block.readers[s.name] = lambda point: block.loaded(s, point)
+            return
         self.declare(s.name)
         if not s.fill and (patch := self.patch(s.access, block.ordered(s.indices))):
             patch.load(s)
             return
         index, width = self.vector(s.access, block.ordered(s.indices))
         with block.points(s.indices, steps={index: width}) as point:
-            conditions = [*block.valid(s.indices, point), *block.exists(s.access, point)]
-            condition = " && ".join(conditions)
-            fill = literal(s.dtype, s.fill)
             if width == 1:
-                value = block.memory_element(s.access, point, s.dtype)
-                text = f"{condition} ? {value} : {fill}" if condition else value
-                out.line(f"{block.element(s.name, point)} = {text};")
+                out.line(f"{block.element(s.name, point)} = {block.loaded(s, point)};")
             else:
                 with out.block():
-                    self.load_vector(s, point, index, width, condition)
+                    self.load_vector(s, point, index, width)
 
-    def load_vector(self, s: Load, point: Point, index: str, width: int, condition: str) -> None:
+    def load_vector(self, s: Load, point: Point, index: str, width: int) -> None:
         block, out = self.block, self.out
         buffer = block.kernel.buffer(s.access.buffer)
         pack = f"Pack<{storage_type(buffer.dtype)}, {width}>"
         source = f"{block.buffer(buffer.name)} + {block.address(s.access, point)}"
         out.line(f"{pack} pack = {{}};")
-        if condition:
+        if condition := block.present(s, point):
             out.line(f"const bool exists = {condition};")
         read = f"pack = *reinterpret_cast<const {pack}*>({source});"
         out.line(f"if (exists) {read}" if condition else read)
@@ -359,7 +359,10 @@ class Statements:
                 block.readers[s.name] = self.alias_reader(s.name)
             elif s.name not in local:
                 self.declare(s.name)
-        with block.points(self.span(group[0])) as point:
+        late = {
+            i for s in group for n in operands(s) if n in self.late for i in self.late[n].indices
+        }
+        with block.points(self.span(group[0]), outer=late) as point:
             for s in group:
                 text = self.expression(s, point)
                 if s.name in local:

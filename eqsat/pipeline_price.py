@@ -24,8 +24,9 @@ class Flow:
     matrix: seconds of the matrix operations; other: of the unit that is busiest besides; tiles;
     steps: chunks of a tile; stages of the ring, and one more where a slot is let go of with its
     chunk, before the next one is computed; teams: groups of threads that take turns;
-    resident: tiles at once on a processor; stored: bytes that a tile writes; chain: seconds for
-    which the products of a chunk wait for each other.
+    resident: blocks at once on a processor; stored: bytes that a tile writes; turns: tiles of a
+    block under way, of which one stores while another multiplies; chain: seconds for which the
+    products of a chunk wait for each other.
     """
 
     matrix: Array
@@ -36,6 +37,7 @@ class Flow:
     teams: Array
     resident: Array
     stored: Array
+    turns: Array
     chain: float = 0.0
 
 
@@ -53,10 +55,11 @@ def pipelined(spec: ParallelProcessingUnit, flow: Flow, trip_cycles: float, rate
     turns = work + flow.steps * flow.chain / flow.teams
     streamed = np.maximum(turns, (turns + flow.steps * trip) / ahead)
     store = flow.stored * spec.processors / rate + trip / LOADED
-    beside = np.clip(np.ceil(flow.tiles / spec.processors), 1, flow.resident)
+    beside = np.clip(np.ceil(flow.tiles / spec.processors), 1, flow.resident * flow.turns)
     rounds = np.ceil(flow.tiles / (spec.processors * beside))
     waves = np.ceil(flow.tiles / spec.processors)
-    return np.maximum(waves * work, rounds * (streamed + store)) + trip / LOADED
+    alone = np.where(flow.turns > 1, streamed, work)  # teams that take turns share a ring
+    return np.maximum(waves * alone, rounds * (streamed + store)) + trip / LOADED
 
 
 def spread(
@@ -69,7 +72,11 @@ def spread(
     for along in range(1, int(teams.max()) + 1):
         across = teams / along
         down, right = np.ceil(rows / along) * along, np.ceil(columns / across) * across
-        better = (across % 1 == 0) & ((across == 1) | (not rows_alone)) & (down * right < best[0] * best[1])
+        better = (
+            (across % 1 == 0)
+            & ((across == 1) | (not rows_alone))
+            & (down * right < best[0] * best[1])
+        )
         best = np.where(better, down, best[0]), np.where(better, right, best[1])
     return best
 
@@ -77,6 +84,6 @@ def spread(
 def in_flight(
     spec: ParallelProcessingUnit, memory: ParallelMemory, held: Array, stages: Array
 ) -> Array:
-    """Bytes a second that so many bytes in all can draw, in stages of which one is not under way."""
+    """Bytes a second that so many bytes can draw, in stages of which one is not under way."""
     way = LOADED * memory.latency_cycles / spec.cycles_per_s
     return held * np.maximum(stages - 1, 0.125) / stages / way

@@ -364,7 +364,7 @@ class _Pricing(Tiling):
         assert self.blocking is not None
         spec, steps = self.spec, self.shape
         for name, chunk in self.chunks.items():
-            steps = steps * np.ceil(self.form.extents[name] / chunk) * self._streams(name)
+            steps = steps * np.ceil(self.form.extents[name] / chunk) * self.streams(name)
         lanes = spec.group("thread").count
         return tiles * steps * self.blocking.threads * CHUNK_WORK / (lanes * spec.cycles_per_s)
 
@@ -385,7 +385,7 @@ class _Pricing(Tiling):
         steps = self.shape
         for name, chunk in self.chunks.items():
             count = np.ceil(self.form.extents[name] / chunk)
-            steps = steps * count * self._streams(name)
+            steps = steps * count * self.streams(name)
         stored = sum(self.tile_points(mask) * size for mask, size in self._stored())
         other = [seconds for name, seconds in self.units.items() if name not in self.started]
         rate = cache.bandwidth_gb_per_s * 1e9
@@ -395,12 +395,22 @@ class _Pricing(Tiling):
             tiles=tiles,
             steps=steps,
             stages=self.blocking.stages + any(map(is_joined, self.form.terms)) + self._early(),
-            teams=self.blocking.threads / max(spec.members("warpgroup", "thread"), 1),
+            teams=self._turns()
+            * self.blocking.threads
+            / max(spec.members("warpgroup", "thread"), 1),
             resident=self._resident() / spec.processors,
             stored=self.shape * stored,
-            chain=(self._reductions_in_turn() - 1) * cache.latency_cycles / spec.cycles_per_s,
+            turns=self._turns(),
+            chain=(self.reductions_in_turn() - 1) * cache.latency_cycles / spec.cycles_per_s,
         )
         return pipelined(spec, flow, self.pricer.dram.latency_cycles, rate) + self.again / rate
+
+    def _turns(self) -> Array:
+        """Tiles of a block under way: two where a team computes each and memory holds one block."""
+        if self.blocking is None or len(self.started) != 1 or self.reductions_in_turn() > 1:
+            return self.shape
+        team = self.blocking.threads == self.spec.members("warpgroup", "thread")
+        return np.where(team & (self._resident() <= self.spec.processors), 2.0, 1.0)
 
     def _early(self) -> float:
         """Half a chunk, where one product's factor is computed from another's result: their rings
@@ -424,7 +434,7 @@ class _Pricing(Tiling):
         """
         phases = 1 + max(self.form.phase.values(), default=0)
         if self.blocking is None:
-            turns = self._reductions_in_turn()
+            turns = self.reductions_in_turn()
             phases = max(phases, turns)
             self.refused["reductions in turn"] = self.shape * turns > MOST_IN_TURN
         cache = self.pricer.cache.latency_cycles
@@ -432,23 +442,9 @@ class _Pricing(Tiling):
         if self.pricer.overlap and self.blocking is not None:
             barrier = self.spec.group(self.spec.tile_group).barrier_latency_cycles
             for name, chunk in self.chunks.items():
-                steps = np.ceil(self.form.extents[name] / chunk) * self._streams(name)
+                steps = np.ceil(self.form.extents[name] / chunk) * self.streams(name)
                 cycles = cycles + steps * (2 * barrier + cache / self.blocking.stages)
         return cycles / self.spec.cycles_per_s
-
-    def _reductions_in_turn(self) -> int:
-        """The most reductions of which each needs the one before it."""
-        turn: dict[Term, int] = {}
-        for term in self.form.terms:
-            before = max((turn[child] for child in term.children), default=0)
-            turn[term] = before + (term.op in REDUCING)
-        return max(turn.values(), default=0)
-
-    def _streams(self, name: str) -> int:
-        """How many loops of a tile run over the chunks of a name."""
-        bit = self.form.facts.universe.mask([name])
-        phases = {n for t, n in self.form.phase.items() if t.args[0] & bit}  # type: ignore[operator]
-        return len(phases) + any(name in one.names for one in self.form.stored)
 
     def _exposed(self, tiles: Array, busy: Array) -> Array:
         """Latency of chunks that no other tile's work hides: all where a processor holds one tile.
@@ -500,4 +496,5 @@ class _Pricing(Tiling):
         if self.blocking is None or not self.pricer.overlap:
             return self.shape
         inside = np.minimum(tiles, self._resident()) / self.spec.processors * self.blocking.threads
+        inside = inside * self._turns()
         return np.minimum(1.0, inside / 512)

@@ -42,6 +42,7 @@ from eqsat.split import Division
 from eqsat.tile_order import in_bands
 
 MOST_OF_SIZES = 2  # kernels that differ in stages alone
+FAR = 1.5  # times the best: another body that is worth less than more of the same
 MOST_LOWERED = 60  # schedules, cheapest first, that are lowered and do not fit
 LEAST_LOWERED = 12  # of these the part of one body, so that no operation keeps others from a try
 GROUPS = ("fusion", "substitution", "tiling", "staging")
@@ -178,15 +179,16 @@ class _Choosing:
         tried = 0
         failed: Counter[tuple[Stored, ...]] = Counter()
         later: list[tuple[float, int, Ranked]] = []
-        crowd: list[tuple[float, int, Ranked]] = []  # for want of others that are less alike
+        crowd: list[tuple[float, int, Ranked]] = []  # for want of other bodies that are as good
         varied = True
         while (queue or later or crowd) and tried < MOST_LOWERED:
             if len(self.kernels) >= self.search.candidates:
                 break
-            if not queue:
-                varied = varied and bool(later)
-                queue, later, crowd = (later, [], crowd) if later else (crowd, [], [])
+            if crowd and (not (queue or later) or (queue and queue[0][0] > FAR * ranked[0].total)):
+                queue, crowd, varied = queue + crowd, [], False
                 heapq.heapify(queue)
+            if not queue:
+                queue, later = later, []
                 failed.clear()
             entry = heapq.heappop(queue)
             _, order, one = entry
@@ -204,7 +206,9 @@ class _Choosing:
             if rest > one.rest:  # longer than it seemed: others may come first
                 heapq.heappush(queue, (one.seconds + rest, order, replace(one, rest=rest)))
                 continue
-            if varied and self._is_crowded(one):
+            if self._kept.count(one.sizes) >= MOST_OF_SIZES:
+                continue
+            if varied and self._kept.count(one.body) >= -(-self.search.candidates // 2):
                 crowd.append(entry)
                 continue
             tried += 1
@@ -217,13 +221,6 @@ class _Choosing:
         (first, *after), *others = self.kernels.values()
         plain = tuple(tuple(replace(p, alternatives=()) for p in other) for other in others)
         return [replace(first, alternatives=plain), *after]
-
-    def _is_crowded(self, one: Ranked) -> bool:
-        """Whether the kernels kept so far are alike enough to this one: half of them may have its
-        body, two its tiles.
-        """
-        most = -(-self.search.candidates // 2)
-        return self._kept.count(one.body) >= most or self._kept.count(one.sizes) >= MOST_OF_SIZES
 
     def _join(self, division: Division) -> None:
         """Find the kernels after that of the parts; None where none fits."""

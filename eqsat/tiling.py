@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from eqsat.algebra import Term
-from eqsat.form import Form
+from eqsat.form import REDUCING, Form
 from eqsat.graph.dtypes import DType
 from eqsat.rates import Array, Blocking, Rates
 
@@ -98,6 +98,20 @@ class Tiling:
                 points = self.tile_points(self.form.facts.free(term))
                 size = np.maximum(size, points * self.form.facts.dtype(term).compute.itemsize)
         return size
+
+    def reductions_in_turn(self) -> int:
+        """The most reductions of which each needs the one before it."""
+        turn: dict[Term, int] = {}
+        for term in self.form.terms:
+            before = max((turn[child] for child in term.children), default=0)
+            turn[term] = before + (term.op in REDUCING)
+        return max(turn.values(), default=0)
+
+    def streams(self, name: str) -> int:
+        """How many loops of a tile run over the chunks of a name."""
+        bit = self.form.facts.universe.mask([name])
+        phases = {n for t, n in self.form.phase.items() if t.args[0] & bit}  # type: ignore[operator]
+        return len(phases) + any(name in one.names for one in self.form.stored)
 
 
 def _streamed(form: Form) -> dict[str, int]:

@@ -292,4 +292,8 @@ def pipeline_cases() -> Iterator[Case]:
             name = f"attention-{size[2]}-{mask or 'plain'}"
             yield case(name, sample, 2 * tiles[0] if mask else 128, 2)
     yield case("convolution", convolution((9, 10, 24, 40), (4, 16, 16), 32), 128, 3)
+    for k, stages in ((200, 3), (136, 3), (144, 4), (264, 3)):  # chunks and slots of a team's tile
+        sample = gemm(200, 264, k, (64, 256, 64), 256, "nt" if k % 16 else "nn", out=bfloat16)
+        yield case(f"two-teams-{k}", sample, 128, stages)
+    yield case("two-teams-biased", biased(70, 520, 136, (64, 256, 64), 256), 128, 3)
     yield case("convolution-strided", convolution((11, 13, 16, 32), (8, 8, 16), 32, 2), 128, 2)

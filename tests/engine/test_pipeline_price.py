@@ -50,7 +50,7 @@ def test_spread_of_whole_shares_adds_nothing():
 def flow(**more) -> Flow:
     """A product of 4096 in tiles of 128 x 256 and chunks of 64."""
     fields = {"matrix": 2e-4, "other": 1e-6, "tiles": 512, "steps": 64, "stages": 4, "teams": 2}
-    fields |= {"resident": 1, "stored": 65536} | more
+    fields |= {"resident": 1, "stored": 65536, "turns": 1} | more
     return Flow(**{name: np.array([float(value)]) for name, value in fields.items()})
 
 
@@ -65,7 +65,8 @@ def test_tiles_take_at_least_what_their_matrix_operations_take():
 
 
 @pytest.mark.parametrize(
-    ("name", "fewer", "more"), [("stages", 2, 4), ("resident", 1, 2), ("teams", 1, 2)]
+    ("name", "fewer", "more"),
+    [("stages", 2, 4), ("resident", 1, 2), ("teams", 1, 2), ("turns", 1, 2)],
 )
 def test_more_of_what_hides_latency_is_no_slower(name, fewer, more):
     assert seconds(**{name: more}, other=1e-4) <= seconds(**{name: fewer}, other=1e-4)
