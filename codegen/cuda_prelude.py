@@ -208,8 +208,8 @@ template <>
 }}""",
     "to_bfloat16": f"""
 {_DEVICE} unsigned short to_bfloat16(float value) {{
-    unsigned bits;  // in pairs: several times the rate of one
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(0.0f), "f"(value));
+    unsigned bits;  // in pairs: several times the rate of one; with a 0 the assembler would merge two
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(1.0f), "f"(value));
     return (unsigned short)bits;
 }}""",
     "round_bfloat16": f"""
@@ -224,8 +224,8 @@ template <>
 }}""",
     "to_float16": f"""
 {_DEVICE} unsigned short to_float16(float value) {{
-    unsigned bits;  // in pairs: several times the rate of one
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(0.0f), "f"(value));
+    unsigned bits;  // in pairs: several times the rate of one; with a 0 the assembler would merge two
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(1.0f), "f"(value));
     return (unsigned short)bits;
 }}
 {_DEVICE} unsigned short to_float16(double value) {{
