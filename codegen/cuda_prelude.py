@@ -208,7 +208,7 @@ template <>
 }}""",
     "to_bfloat16": f"""
 {_DEVICE} unsigned short to_bfloat16(float value) {{
-    unsigned bits;  // in pairs: several times the rate of one; with a 0 the assembler would merge two
+    unsigned bits;  // in pairs: several times the rate of one; beside 0 it would be merged
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(1.0f), "f"(value));
     return (unsigned short)bits;
 }}""",
@@ -224,7 +224,7 @@ template <>
 }}""",
     "to_float16": f"""
 {_DEVICE} unsigned short to_float16(float value) {{
-    unsigned bits;  // in pairs: several times the rate of one; with a 0 the assembler would merge two
+    unsigned bits;  // in pairs: several times the rate of one; beside 0 it would be merged
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(1.0f), "f"(value));
     return (unsigned short)bits;
 }}
