@@ -257,7 +257,7 @@ template <>
 {_DEVICE} unsigned round_tf32(float value) {{
     unsigned bits;
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
-    return bits;
+    return value == value ? bits : 0x7fffffffu;  // the lowest bits of a NaN may be all it has
 }}""",
     "round_fragment": f"""
 template <int Count>

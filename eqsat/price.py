@@ -36,6 +36,7 @@ FREE_OPS = frozenset({"read", "literal", "gather"})
 INFEASIBLE = np.inf
 CHUNK_WORK = 150  # instructions of a thread for each chunk of staged operands
 TIE = 0.005  # part of hidden work that still counts
+BESIDE = 0.05  # part of memory's time that arithmetic does not hide: they share power
 MATRIX = "matrix operations"  # the best of them, until one is chosen
 TEAMS = 2  # that take turns at operations which run on, until a schedule says how many
 MOST_IN_TURN = 4  # reductions that wait for one another, beyond which no tile of threads is tried
@@ -94,6 +95,7 @@ class _Pricing(Tiling):
         if keeps:
             self.chunks = {}
         self.shared = np.zeros_like(self.shape)
+        self.staged: set[Term] = set()
         self.units: dict[str, Array] = {}
         self.alike: dict[tuple[str, int], float] = {}  # work of elements, by how often it is done
         self.traffic = np.zeros_like(self.shape)
@@ -268,10 +270,11 @@ class _Pricing(Tiling):
         if not self.pricer.overlap:
             return
         stages = self.shape if self.blocking is None else self.blocking.stages
-        for side in (found.left, found.right):
+        for side in {found.left: 0, found.right: 0}.keys() - self.staged:
             facts = self.form.facts
             if self.started and side.op != "read":
                 continue  # in registers
+            self.staged.add(side)
             mask, itemsize = facts.free(side), facts.dtype(side).itemsize
             if self.blocking is None or self.blocking.staged:
                 streamed = mask & facts.universe.mask(self.chunks)
@@ -347,6 +350,7 @@ class _Pricing(Tiling):
             waits = parts.get("pipeline", parts["latency"])
             exposed = self._exposed(tiles, np.minimum(work, waits))
             seconds = np.maximum(work, waits) + exposed + parts["launch"]
+            seconds = seconds + BESIDE * np.minimum(parts["dram"], compute)
         else:
             seconds = np.maximum(memory, compute + parts["scratch"]) + parts["latency"] + launch
         hidden = {*self.units, pricer.cache.name, "issue"} if pricer.overlap else {*self.units}
