@@ -26,13 +26,15 @@ ROUNDED = {"tf32": 4e-3, "bf16": 2e-2}
 class Input:
     """An array by the names of its extents: normal(0, 1), or integers from 0 below `below`.
 
-    `scale`: the extent whose inverse square root scales the numbers, as in trained weights.
+    `scale`: the extent whose inverse square root scales the numbers, as in trained weights. `sign`:
+    1 or -1 where all numbers have it.
     """
 
     axes: str
     dtype: str = "float32"
     scale: str = ""
     below: str = ""
+    sign: int = 0
 
     def shape(self, sizes: Sizes) -> tuple[int, ...]:
         """The extents of its axes."""

@@ -16,7 +16,6 @@ CASES: tuple[Case, ...] = (
 
 # Rows that the graph API cannot state yet, with the reason.
 MISSING = {
-    "selective scan (Mamba), 8 x 2048 x 2048 x 16": "the graph API has no affine scan",
     "matmul fp8": "the graph API has no 8-bit floats",
 }
 

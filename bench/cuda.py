@@ -19,7 +19,7 @@ from eqsat.bench.case import Case, Input, Instance, Sizes
 from eqsat.bench.contender import Contender, MissingPeerError, Sets
 from eqsat.bench.cuda_peer import as_tensor, capture_torch, whole_error
 from eqsat.bench.floor import last_level_cache_bytes
-from eqsat.bench.inputs import factor
+from eqsat.bench.inputs import numbers
 from eqsat.bench.peer_functions import require_peer, torch_function, versions
 from eqsat.cache import Cache
 from eqsat.codegen.targets import TARGETS
@@ -71,8 +71,7 @@ class Cuda:
         dtype, shape = as_dtype(one.dtype), one.shape(sizes)
         if one.below:
             return random.integers(0, sizes[one.below], shape).astype(dtype.numpy)
-        values = random.standard_normal(shape, np.float32)
-        values *= np.float32(factor(one, sizes))
+        values = numbers(one, sizes, random)
         if dtype.name == "bfloat16":
             bits = values.view(np.uint32)  # round to nearest, ties to even
             return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)

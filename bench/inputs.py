@@ -1,6 +1,7 @@
 """Random inputs of a row, and how many sets of them keep the caches cold."""
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +16,11 @@ def sets_needed(bytes_of_a_set: int, cache_bytes: int) -> int:
     return min(MAX_SETS, 1 + math.ceil(2 * cache_bytes / max(bytes_of_a_set, 1)))
 
 
-def factor(one: Input, sizes: Sizes) -> float:
-    """What the normal numbers of an input are multiplied by."""
-    return sizes[one.scale] ** -0.5 if one.scale else 1.0
+def numbers(one: Input, sizes: Sizes, generator: Any) -> Any:
+    """Normal numbers of an input, scaled and with its sign, in float32; by NumPy or CuPy."""
+    values = generator.standard_normal(one.shape(sizes), np.float32)
+    values *= np.float32(sizes[one.scale] ** -0.5 if one.scale else 1.0)
+    return abs(values) * np.float32(one.sign) if one.sign else values
 
 
 def host_set(case: Case, sizes: Sizes, seed: int) -> tuple[np.ndarray, ...]:
@@ -29,6 +32,5 @@ def host_set(case: Case, sizes: Sizes, seed: int) -> tuple[np.ndarray, ...]:
         if one.below:
             arrays.append(generator.integers(0, sizes[one.below], shape).astype(dtype))
         else:
-            values = generator.standard_normal(shape, np.float32)
-            arrays.append((values * np.float32(factor(one, sizes))).astype(dtype))
+            arrays.append(numbers(one, sizes, generator).astype(dtype))
     return tuple(arrays)

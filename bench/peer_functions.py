@@ -27,7 +27,7 @@ def torch_function(case: Case, compiled: bool) -> Callable[..., Any]:
 
     precision = "high" if case.options.get("precision") == "tf32" else "highest"
     torch.set_float32_matmul_precision(precision)
-    vocabulary = TorchVocabulary()
+    vocabulary = TorchVocabulary(compiled)
 
     def run(*arrays: Any) -> Any:
         return case.function(vocabulary, *arrays)

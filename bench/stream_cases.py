@@ -117,6 +117,26 @@ MEMORY = (
         _mn(512, 1024),
         peers=("torch", "inductor", "numpy"),
     ),
+    # The recurrence of a Mamba layer: channels d, states n of each, steps along t.
+    _case(
+        "selective-scan",
+        "memory",
+        lambda f, x, delta, a, b, c: f.selective_scan(x, delta, a, b, c),
+        {
+            "x": Input("batch t d"),
+            "delta": Input("batch t d", scale="t", sign=1),
+            "a": Input("d n", sign=-1),
+            "b": Input("batch t n"),
+            "c": Input("batch t n"),
+        },
+        {"batch": 8, "t": 2048, "d": 2048, "n": 16},
+        {"batch": 2, "t": 512, "d": 256, "n": 16},
+        {"batch": 2, "t": 19, "d": 6, "n": 4},
+        rows="d",
+        work={"exp float32": ("batch t d n",), "fma float32": ("4 batch t d n",)},
+        peers=("torch", "inductor", "numpy"),
+        tolerance=1e-4,
+    ),
     # A point almost as near to one centre as to another may join either: 1 point in about 4000.
     _case(
         "k-means-step",

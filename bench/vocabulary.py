@@ -49,6 +49,16 @@ class GraphVocabulary:
         return G.conv(x, G.permute_dims(weight, (0, 3, 1, 2)), padding=1, layout="NHWC")
 
     @staticmethod
+    def selective_scan(x: Tensor, delta: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        """y_t = sum_n c_t h_t, where h_t = exp(delta_t a) h_(t-1) + delta_t b_t x_t: x and delta
+        (batch, t, d), a (d, n), b and c (batch, t, n).
+        """
+        decay = G.exp(G.expand_dims(delta, 3) * a)
+        drive = G.expand_dims(delta * x, 3) * G.expand_dims(b, 2)
+        states = G.affine_scan(decay, drive, axis=1)
+        return G.sum(states * G.expand_dims(c, 2), axis=3)
+
+    @staticmethod
     def group_means(points: Tensor, centres: Tensor) -> Tensor:
         """The mean of the points nearest to each centre; a centre without points becomes 0."""
         near = G.argmin(G.sum(centres * centres, axis=1) - 2.0 * (points @ centres.T), axis=1)
@@ -96,19 +106,35 @@ class NumpyVocabulary:
         return x * x.dtype.type(0.5) * (erf(x * x.dtype.type(0.5**0.5)) + x.dtype.type(1))
 
     @staticmethod
+    def selective_scan(
+        x: np.ndarray, delta: np.ndarray, a: np.ndarray, b: np.ndarray, c: np.ndarray
+    ) -> np.ndarray:
+        y, drive = np.empty_like(x), delta * x
+        state = np.zeros((x.shape[0], *a.shape), x.dtype)
+        for t in range(x.shape[1]):
+            state *= np.exp(delta[:, t, :, None] * a)
+            state += drive[:, t, :, None] * b[:, t, None, :]
+            y[:, t] = np.einsum("bdn,bn->bd", state, c[:, t])
+        return y
+
+    @staticmethod
     def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
         scores = q @ np.swapaxes(k, -1, -2)
         scores *= q.dtype.type(q.shape[-1] ** -0.5)
         return NumpyVocabulary.softmax(scores) @ v
 
 
+_CHUNK = 256  # steps whose decay a float32 can hold
+
+
 class TorchVocabulary:
     """torch's own fused calls, with eager kernels or under torch.compile."""
 
-    def __init__(self) -> None:
+    def __init__(self, compiled: bool = False) -> None:
         import torch
 
         self.torch = torch
+        self.compiled = compiled
         self.functional = torch.nn.functional
         self.silu = torch.nn.functional.silu
         self.gelu = torch.nn.functional.gelu
@@ -150,6 +176,25 @@ class TorchVocabulary:
             x.permute(channels_last), weight.permute(channels_last), padding=1
         )
         return y.permute(0, 2, 3, 1)
+
+    def selective_scan(self, x: Any, delta: Any, a: Any, b: Any, c: Any) -> Any:
+        """A loop of steps; compiled, one of chunks, in each of which cumulative sums of exponents
+        and of what they have not yet shrunk give all states.
+        """
+        torch, parts = self.torch, []
+        state = x.new_zeros((x.shape[0], *a.shape))
+        for start in range(0, x.shape[1], _CHUNK if self.compiled else 1):
+            part = slice(start, start + (_CHUNK if self.compiled else 1))
+            rate = delta[:, part, :, None] * a
+            drive = (delta[:, part] * x[:, part])[..., None] * b[:, part, None, :]
+            if self.compiled:
+                decay = torch.exp(torch.cumsum(rate, 1))
+                states = decay * (state[:, None] + torch.cumsum(drive / decay, 1))
+            else:
+                states = torch.exp(rate) * state[:, None] + drive
+            state = states[:, -1]
+            parts.append((states * c[:, part, None, :]).sum(-1))
+        return torch.cat(parts, 1)
 
     def group_means(self, points: Any, centres: Any) -> Any:
         distances = (centres * centres).sum(1) - 2.0 * (points @ centres.T)

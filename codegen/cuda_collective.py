@@ -39,27 +39,72 @@ def scan(block: Block, s: Scan) -> None:
         )
     kind = register_type(s.dtype)
     vector = d.vector(s.over) if len(factors) > 1 else d.registers(s.over)
-    count = d.registers(s.over)
     neutral = identity(s.monoid, s.dtype)
-    others = [i for i in s.indices if i != s.over]
-    number = block.index("r", s.over)
-    with block.points(others) as point:
+    vectors = d.registers(s.over) // vector
+    with out.block(), block.points([i for i in s.indices if i != s.over]) as point:
+        warps = _warps_of_rows(block, s)
+        if vectors > 1 and warps:
+            _scan_at_once(block, s, point, (vector, vectors), warps)
+            return
         out.line(f"{kind} carried = {neutral};")
         out.line("#pragma unroll")
-        with out.block(f"for (int start = 0; start < {count}; start += {vector})"):
+        with out.block(f"for (int start = 0; start < {vectors * vector}; start += {vector})"):
             out.line(f"{kind} total = {neutral}, before = {neutral};")
-            out.line("#pragma unroll")
-            with out.block(f"for (int {number} = start; {number} < start + {vector}; ++{number})"):
-                own, element = _element(block, s, point, number)
-                out.line(f"total = {combine(s.monoid, 'total', own)};")
-                out.line(f"{element} = total;")
+            _scan_vector(block, s, point, vector, "total")
             _scan_threads(block, s, kind, neutral)
             out.line(f"before = {combine(s.monoid, 'carried', 'before')};")
-            out.line("#pragma unroll")
-            with out.block(f"for (int {number} = start; {number} < start + {vector}; ++{number})"):
-                element = block.element(s.name, _own(block, s, point, number))
-                out.line(f"{element} = {combine(s.monoid, 'before', element)};")
+            _add_before(block, s, point, vector, "before")
             out.line(f"carried = {combine(s.monoid, 'carried', 'total')};")
+
+
+def _warps_of_rows(block: Block, s: Scan) -> Factor | None:
+    """The warps along a scan whose warps hold one row each; None where lanes hold several rows."""
+    lanes = [f.count for f in block.distribution.spread([s.over]) if f.stride < WARP]
+    warps = [f for f in block.distribution.spread([s.over]) if f.stride >= WARP]
+    return warps[0] if lanes == [WARP] and len(warps) == 1 else None
+
+
+def _scan_at_once(
+    block: Block, s: Scan, point: Point, size: tuple[int, int], warps: Factor
+) -> None:
+    """The totals of all vectors (their width, their number) are scanned together."""
+    out, functor, (vector, vectors) = block.out, FUNCTORS[s.monoid], size
+    kind, neutral = register_type(s.dtype), identity(s.monoid, s.dtype)
+    totals = vectors * warps.count * block.kernel.threads // WARP
+    scratch = block.scratch(totals * s.dtype.compute.itemsize)
+    each = f"for (int n = 0; n < {vectors}; ++n)"
+    out.line(f"{kind} total[{vectors}], before[{vectors}];")
+    out.line("#pragma unroll")
+    with out.block(each):
+        out.line(f"const int start = n * {vector};")
+        out.line(f"total[n] = before[n] = {neutral};")
+        _scan_vector(block, s, point, vector, "total[n]")
+        out.line(f"scan_lanes<{WARP}, 1, {functor}>(total[n], before[n], ({kind})({neutral}));")
+    sizes = f"{warps.count}, {warps.stride}, {functor}"
+    out.line(f"scan_totals<{sizes}>(total, before, ({kind})({neutral}), {scratch});")
+    out.line("#pragma unroll")
+    with out.block(each):
+        out.line(f"const int start = n * {vector};")
+        _add_before(block, s, point, vector, "before[n]")
+
+
+def _scan_vector(block: Block, s: Scan, point: Point, vector: int, total: str) -> None:
+    """Scan the registers of one vector into those of the result."""
+    out, number = block.out, block.index("r", s.over)
+    out.line("#pragma unroll")
+    with out.block(f"for (int {number} = start; {number} < start + {vector}; ++{number})"):
+        own, element = _element(block, s, point, number)
+        out.line(f"{total} = {combine(s.monoid, total, own)};")
+        out.line(f"{element} = {total};")
+
+
+def _add_before(block: Block, s: Scan, point: Point, vector: int, before: str) -> None:
+    """Combine what lies before a vector with each of its points."""
+    out, number = block.out, block.index("r", s.over)
+    out.line("#pragma unroll")
+    with out.block(f"for (int {number} = start; {number} < start + {vector}; ++{number})"):
+        element = block.element(s.name, _own(block, s, point, number))
+        out.line(f"{element} = {combine(s.monoid, before, element)};")
 
 
 def _own(block: Block, s: Scan, point: Point, number: str) -> Point:

@@ -149,6 +149,13 @@ def _factors(points: int, width: int, digits: Sequence[tuple[int, int]]) -> tupl
     )
 
 
+def summed_in_steps(kernel: Kernel) -> set[str]:
+    """The indices that each step of a stream of single steps sums over."""
+    steps = [phase for phase in kernel.phases if [axis.tile for axis in phase.stream] == [1]]
+    sums = [s.over for phase in steps for s in phase.body if isinstance(s, Reduce)]
+    return {i for over in sums for i in over} - {axis.name for p in steps for axis in p.stream}
+
+
 Units = tuple[Factor, ...]  # of one fragment's rows or columns, innermost first
 
 
@@ -162,10 +169,12 @@ class _Choice:
         self.digits = thread_digits(kernel.threads)
         self.taken: dict[str, list[tuple[int, int]]] = {}
         self.width: dict[str, int] = {}
+        self.held: dict[str, int] = {}  # registers of an index, where that is settled first
         self.factors: dict[str, tuple[Factor, ...]] = {}
         self.parts: dict[str, Part] = {}
         self.neighbours: dict[str, set[str]] = {i: set() for i in self.axes}
-        for indices in register_sets(kernel, placement):
+        self.held_sets = set(register_sets(kernel, placement))
+        for indices in self.held_sets:
             for i in indices:
                 self.neighbours[i] |= indices - {i}
         self.votes = self.count_votes()
@@ -184,13 +193,14 @@ class _Choice:
             open_indices = [i for i in open_indices if i not in self.factors]
         contiguous = [i for i in open_indices if self.votes[i]]
         contiguous.sort(key=lambda i: (-self.votes[i], -self.points(i)))
-        limits = self.block_limits()
+        lanes = self.step_lanes()
+        limits = {**self.block_limits(), **lanes}
         for i in contiguous:
             self.width[i] = self.vector(i)
             self.take(i, min(WARP, limits.get(i, WARP)))
         free = [i for i in open_indices if i not in self.reduced and i not in contiguous]
         for i in [*sorted(free, key=self.points, reverse=True), *contiguous, *open_indices]:
-            self.take(i, self.kernel.threads)
+            self.take(i, lanes.get(i, self.kernel.threads))
         for i in self.axes:
             if i not in self.factors:
                 digits = self.taken.get(i, [])
@@ -242,7 +252,33 @@ class _Choice:
         width = max(choices, key=lambda w: (choices[w], w), default=1)
         while width > 1 and width // 2 * self.kernel.threads >= volume:
             width //= 2
+        while width > 1 and self.repeats(index, width // 2):
+            width //= 2
         return min(width, VECTOR_BYTES)
+
+    def repeats(self, index: str, width: int) -> bool:
+        """Whether registers that hold so many points, beside those of other indices, are enough
+        for all values: with more of them some threads would do the work of others again.
+        """
+        for indices in self.held_sets:
+            others = prod(self.held.get(i, self.width.get(i, 1)) for i in indices - {index})
+            points = prod(self.points(i) for i in indices)
+            if index in indices and width * others * self.kernel.threads < points:
+                return False
+        return True
+
+    def step_lanes(self) -> dict[str, int]:
+        """Threads along each index that every step of a stream sums over: as few as keep all at
+        work, since each of them computes what lacks the index, and steps wait for their sums.
+        """
+        lanes: dict[str, int] = {}
+        volumes = (prod(self.points(i) for i in indices) for indices in self.held_sets)
+        each = max(volumes, default=1) // self.kernel.threads
+        for i in sorted(summed_in_steps(self.kernel)):
+            self.held[i] = min(self.points(i), max(each, 1))
+            lanes[i] = -(-self.points(i) // self.held[i])
+            each //= self.held[i]
+        return lanes
 
     def crossed(self, open_indices: Sequence[str]) -> tuple[str, str] | None:
         """Two indices of one tile along which different accesses are contiguous, loads' first."""

@@ -17,6 +17,7 @@ from eqsat.codegen.cuda_phase import emit_phase
 from eqsat.codegen.cuda_pipeline import BOX_ALIGNMENT, Pipeline, needs_producer
 from eqsat.codegen.cuda_placement import Placement, place, unique_names
 from eqsat.codegen.cuda_prelude import select
+from eqsat.codegen.cuda_scatter import allocate, program
 from eqsat.codegen.cuda_warpgroup_operations import WARPGROUP
 from eqsat.errors import UnsupportedError
 from eqsat.kernel import Kernel
@@ -72,7 +73,11 @@ def _emit(
     needed = needs_producer(placement.matrices.values())
     pipeline = Pipeline(block, turns) if needed else None
     block.out.depth = 2 if pipeline else 1
-    for text in _origin_lines(block, "tile" if pipeline else "int(blockIdx.x)"):
+    stays = bool(pipeline or kernel.resident)
+    allocate(block)
+    held = len(block.out.lines)
+    origins = _origin_lines(block, "tile" if stays else "int(blockIdx.x)")
+    for text in origins if not kernel.resident else ():
         block.out.line(text)
     block.define_bases(block.frame, [axis.name for axis in (*kernel.grid, *kernel.inner)])
     for phase in kernel.phases:
@@ -85,11 +90,13 @@ def _emit(
         if not pipeline.fits:
             return None
         maps = {pipeline.map_name(name): box for name, box in pipeline.maps.items()}
-        body = pipeline.program(_origin_lines(block, "tile"))
+        body = pipeline.program(origins)
+    elif kernel.resident:
+        body = "\n".join(program(block, origins, block.out.lines, held))
     else:
         body = "\n".join(block.out.lines)
     text = _assemble(block, entry, body, operations, pipeline)
-    resident = pipeline.blocks if pipeline else 0
+    resident = pipeline.blocks if pipeline else kernel.resident
     return CudaSource(text, entry, threads, shared, kernel.tiles, tuple(maps.values()), resident)
 
 

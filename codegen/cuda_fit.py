@@ -8,6 +8,7 @@ from eqsat.codegen.cuda_emit import choose, emit
 from eqsat.codegen.cuda_narrow import term_bytes
 from eqsat.codegen.cuda_pipeline import AROUND, needs_producer, registers_of
 from eqsat.codegen.cuda_placement import REGISTERS, SHARED, Placement, unique_names
+from eqsat.codegen.cuda_steps import loads_ahead
 from eqsat.errors import UnsupportedError
 from eqsat.kernel import (
     Contract,
@@ -42,6 +43,7 @@ def misfit(kernel: Kernel, spec: ParallelProcessingUnit) -> str:
         if widest + AROUND > launch:  # one instruction must do with what a launch gives
             return "registers"
     held = live_bytes(kernel, placement, distribution) + term_bytes(placement, distribution)
+    held += _ahead_bytes(kernel, placement, distribution)
     if held > limit - 4 * SPARE:
         return "registers"
     if unrolled(placement, distribution) > MOST_UNROLLED:
@@ -86,6 +88,13 @@ def live_bytes(kernel: Kernel, placement: Placement, distribution: Distribution)
         peak = max(peak, sum(sizes[name] for name in live) - _reused(made, used, i, last, sizes))
         live = {name for name in live if last.get(name, -1) > i}
     return peak
+
+
+def _ahead_bytes(kernel: Kernel, placement: Placement, distribution: Distribution) -> int:
+    """The most bytes that a thread holds for steps to come."""
+    kernel = unique_names(kernel)
+    found = [loads_ahead(kernel, placement, distribution, phase) for phase in kernel.phases]
+    return max((ahead.bytes for ahead in found if ahead), default=0)
 
 
 def _held_bytes(placement: Placement, name: str) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from eqsat.errors import UnsupportedError
-from eqsat.graph.dtypes import DType, bool_, float32, iinfo
+from eqsat.graph.dtypes import DType, bool_, float32, float64, iinfo, promote
 
 _STORAGE = {
     "float8_e4m3fn": "unsigned char",
@@ -226,3 +226,15 @@ def apply(op: str, dtypes: Sequence[DType], arguments: Sequence[str], result: DT
             f"Add it to OPS in codegen/cuda_math.py."
         )
     return OPS[op](dtypes[-1], arguments)
+
+
+def operand_dtypes(op: str, dtypes: list[DType], result: DType) -> list[DType]:
+    """The dtypes to which an op's operands are converted: one for all, save for a condition."""
+    if op == "where":
+        return [bool_, result, result]
+    if result != bool_ or dtypes[0] == bool_:
+        return [result] * len(dtypes)
+    common = dtypes[0]
+    for dtype in dtypes[1:]:
+        common = promote(common, dtype) or float64
+    return [common] * len(dtypes)

@@ -17,6 +17,14 @@ from eqsat.codegen.cuda_overlap import (
 from eqsat.codegen.cuda_pipeline import Pipeline
 from eqsat.codegen.cuda_placement import COMPUTED, SHARED
 from eqsat.codegen.cuda_statements import Statements
+from eqsat.codegen.cuda_steps import (
+    Ahead,
+    SteppedStatements,
+    commit_slot,
+    declare_slots,
+    fill_slot,
+    loads_ahead,
+)
 from eqsat.codegen.cuda_tiles import can_copy_async, copy, tile_for
 from eqsat.idle_chunks import chunk_range, live_bounds
 from eqsat.kernel import Axis, Carry, Contract, Load, Phase, Reduce, Update, store_operands
@@ -94,6 +102,10 @@ def _emit_loop(block: Block, phase: Phase, partial: Mapping[str, str]) -> None:
     if block.tiles_written:
         block.barrier()
     block.tiles_read = True  # by the chunk before, from the second on
+    ahead = loads_ahead(block.kernel, block.placement, block.distribution, phase)
+    if ahead:
+        _emit_steps(block, phase, partial, ahead)
+        return
     with out.block(f"for (int chunk = 0; chunk < {chunks}; ++chunk)"):
         for name, text in _chunk_origins(block, phase.stream, "chunk").items():
             out.line(f"const int {name} = {text};")
@@ -103,6 +115,41 @@ def _emit_loop(block: Block, phase: Phase, partial: Mapping[str, str]) -> None:
         body = Statements(block, phase, ring, partial)
         body.emit()
         _copy_carries(block, body)
+
+
+def _emit_steps(block: Block, phase: Phase, partial: Mapping[str, str], ahead: Ahead) -> None:
+    """The loop over single steps, as many at a time as are loaded ahead."""
+    out, (axis,) = block.out, phase.stream
+    count, steps = axis.count, ahead.steps
+    rest = count % steps
+    declare_slots(block, ahead)
+    with out.block("auto load_ahead = [&](int chunk, int slot)", ";"):
+        _begin_chunk(block, phase)
+        fill_slot(block, phase, ahead)
+    each_slot = f"for (int slot = 0; slot < {steps}; ++slot)"
+    out.line("#pragma unroll")
+    with out.block(each_slot):
+        out.line("load_ahead(slot, slot);")
+        commit_slot(block, ahead)
+    with out.block(f"for (int first = 0; first < {count}; first += {steps})"):
+        later = f"first + {steps}"  # whole groups are loaded at fixed distances from the first
+        if not rest:
+            later = f"{later} < {count} ? {later} : first"
+        out.line(f"const int next = {later};")
+        out.line("#pragma unroll")
+        with out.block(each_slot):
+            out.line("const int chunk = first + slot;")
+            with out.block(f"if (chunk < {count})" if rest else ""):
+                _begin_chunk(block, phase)
+                body = SteppedStatements(block, phase, partial, ahead)
+                body.take()
+                load = "load_ahead(next + slot, slot);"
+                out.line(f"if (next + slot < {count}) {load}" if rest else load)
+                commit_slot(block, ahead)
+                body.emit()
+                _copy_carries(block, body)
+    if ahead.copies:
+        out.line("wait_copies<0>();")
 
 
 def _emit_consumer(

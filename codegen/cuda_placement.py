@@ -97,15 +97,16 @@ def unique_names(kernel: Kernel) -> Kernel:
                 number = next(n for n in count(1) if f"{name}_{n}" not in seen | set(own))
                 fresh[name] = f"{name}_{number}"
         stores = tuple(
-            Store(
-                replace(
+            replace(
+                store,
+                access=replace(
                     store.access,
                     coordinates=tuple(
                         replace(c, value=fresh.get(c.value, c.value))
                         for c in store.access.coordinates
                     ),
                 ),
-                fresh.get(store.value, store.value),
+                value=fresh.get(store.value, store.value),
             )
             for store in phase.stores
         )

@@ -6,7 +6,7 @@ PTX. Integer arithmetic wraps and division rounds down, as NumPy's does.
 
 import re
 
-from eqsat.codegen import cuda_prelude_floats
+from eqsat.codegen import cuda_prelude_atomics, cuda_prelude_floats, cuda_prelude_scans
 
 _DEVICE = "__device__ __forceinline__"
 _EACH = "template <typename T>\n__device__ __forceinline__ T"
@@ -326,36 +326,6 @@ template <int Count, int Stride, int Threads, int Batch, typename Combine, typen
         }}
     }}
 }}""",
-    "scan_lanes": f"""
-template <int Count, int Stride, typename Combine, typename T>
-{_DEVICE} void scan_lanes(T& total, T& before, T identity) {{
-    const int lane = threadIdx.x % 32, at = lane / Stride % Count;
-    T running = total;
-#pragma unroll
-    for (int step = 1; step < Count; step *= 2) {{
-        const T other = T(__shfl_up_sync(0xffffffffu, running, step * Stride));
-        if (at >= step) running = Combine()(other, running);
-    }}
-    const T previous = T(__shfl_up_sync(0xffffffffu, running, Stride));
-    before = Combine()(at > 0 ? previous : identity, before);
-    total = T(__shfl_sync(0xffffffffu, running, lane + (Count - 1 - at) * Stride));
-}}""",
-    "scan_warps": f"""
-template <int Count, int Stride, typename Combine, typename T>
-{_DEVICE} void scan_warps(T& total, T& before, T identity, void* memory) {{
-    T* scratch = reinterpret_cast<T*>(memory);
-    const int at = threadIdx.x / Stride % Count, first = threadIdx.x - at * Stride;
-    block_barrier();
-    scratch[threadIdx.x] = total;
-    block_barrier();
-    T running = identity;
-#pragma unroll
-    for (int other = 0; other < Count; ++other) {{
-        if (other == at) before = Combine()(running, before);
-        running = Combine()(running, scratch[first + other * Stride]);
-    }}
-    total = running;
-}}""",
     "copy_async": f"""
 template <int Bytes>
 {_DEVICE} void copy_async(void* target, const void* source, bool exists) {{
@@ -401,7 +371,9 @@ def load_matrix_name(count: int, trans: bool) -> str:
     return f"load_matrix_x{count}{'_transposed' if trans else ''}"
 
 
+FUNCTIONS.update(cuda_prelude_atomics.FUNCTIONS)
 FUNCTIONS.update(cuda_prelude_floats.FUNCTIONS)
+FUNCTIONS.update(cuda_prelude_scans.FUNCTIONS)
 FUNCTIONS.update(
     {load_matrix_name(n, trans): _load_matrix(n, trans) for n in (1, 2, 4) for trans in (0, 1)}
 )

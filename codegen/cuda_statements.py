@@ -17,6 +17,7 @@ from eqsat.codegen.cuda_math import (
     identity,
     literal,
     narrow,
+    operand_dtypes,
     register_type,
     storage_type,
     widen,
@@ -24,10 +25,11 @@ from eqsat.codegen.cuda_math import (
 from eqsat.codegen.cuda_packs import write_pack
 from eqsat.codegen.cuda_patch import Patch
 from eqsat.codegen.cuda_placement import CHAIN, COMPUTED, FETCH, REGISTERS, SHARED, store_indices
+from eqsat.codegen.cuda_scatter import combine_stored
 from eqsat.codegen.cuda_tiles import copy, fetch, owns, tile_for
 from eqsat.codegen.cuda_warpgroup import rest_of
 from eqsat.codegen.cuda_warpgroup_operations import WarpgroupOperation
-from eqsat.graph.dtypes import DType, bool_, float32, float64, int64, promote
+from eqsat.graph.dtypes import DType, float32, float64, int64
 from eqsat.kernel import (
     Access,
     Contract,
@@ -225,8 +227,8 @@ class Statements:
         for s in self.phase.body:
             if isinstance(s, Load) and block.placement.where[s.name] == REGISTERS and not s.fill:
                 found.append((s.access, s.indices))
-        for store in self.phase.stores:
-            found.append((store.access, store_indices(block.placement, store)))
+        stores = (store for store in self.phase.stores if not store.monoid)
+        found += [(s.access, store_indices(block.placement, s)) for s in stores]
         for access, indices in found:
             run = block.ordered(indices)
             chosen = exchange_for(block.kernel, block.placement, block.distribution, access, run)
@@ -288,6 +290,10 @@ class Statements:
         block.before_reading(store_operands(store))
         indices = block.ordered(store_indices(block.placement, store))
         buffer = block.kernel.buffer(store.access.buffer)
+        if store.monoid:
+            vector = self.vector(store.access, indices)
+            combine_stored(block, store, lambda at: self.stored(store, buffer.dtype, at), vector)
+            return
         if patch := self.patch(store.access, indices):
             patch.store(store, lambda point: self.stored(store, buffer.dtype, point))
             return
@@ -486,15 +492,3 @@ class Statements:
 
     def accumulator(self, s: Contract | Update) -> Accumulator:
         return Accumulator(self.block.value(self.block.aliases.get(s.name, s.name)), s.indices)
-
-
-def operand_dtypes(op: str, dtypes: list[DType], result: DType) -> list[DType]:
-    """The dtypes to which an op's operands are converted: one for all, save for a condition."""
-    if op == "where":
-        return [bool_, result, result]
-    if result != bool_ or dtypes[0] == bool_:
-        return [result] * len(dtypes)
-    common = dtypes[0]
-    for dtype in dtypes[1:]:
-        common = promote(common, dtype) or float64
-    return [common] * len(dtypes)

@@ -164,7 +164,11 @@ class _Emitter(Writer):
         target = self.kernel.buffer(store.access.buffer)
         value = scalars.store(self.value(store.value, scope), source, target.dtype)
         address, conditions = self.locate(store.access, scope)
-        line = f"poke({self.buffers[target.name]}, {address}, {value})"
+        buffer = self.buffers[target.name]
+        if store.monoid:
+            old = f"peek({buffer}, {address})"
+            value = scalars.combine(store.monoid, target.dtype, old, value, False)
+        line = f"poke({buffer}, {address}, {value})"
         if conditions:
             guarded = Scope(scope)
             guarded.lines.append(line)

@@ -20,8 +20,11 @@ from typing import Any
 import numpy as np
 
 from eqsat.codegen import numba_emit
+from eqsat.codegen.oracle import MONOIDS, identity
 from eqsat.errors import CompileError
+from eqsat.graph.dtypes import as_dtype
 from eqsat.kernel import Buffer, Kernel
+from eqsat.scatter_price import in_copies
 from eqsat.settings import Settings
 
 # Measured: handing a range to a waiting thread takes about 20 us, in which one core makes some
@@ -49,10 +52,15 @@ def load(
     function = _compiled(source, _parameter_types(kernel), folder)
     tiles = kernel.tiles
     threads = min(Settings.from_environment().num_threads, tiles, _points(kernel))
+    combined = _combined(kernel)
+    if combined and not _worth_copies(kernel, threads):
+        threads = 1
 
     def run(arrays: Sequence[np.ndarray]) -> None:
         flat = [_flat(a, buffer) for a, buffer in zip(arrays, kernel.buffers, strict=True)]
-        if threads > 1:
+        if threads > 1 and combined:
+            _spread_copies(function, tiles, threads, flat, combined)
+        elif threads > 1:
             _spread(function, tiles, threads, flat)
         else:
             function(0, tiles, *flat)
@@ -88,6 +96,19 @@ def _points(kernel: Kernel) -> int:
         used = {*statement.indices, *((over,) if isinstance(over, str) else over)}
         points += prod(axes[name].extent for name in used)
     return max(points // _POINTS_WORTH_A_THREAD, 1)
+
+
+def _combined(kernel: Kernel) -> dict[int, str]:
+    """The monoids by which the tiles of a kernel combine values in memory, by parameter."""
+    names = [buffer.name for buffer in kernel.buffers]
+    stores = [store for phase in kernel.phases for store in phase.stores if store.monoid]
+    return {names.index(store.access.buffer): store.monoid for store in stores}
+
+
+def _worth_copies(kernel: Kernel, threads: int) -> bool:
+    """Whether copies of what is combined, one for each thread, are less than what goes there."""
+    points = prod(axis.extent for axis in kernel.grid)
+    return all(in_copies(kernel.buffers[n].size, points, threads) for n in _combined(kernel))
 
 
 def _parameter_types(kernel: Kernel) -> tuple[Any, ...]:
@@ -128,16 +149,49 @@ def _cores() -> set[int]:
     return set(range(os.cpu_count() or 1))
 
 
+def _spread_copies(
+    function: Any,
+    tiles: int,
+    threads: int,
+    arrays: Sequence[np.ndarray],
+    combined: Mapping[int, str],
+) -> None:
+    """Run all tiles on `threads` cores, one range on each, which combines in copies of its own.
+
+    They are joined in the order of the ranges: sums are the same from run to run.
+    """
+    ranges: list[list[np.ndarray]] = []
+    for _ in range(threads):
+        own = list(arrays)
+        for n, monoid in combined.items():
+            neutral = identity(monoid, as_dtype(arrays[n].dtype.name))
+            own[n] = np.full_like(arrays[n], neutral)
+        ranges.append(own)
+    _run_ranges(function, tiles, threads, ranges)
+    for n, monoid in combined.items():
+        for own in ranges:
+            MONOIDS[monoid](arrays[n], own[n], out=arrays[n])
+
+
 def _spread(function: Any, tiles: int, threads: int, arrays: Sequence[np.ndarray]) -> None:
-    """Run all tiles on `threads` cores, the caller's included; each takes the next range."""
-    ranges = min(tiles, threads * _RANGES_PER_THREAD)
+    """Run all tiles on `threads` cores, in a few ranges for each."""
+    _run_ranges(function, tiles, threads, [arrays] * (threads * _RANGES_PER_THREAD))
+
+
+def _run_ranges(
+    function: Any, tiles: int, threads: int, arrays: Sequence[Sequence[np.ndarray]]
+) -> None:
+    """Run all tiles on `threads` cores, the caller's included; each takes the next range, of which
+    there are as many as lists of arrays.
+    """
+    ranges = min(tiles, len(arrays))
     turns = count()
 
     def work() -> None:
         for turn in turns:
             if turn >= ranges:
                 return
-            function(turn * tiles // ranges, (turn + 1) * tiles // ranges, *arrays)
+            function(turn * tiles // ranges, (turn + 1) * tiles // ranges, *arrays[turn])
 
     others = sorted(_cores() - {_current_core()()})[: threads - 1]
     futures = [_worker(os.getpid(), core).submit(work) for core in others]

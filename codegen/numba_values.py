@@ -295,8 +295,12 @@ class Values:
 
 
 def _distinctly_named(kernel: Kernel) -> list[Phase]:
-    """The phases with every value named apart: a name local to a stream may come again."""
+    """The phases with every value named apart: a name local to a stream may come again.
+
+    A reduction of single points is another name of what it reduces.
+    """
     taken: set[str] = set()
+    axes = kernel.axes()
     visible: dict[str, str] = {}
     phases = []
     for phase in kernel.phases:
@@ -311,7 +315,15 @@ def _distinctly_named(kernel: Kernel) -> list[Phase]:
         carries = tuple(
             replace(c, name=names[c.name], pivot=names.get(c.pivot, c.pivot)) for c in phase.carries
         )
-        body = tuple(rename_values(statement, names) for statement in phase.body)
+        dtypes = {value.name: value.dtype for value in (*phase.carries, *phase.body)}
+        statements = []
+        for s in phase.body:
+            one = isinstance(s, Reduce) and all(axes[i].tile == 1 for i in s.over)
+            if isinstance(s, Reduce) and one and dtypes.get(s.argument) == s.dtype:
+                names[s.name] = names[s.argument]
+            else:
+                statements.append(rename_values(s, names))
+        body = tuple(statements)
         stores = tuple(_renamed_store(store, names) for store in phase.stores)
         phases.append(replace(phase, carries=carries, body=body, stores=stores))
         kept = [c.name for c in phase.carries] if phase.stream else [s.name for s in phase.body]
@@ -321,7 +333,8 @@ def _distinctly_named(kernel: Kernel) -> list[Phase]:
 
 def _renamed_store(store: Store, names: Mapping[str, str]) -> Store:
     coordinates = tuple(replace(c, value=names[c.value]) for c in store.access.coordinates)
-    return Store(replace(store.access, coordinates=coordinates), names[store.value])
+    access = replace(store.access, coordinates=coordinates)
+    return replace(store, access=access, value=names[store.value])
 
 
 def dense(layout: Sequence[str]) -> dict[str, int]:

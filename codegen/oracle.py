@@ -260,7 +260,11 @@ class _Tile:
         address, exists = self.locate(store.access, indices)
         target = self.memory[store.access.buffer]
         values = np.broadcast_to(self.aligned(store.value, indices), address.shape)
-        target[address[exists]] = values[exists].astype(target.dtype)
+        new = values[exists].astype(target.dtype)
+        if store.monoid:
+            MONOIDS[store.monoid].at(target, address[exists], new)
+        else:
+            target[address[exists]] = new
 
 
 def _einsum(

@@ -14,6 +14,7 @@ from eqsat.region import Region
 from eqsat.replay import check
 from eqsat.rule import Rule
 from eqsat.saturate import SearchWorker
+from eqsat.scatter import starts
 from eqsat.schedule import Chosen, Predicted, Search
 from eqsat.segments import Segment
 from eqsat.solve import ALGEBRA, Findings, investigate
@@ -99,6 +100,7 @@ class _Account:
         for one, _ in pairs:
             assert one.chosen is not None
             self.ahead |= {p.stored for p in self._region(one).before(one.chosen.body)}
+            self.ahead |= {(start,) for start in starts(one.chosen.body)}
         kernels = [self._kernel(*pair, found) for pair in pairs]
         return SegmentRecord(
             places=self.places,

@@ -9,11 +9,18 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from eqsat.carry_law import CarryLaw
 from eqsat.graph.dtypes import DType, as_dtype
 from eqsat.graph.index import Affine, free_names
 from eqsat.kernel import Guard
 
 REDUCTIONS = {"reduce_sum": "sum", "reduce_prod": "prod", "reduce_max": "max", "reduce_min": "min"}
+# scatter_m(S, v, p, x): m over S of x where v is p; a kernel combines x with what lies at v.
+SCATTERS = {"scatter_sum": "sum", "scatter_max": "max", "scatter_min": "min"}
+WEIGHTED_SUMS = ("weighted_sum", "weighted_contract")
+# weighted_min_S(s, v, law): the least of w * v, where each v is at most 0 and w is 0 or 1.
+WEIGHTED = (*WEIGHTED_SUMS, "weighted_min")
+SCANS = frozenset({"scan_sum", "scan_affine"})
 LEAVES = frozenset({"read", "literal", "position"})
 COMPARISONS = frozenset(
     {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"}
@@ -64,7 +71,7 @@ class Renaming:
         return frozenset(names)
 
 
-Atom = int | float | str | Read | Renaming | Affine
+Atom = int | float | str | Read | Renaming | Affine | CarryLaw
 
 
 class Term:
@@ -178,12 +185,14 @@ class Facts:
             case (("reduce_sum" | "reduce_prod" | "reduce_max" | "reduce_min"), (int(mask), _)):
                 return below & ~mask
             case (
-                ("weighted_sum" | "weighted_contract" | "contract" | "narrow_contract"),
+                ("contract" | "narrow_contract"),
                 (int(mask), *_),
             ):
                 return below & ~mask
-            case "scan_sum", (int(mask), _):
+            case (("scan_sum" | "scan_affine"), (int(mask), *_)):
                 return below | mask
+            case op, (int(mask), *_) if op in SCATTERS or op in WEIGHTED:
+                return below & ~mask
             case _:
                 return below
 
@@ -208,8 +217,10 @@ class Facts:
                 return as_dtype("int64")
             case "where", (_, Term() as chosen, _):
                 return self._dtype[chosen]
-            case (("weighted_sum" | "weighted_contract"), _):
+            case op, _ if op in WEIGHTED:
                 return self._dtype[term.children[1]]
+            case op, _ if op in SCATTERS:
+                return self._dtype[term.children[2]]
             case _:
                 return self._dtype[term.children[0]]
 

@@ -13,9 +13,9 @@ from eqsat.siblings import stand_ins
 from eqsat.specs import ParallelProcessingUnit
 
 STANDS_FOR = {
-    "exp_difference": "exp",
-    "contract": "reduce_sum",
-    "weighted_contract": "weighted_sum",
+    "exp_difference": {"exp", "pow"},
+    "contract": {"reduce_sum"},
+    "weighted_contract": {"weighted_sum"},
 }
 
 
@@ -122,7 +122,7 @@ def _ways(
     present = {op for op, _ in best}
     for better, worse in STANDS_FOR.items():
         if better in present:
-            best = {key: node for key, node in best.items() if key[0] != worse}
+            best = {key: node for key, node in best.items() if key[0] not in worse}
 
     def order(node: ENode) -> tuple[bool, bool, float, str]:
         name = str(node.args[3]) if node.op in SUBSTITUTED else ""

@@ -5,7 +5,17 @@ are walked in groups: split, so that what a group shares is seen.
 from collections.abc import Iterator
 from dataclasses import replace
 
-from eqsat.algebra import Facts, Read, Term, Universe, post_order, rebuild, with_children
+from eqsat.algebra import (
+    SCANS,
+    SCATTERS,
+    Facts,
+    Read,
+    Term,
+    Universe,
+    post_order,
+    rebuild,
+    with_children,
+)
 from eqsat.form import REDUCING, Stored
 from eqsat.graph.index import (
     Affine,
@@ -18,6 +28,8 @@ from eqsat.graph.index import (
     substitute,
     var,
 )
+
+BINDING = REDUCING | SCANS | SCATTERS.keys()
 
 
 def coalesce(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, ...], Facts]:
@@ -89,7 +101,7 @@ def _quotients(stored: tuple[Stored, ...]) -> Iterator[tuple[str, int]]:
 
 def _bound(term: Term, universe: Universe) -> tuple[str, ...]:
     """The names that a term reduces or scans over."""
-    if term.op in REDUCING or term.op == "scan_sum":
+    if term.op in BINDING:
         return universe.members(term.args[0])  # type: ignore[arg-type]
     return ()
 
@@ -99,7 +111,7 @@ def _names(stored: tuple[Stored, ...], facts: Facts) -> list[str]:
     names = dict.fromkeys(name for one in stored for name in one.names)
     for term in post_order(one.term for one in stored):
         mask = facts.free(term)
-        if term.op in REDUCING or term.op == "scan_sum":
+        if term.op in BINDING:
             mask |= term.args[0]  # type: ignore[operator]
         names |= dict.fromkeys(facts.universe.members(mask))
     return list(names)
@@ -119,9 +131,9 @@ def _walks_as_one(
         if one.pitch and first == one.names[-1]:
             return False
     for term in post_order(one.term for one in stored):
-        if term.op in REDUCING or term.op == "scan_sum":
+        if term.op in BINDING:
             taken = {name in universe.members(term.args[0]) for name in (last, first)}  # type: ignore[arg-type]
-            if len(taken) > 1 or (term.op == "scan_sum" and taken == {True}):
+            if len(taken) > 1 or (term.op in SCANS and taken == {True}):
                 return False
         for expression, is_address in _expressions(term):
             if not _as_one(expression, is_address, outer, inner, universe):
@@ -178,7 +190,7 @@ def _renamed(
         elif term.op == "position":
             assert isinstance(term.args[0], Affine)
             args = (at(term.args[0]),)
-        elif term.op in REDUCING or term.op == "scan_sum":
+        elif term.op in BINDING:
             names = {m for name in old.members(term.args[0]) for m in members[name]}  # type: ignore[arg-type]
             args = (new.mask(names), *args[1:])
         return Term(term.op, *args)

@@ -1,6 +1,6 @@
 """What a contraction costs by a matrix operation or a library call of the spec."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from eqsat.pipeline_price import spread
 from eqsat.prepare import Need, lies_right
 from eqsat.rates import Array, Contraction
 from eqsat.siblings import siblings
-from eqsat.specs import ParallelOperation
+from eqsat.specs import ParallelOperation, ParallelProcessingUnit
 from eqsat.tiling import Tiling
 
 TURNED = 1.02  # results that lie across what they are stored to cost a little more
@@ -175,6 +175,14 @@ def rows_stay(made: Form) -> bool:
     reduced = made.facts.universe.mask(made.reduced)
     products = (t for t in made.terms if t.op in SUBSTITUTED)
     return any(made.facts.free(t) & reduced for t in products)
+
+
+def early(spec: ParallelProcessingUnit, started: Collection[str]) -> float:
+    """Half a chunk, where one product's factor is computed from another's result: their rings
+    differ, and either lets go of its slot as soon as its own product is done.
+    """
+    operations = [spec.operation(name) for name in started]
+    return 0.5 if len(operations) > 1 and any(map(from_registers, operations)) else 0.0
 
 
 def is_factor(tiling: Tiling, product: Term) -> bool:

@@ -24,6 +24,7 @@ from eqsat.planned import Planned
 from eqsat.program import Argument, Launch, Parts, Program, Report, flatten
 from eqsat.rule import PRECISIONS, Rule, allowed, collect
 from eqsat.rules import algebra, kernels
+from eqsat.rules.carries import LAWS, carry_rules
 from eqsat.rules.substitution import float32_products, substitutions
 from eqsat.saturate import Limits, SearchWorker
 from eqsat.schedule import Predicted, Search
@@ -37,7 +38,7 @@ from eqsat.version import code_digest
 
 def default_rules() -> tuple[Rule, ...]:
     """Every rule that ships with eqsat, besides those drawn from a spec's operations."""
-    return collect(vars(algebra), vars(kernels))
+    return (*collect(vars(algebra), vars(kernels)), *carry_rules(LAWS))
 
 
 def compile(

@@ -9,7 +9,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from eqsat import finite
-from eqsat.algebra import COMPARISONS, REDUCTIONS, Atom, Read, Renaming, Term, Universe, post_order
+from eqsat.algebra import (
+    COMPARISONS,
+    REDUCTIONS,
+    SCANS,
+    SCATTERS,
+    WEIGHTED,
+    Atom,
+    Read,
+    Renaming,
+    Term,
+    Universe,
+    post_order,
+)
+from eqsat.carry_law import CarryLaw, distinct
 from eqsat.errors import RuleError
 from eqsat.graph.index import Affine, free_names
 from eqsat.rule import (
@@ -24,10 +37,14 @@ from eqsat.rule import (
     Variable,
 )
 
-BINDERS = (*REDUCTIONS, "weighted_sum", "weighted_contract", "contract", "narrow_contract")
+BINDERS = (*REDUCTIONS, *SCATTERS, *WEIGHTED, "contract", "narrow_contract")
+OPAQUE = frozenset({"read", "gather", "position", "reindex"})
+# The place of the law among the arguments.
+LAW_PLACE = {"weighted_sum": 3, "weighted_contract": 4, "weighted_min": 3}
 SCHEDULE = frozenset({"kernel", "untiled", "tile", "stream", "keep", "launch", "stage", "split"})
 SORTS = {
     "Expr": "E", "Indices": "i64", "Count": "i64", "Number": "f64", "Text": "String", "Read": "i64",
+    "Place": "i64", "Law": "String",
 }  # fmt: skip
 _PREFIX = "v_"
 
@@ -39,10 +56,11 @@ def constructor(op: str) -> str:
 
 @dataclass
 class AtomTable:
-    """Numbers for the atoms that egglog does not see into."""
+    """Numbers for the atoms that egglog does not see into; carry laws by name."""
 
     atoms: list[Read | Renaming | Affine] = field(default_factory=list)
     numbers: dict[Read | Renaming | Affine, int] = field(default_factory=dict)
+    laws: dict[str, CarryLaw] = field(default_factory=dict)
 
     def number(self, atom: Read | Renaming | Affine) -> int:
         """The atom's number, a new one if need be."""
@@ -52,13 +70,38 @@ class AtomTable:
         return self.numbers[atom]
 
 
+def table_for(terms: Iterable[Term], rules: Iterable[Rule]) -> AtomTable:
+    """An empty table that knows the carry laws of terms and rules."""
+    found = [a for term in post_order(terms) for a in term.args if isinstance(a, CarryLaw)]
+    stack: list[object] = [
+        side for r in rules for one in r.rewrites for side in (one.left, one.right)
+    ]
+    while stack:
+        pattern = stack.pop()
+        if isinstance(pattern, CarryLaw):
+            found.append(pattern)
+        elif isinstance(pattern, Node):
+            stack += pattern.args
+    return AtomTable(laws={law.name: law for law in distinct(found)})
+
+
+def read_atom(op: str, place: int, sort: str, value: int | float | str, table: AtomTable) -> Atom:
+    """An argument of an operation as an atom, from what egglog has in its place."""
+    if place == 0 and op in OPAQUE:
+        assert isinstance(value, int)
+        return table.atoms[value]
+    if LAW_PLACE.get(op) == place:
+        return table.laws[str(value)]
+    return float(value) if sort == "f64" else value
+
+
 def _sort_of(arg: object) -> str:
     match arg:
         case Term() | Node():
             return "E"
         case Variable(sort=sort):
             return SORTS[sort]
-        case str() | DTypeOf():
+        case str() | DTypeOf() | CarryLaw():
             return "String"
         case float() | PointsIn():
             return "f64"
@@ -126,7 +169,7 @@ def analysis(op: str, sorts: tuple[str, ...]) -> list[str]:
         union = f"(| {union} f_{a})" if union != "0" else f"f_{a}"
     if op in BINDERS:
         union = f"(^ {union} (& {union} x0))"
-    elif op == "scan_sum":
+    elif op in SCANS:
         union = f"(| {union} x0)"
     elif op == "reindex":
         conditions += " (= source (atom_source x0)) (= target (atom_free x0))"
@@ -150,7 +193,8 @@ def _dtype_rule(op: str, head: str, exprs: list[str]) -> str:
     elif op in {"literal", "cast"}:
         source = "x1" if op == "literal" else "x0"
     else:
-        carrier = {"where": 1, "weighted_sum": -1, "weighted_contract": -1}.get(op, 0)
+        last = dict.fromkeys((*WEIGHTED, *SCATTERS), -1)
+        carrier = {"where": 1, **last}.get(op, 0)
         condition, source = f" (= d (dtype {exprs[carrier]}))", "d"
     return f"(rule ({head}{condition}) ((set (dtype e) {source})) :ruleset facts)"
 
@@ -164,7 +208,7 @@ def number_text(value: float) -> str:
 def atom_text(atom: Atom, table: AtomTable) -> str:
     """An atom as an egglog argument."""
     match atom:
-        case str():
+        case str() | CarryLaw():
             return f'"{atom}"'
         case float():
             return number_text(atom)
@@ -209,7 +253,7 @@ def atom_facts(universe: Universe, table: AtomTable, finite_buffers: frozenset[s
             lines.append(f"(atom_finite {number})")
         if known and fill < finite.LARGEST:
             lines.append(f"(atom_below {number})")
-    return lines
+    return [*lines, *(f'(bounded "{law}")' for law in table.laws.values() if law.bounded)]
 
 
 def subset_points(masks: Iterable[int], universe: Universe) -> list[str]:
@@ -238,7 +282,8 @@ class RuleText:
             case Node(op=op, args=args):
                 return f"({' '.join([constructor(op), *(self.pattern(a) for a in args)])})"
             case Free(of=of):
-                return self._bind(f"free_{of.name}", f"(free {self.pattern(of)})")
+                own = of.name if isinstance(of, Variable) else of.op
+                return self._bind(f"free_{own}", f"(free {self.pattern(of)})")
             case DTypeOf(of=of):
                 return self._bind(f"dtype_{of.name}", f"(dtype {self.pattern(of)})")
             case PointsIn(mask=mask):
@@ -248,7 +293,7 @@ class RuleText:
                 return f"(^ {a} (& {a} {b}))"
             case MaskOp(op=op, left=left, right=right):
                 return f"({op} {self.pattern(left)} {self.pattern(right)})"
-            case str():
+            case str() | CarryLaw():
                 return f'"{pattern}"'
             case float():
                 return number_text(pattern)
@@ -276,8 +321,8 @@ class RuleText:
                 return f"(!= {self.pattern(args[0])} {self.pattern(args[1])})"
             case "nonempty":
                 return f"(!= {self.pattern(args[0])} 0)"
-            case "finite":
-                return f"(finite {self.pattern(args[0])})"
+            case kind if kind in finite.FACTS:
+                return f"({kind} {self.pattern(args[0])})"
             case "dtype_in":
                 of = args[0]
                 assert isinstance(of, Variable)

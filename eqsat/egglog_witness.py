@@ -8,10 +8,8 @@ and records its number with the left and the right term in `rw`.
 from collections.abc import Iterable, Mapping, Sequence
 
 from eqsat.algebra import Atom, Term
-from eqsat.egglog_text import AtomTable, RuleText, atom_text, dtype_set_name
+from eqsat.egglog_text import AtomTable, RuleText, atom_text, dtype_set_name, read_atom
 from eqsat.rule import Node, Rewrite, Rule, Variable, variables_of
-
-OPAQUE = frozenset({"read", "gather", "position", "reindex"})
 
 
 class _WitnessRule(RuleText):
@@ -125,6 +123,4 @@ def _argument(
 ) -> Term | Atom:
     if sort == "E":
         return terms[value]  # type: ignore[index]
-    if place == 0 and op in OPAQUE:
-        return table.atoms[value]  # type: ignore[index]
-    return float(value) if sort == "f64" else value  # type: ignore[arg-type, return-value]
+    return read_atom(op, place, sort, value, table)  # type: ignore[arg-type]

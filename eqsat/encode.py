@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eqsat.algebra import Facts, Read, Renaming, Term, Universe, post_order
-from eqsat.graph.dtypes import iinfo
+from eqsat.algebra import SCANS, Facts, Read, Renaming, Term, Universe, post_order
+from eqsat.graph.dtypes import as_dtype, iinfo
 from eqsat.graph.index import (
     Affine,
     add,
@@ -189,12 +189,44 @@ class TermBuilder:
             names = [n for axis in tensor.attributes["axes"] for n in self.names(inner[axis])]
             return Term(tensor.op, self.universe.mask(names), body) if names else body
         operands = [self.operand(tensor, i, dims) for i in range(len(tensor.operands))]
-        if tensor.op == "scan_sum":
-            along = self.universe.mask(self.names(dims[tensor.attributes["axis"]]))
-            return Term("scan_sum", along, *operands) if along else operands[0]
+        if tensor.op in SCANS:
+            return self._build_scan(tensor, dims, operands)
         if tensor.op == "cast":
             return Term("cast", tensor.dtype.name, *operands)
+        if tensor.op == "equal" and any(map(self._narrowed, operands)):
+            wide = [o.children[0] if self._narrowed(o) else None for o in operands]
+            operands = [w or Term("cast", "int64", o) for o, w in zip(operands, wide, strict=True)]
         return Term(tensor.op, *operands)
+
+    def _narrowed(self, term: Term) -> bool:
+        """Whether a term is a position in a narrower dtype that holds all of its values."""
+        if term.op != "cast" or term.children[0].op != "position":
+            return False
+        dtype, place = as_dtype(str(term.args[0])), term.children[0].args[0]
+        if dtype.kind not in {"int", "uint"}:
+            return False
+        assert isinstance(place, Affine)
+        low, high = bounds(place, self.universe.extents)
+        return iinfo(dtype).min <= low and high <= iinfo(dtype).max
+
+    def _build_scan(self, tensor: Tensor, dims: Dims, operands: list[Term]) -> Term:
+        """A scan along one name; along several, that of a name which stands for all of them."""
+        names = self.names(dims[tensor.attributes["axis"]])
+        if len(names) < 2:
+            along = self.universe.mask(names)
+            return Term(tensor.op, along, *operands) if along else operands[-1]
+        whole = self.universe.add(tensor.shape[tensor.attributes["axis"]])
+        facts, extents = Facts(self.universe), self.universe.extents
+        digits: list[Affine] = []
+        stride = 1
+        for name in reversed(names):
+            digits.append(mod(floordiv(var(whole), stride, extents), extents[name], extents))
+            stride *= extents[name]
+        apart = Renaming(tuple(reversed(names)), tuple(digits))
+        moved = [push(apart, operand, facts, self.shared) for operand in operands]
+        scan = Term(tensor.op, self.universe.mask([whole]), *moved)
+        place = self.coordinate(dims[tensor.attributes["axis"]])
+        return Term("reindex", Renaming((whole,), (place,)), scan)
 
     def _build_view(self, tensor: Tensor) -> Term:
         operand = tensor.operands[0]

@@ -11,7 +11,7 @@ from graphlib import TopologicalSorter
 
 import numpy as np
 
-from eqsat.algebra import LEAVES, Facts, Read, Renaming, Term, post_order
+from eqsat.algebra import LEAVES, SCANS, SCATTERS, Facts, Read, Renaming, Term, post_order
 from eqsat.form import REDUCING, Stored, form
 from eqsat.graph.dtypes import as_dtype
 from eqsat.graph.index import row_major
@@ -20,11 +20,12 @@ from eqsat.menu import chunks
 from eqsat.price import Pricer
 from eqsat.reindex import push
 from eqsat.saturate import ENode, FrozenEGraph
+from eqsat.scatter import starts
 
 KEPT = 4
 SHARED = 2  # besides, those that are best if others need what they read, too; and one that reads
 ROUNDS = 3  # of plans, each from what the one before it stores
-WHOLE = frozenset((*REDUCING, "reindex", "scan_sum", "gather"))  # no points of their own
+WHOLE = frozenset((*REDUCING, *SCANS, "reindex", "gather"))  # no points of their own
 ALIKE = 1.01  # times the seconds of another candidate, up to where it is taken for the same
 DEAR = 2.5  # times the least work of a class, from where a way to compute it is not tried
 MANY, FEW = 120, 8  # classes, beyond which only so many choices of a node are priced
@@ -88,7 +89,8 @@ class Extractor:
                     kept.append(node)
                 elif all(child in cost for child in node.children):
                     dearer.append((self._node_cost(number, node, cost), number, node))
-            kept = [node for node in kept if self._node_cost(number, node, cost) <= DEAR * own]
+            most = np.inf if any(node.op in SCATTERS for node in members) else DEAR * own
+            kept = [node for node in kept if self._node_cost(number, node, cost) <= most]
             leaf = [node for node in kept if node.op in LEAVES]
             nodes[number] = leaf[:1] or kept
         self._bound(nodes, cost)
@@ -187,7 +189,8 @@ class Extractor:
         while changed:
             changed = False
             for number, members in nodes.items():
-                for node in members:
+                plain = [node for node in members if node.op not in SCATTERS]
+                for node in plain or members:  # by what others may compute, where there is such
                     if all(child in cost for child in node.children):
                         found = self._node_cost(number, node, cost)
                         if found < cost.get(number, np.inf) * (1 - 1e-12):
@@ -220,9 +223,12 @@ class Extractor:
         return self.prices[key]
 
     def price_kernel(self, stored: tuple[Stored, ...]) -> float:
-        """The best predicted seconds of a kernel that stores several values."""
+        """The best predicted seconds of a kernel that stores several values, and of those that
+        write what scatters start from.
+        """
         made = form(stored, self.facts)
-        return float(self.pricer.price(made, chunks(made)).seconds.min())
+        before = sum(self.price(s.term, s.names, s.dtype.name) for s in starts(stored))
+        return float(self.pricer.price(made, chunks(made)).seconds.min()) + before
 
     def _options(self, number: int) -> list[Candidate]:
         found = [*self.candidates[number]]
@@ -260,7 +266,9 @@ class Extractor:
                     ways = {number: term} if node.op == "reindex" else {**ways, number: term}
                     seconds = self._use(number, term) + self.closure_seconds(closure)
                     found[term] = Candidate(term, closure, seconds, ways)
-        ranked = sorted(found.values(), key=lambda c: c.seconds)
+        scattered = [candidate for term, candidate in found.items() if term.op in SCATTERS]
+        plain = [candidate for term, candidate in found.items() if term.op not in SCATTERS]
+        ranked = sorted(plain or scattered, key=lambda c: c.seconds)
         kept = _varied(ranked)[:KEPT]
         beside = self._beside(number)
         shared = sorted(
@@ -271,8 +279,10 @@ class Extractor:
             kept += [candidate] if candidate not in kept else []
         finite = [candidate for candidate in kept if candidate.seconds < np.inf]
         self.candidates[number] = finite or kept[:1]
-        if self._worth_storing(number, ranked[0].term):
-            self.kernel[number] = self._kernel(number, ranked)
+        if scattered or self._worth_storing(number, ranked[0].term):
+            self.kernel[number] = self._kernel(number, [*scattered, *ranked[:KEPT]])
+        if number in self.graph.roots:
+            self.candidates[number] += scattered
 
     def _beside(self, number: int) -> set[int]:
         """Classes that are needed elsewhere too: if they are stored, it is for both."""
@@ -305,17 +315,34 @@ class Extractor:
 
     def _use(self, number: int, term: Term) -> float:
         """Seconds of a kernel that stores a term, or its sum where nothing else is made of it."""
-        uses = self._summed.get(number, set())
-        if len(uses) == 1 and (0, 0) not in uses:
-            ((mask, above),) = uses
-            total = Term("reduce_sum", mask, term)
-            return self.price(total, self.names(above), self.graph.dtype[above])
-        return self.price(term, self.names(number), self.graph.dtype[number])
+        found = self._sum_of(number)
+        if not found:
+            return self.price(term, self.names(number), self.graph.dtype[number])
+        mask, above = found
+        universe, free = self.graph.universe, self.graph.free[number]
+        names = [n for n in self.names(above) if universe.mask([n]) & free]
+        total = Term("reduce_sum", mask & free, term) if mask & free else term
+        return self.price(total, tuple(names), self.graph.dtype[above])
+
+    def _sum_of(self, number: int) -> tuple[int, int] | None:
+        """The names and the class of the sum that alone is made of a class, if there is one; what
+        is scanned before, step by step, need not be stored either.
+        """
+        first, scanned = number, False
+        while True:
+            uses = self._summed.get(number, set())
+            scanned |= any(node.op in SCANS for node in self.nodes[number])
+            if len(uses) == 1 and (0, 0) not in uses and (scanned or number == first):
+                return next(iter(uses))
+            users = self._users.get(number, set())
+            if len(users) != 1:
+                return None
+            (number,) = users
 
     def _kernel(self, number: int, ranked: list[Candidate]) -> tuple[Candidate, float]:
         """The best way to store a class."""
         names, dtype = self.names(number), self.graph.dtype[number]
-        priced = [(self.price(c.term, names, dtype), c) for c in ranked[:KEPT]]
+        priced = [(self.price(c.term, names, dtype), c) for c in ranked]
         own, best = min(priced, key=lambda one: one[0] + self.closure_seconds(one[1].closure))
         return best, own
 
@@ -335,7 +362,9 @@ class Extractor:
             return True
         if self._is_passed_on(number):
             return False
-        return number in self._factors or any(sub.op in REDUCING for sub in post_order([term]))
+        return number in self._factors or any(
+            sub.op in REDUCING or sub.op in SCANS for sub in post_order([term])
+        )
 
     def _is_passed_on(self, number: int) -> bool:
         """Whether all that is made of a class is another one, point by point from it and leaves,

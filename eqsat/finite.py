@@ -24,8 +24,8 @@ MONOTONE = frozenset({"add", "maximum", "where", "cast", "reduce_sum", "reduce_m
 KEPT = {
     "finite": MONOTONE
     | {"sub", "mul", "neg", "abs", "square", "minimum", "floor", "ceil", "trunc", "round", "sqrt"}
-    | {"expm1", "sinh", "cosh", "asin", "acos", "reduce_prod", "scan_sum", "contract"}
-    | {"narrow_contract"}
+    | {"expm1", "sinh", "cosh", "asin", "acos", "reduce_prod", "contract"}
+    | {"scan_sum", "scan_affine", "narrow_contract", "scatter_sum"}
     | {"gather", "reindex"},
     "below": MONOTONE | {"minimum"},
     "nonneg": MONOTONE | {"mul", "div", "minimum", "rsqrt", "reciprocal"},
@@ -36,7 +36,7 @@ SPECIAL: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("finite", "div", ("finite", "nonzero")),
     ("finite", "reciprocal", ("nonzero",)),
     ("finite", "rsqrt", ("positive",)),
-    ("finite", "weighted_sum", ("", "finite")),
+    ("finite", "weighted_sum", ("finite", "finite")),
     ("below", "sub", ("below", "finite")),
     ("positive", "add", ("nonneg", "positive")),
     ("positive", "add", ("positive", "nonneg")),
@@ -71,7 +71,7 @@ def declarations(constructors: Mapping[str, str]) -> list[str]:
     a - max a is at most 0, and 0 somewhere, so that a sum of exp(a - max a) is at least 1.
     """
     lines = [f"(relation {fact} (E))" for fact in FACTS]
-    lines.append("(relation integral (String))")
+    lines += ["(relation integral (String))", "(relation bounded (String))"]
     if {"sub", "reduce_max"} <= constructors.keys():
         below = f"(= d ({constructors['sub']} a ({constructors['reduce_max']} S a)))"
         lines.append(f"(rule ({below}) ((below d)) :ruleset facts)")
@@ -97,6 +97,8 @@ def rules(op: str, head: str, exprs: Sequence[str]) -> list[str]:
         when.append(("finite", f"(< x0 {LARGEST!r}) (> x0 -{LARGEST!r})"))
         when += [("below", f"(< x0 {LARGEST!r})"), ("nonzero", "(!= x0 0.0)")]
         when += [("nonneg", "(>= x0 0.0)"), ("positive", "(> x0 0.0)")]
+    if op == "weighted_sum":  # weights of a bounded law, whatever the points
+        when.append(("finite", "(bounded x3) (finite x2)"))
     if op == "read":
         when += [("finite", "(atom_finite x0)"), ("below", "(atom_below x0)")]
     return [f"(rule ({head} {what}) (({fact} e)) :ruleset facts)" for fact, what in when]

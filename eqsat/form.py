@@ -6,13 +6,13 @@ stays in the body of its loop and is done wholly inside each tile.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from eqsat.algebra import REDUCTIONS, Facts, Term, post_order
+from eqsat.algebra import REDUCTIONS, SCATTERS, WEIGHTED, Facts, Term, post_order
 from eqsat.graph.dtypes import DType
 from eqsat.graph.index import Affine, add, const, row_major
+from eqsat.scans import Steps, find_steps
 
-WEIGHTED = frozenset({"weighted_sum", "weighted_contract"})
 SUBSTITUTED = frozenset({"contract", "weighted_contract", "narrow_contract"})
 REDUCING = frozenset((*REDUCTIONS, *WEIGHTED, *SUBSTITUTED))
 
@@ -43,13 +43,30 @@ class Stored:
         return add(row_major(self.names, {**extents, **row}), const(self.offset))
 
 
+def computed(one: Stored) -> tuple[Term, ...]:
+    """The terms that a kernel computes to store a value: it, or an index and what goes there."""
+    if one.term.op not in SCATTERS:
+        return (one.term,)
+    index, _, value = one.term.children
+    return index, value
+
+
+def walked(one: Stored, facts: Facts) -> int:
+    """The names over which a kernel stores a value: its own, or those of what it scatters."""
+    names = 0 if one.term.op in SCATTERS else facts.universe.mask(one.names)
+    for term in computed(one):
+        names |= facts.free(term)
+    return names
+
+
 @dataclass(frozen=True)
 class Form:
     """A kernel before scheduling.
 
     `grid` are the parallel names; `reduced` the names of hoisted reductions, each streamed or
     resident by the schedule; `nested` those of reductions inside a stream's body, always resident.
-    `held` are names of both kinds: resident too. `phase` numbers the hoisted reductions.
+    `held` are names of both kinds: resident too. `phase` numbers the hoisted reductions. `steps`
+    says which of the reduced names scans may be stepped along.
     """
 
     stored: tuple[Stored, ...]
@@ -61,6 +78,20 @@ class Form:
     uses: dict[Term, int]
     terms: tuple[Term, ...]
     facts: Facts
+    steps: Steps
+
+    @property
+    def stepped(self) -> str:
+        """The name that scans may be stepped along; empty where there is none."""
+        (name,) = self.facts.universe.members(self.steps.along) or ("",)
+        return name
+
+    @property
+    def computed(self) -> tuple[Term, ...]:
+        """The terms that tiles compute, arguments first: no scatter, nor where it would go."""
+        if all(one.term.op not in SCATTERS for one in self.stored):
+            return self.terms
+        return tuple(post_order(term for one in self.stored for term in computed(one)))
 
     @property
     def extents(self) -> dict[str, int]:
@@ -87,7 +118,7 @@ class Form:
         left, right = product.children
         assert isinstance(mask, int)
         both = self.facts.free(left) & self.facts.free(right)
-        if mask & ~both or left is right:
+        if mask & ~both or left is right or self.facts.free(product) & self.steps.along:
             return None
         return self.beneath_cast(left), self.beneath_cast(right)
 
@@ -104,8 +135,10 @@ def form(stored: Iterable[Stored], facts: Facts) -> Form:
     """The normal form of a kernel that computes and stores those values."""
     stored = tuple(stored)
     universe = facts.universe
+    terms = tuple(post_order(one.term for one in stored))
+    steps = find_steps(terms)
     phase: dict[Term, int] = {}
-    nested = 0
+    nested = steps.held
     below: dict[tuple[Term, int], int] = {}
 
     def visit(term: Term, bound: int) -> int:
@@ -114,8 +147,6 @@ def form(stored: Iterable[Stored], facts: Facts) -> Form:
         if key in below:
             return below[key]
         nonlocal nested
-        if term.op == "scan_sum":
-            nested |= term.args[0]  # type: ignore[operator]
         if term.op not in REDUCING:
             result = max((visit(child, bound) for child in term.children), default=0)
         else:
@@ -125,25 +156,38 @@ def form(stored: Iterable[Stored], facts: Facts) -> Form:
                 nested |= mask
                 result = max((visit(c, bound | mask) for c in term.children), default=0)
             else:
-                before = max((visit(c, mask) for c in term.children), default=0)
+                before = max((visit(c, mask | steps.along) for c in term.children), default=0)
                 phase[term] = max(phase.get(term, 0), before)
                 result = phase[term] + 1
         below[key] = result
         return result
 
     for one in stored:
-        visit(one.term, 0)
-    reduced = 0
+        for term in computed(one):
+            visit(term, steps.along)
+    reduced = steps.along
     for term in phase:
         reduced |= term.args[0]  # type: ignore[operator]
+    for term in phase:  # a name that one reduction keeps while another reduces it: no loop of both
+        nested |= facts.free(term) & reduced
+    if nested & steps.along:  # a loop of its own binds the name: it lies in the tile
+        steps = replace(steps, along=0, stuck=steps.stuck or steps.recurrent)
+    for term in phase if steps.along else ():
+        mask = term.args[0]
+        nested |= mask & ~steps.along if mask & steps.along else 0  # type: ignore[operator]
+    for one in stored if steps.along else ():
+        nested |= walked(one, facts) & reduced & ~steps.along
     free = 0
     names: list[str] = []
     for one in stored:
-        free |= facts.free(one.term) | universe.mask(one.names)
-        names += [name for name in one.names if name not in names]
+        own = walked(one, facts)
+        free |= own
+        if one.term.op in SCATTERS:  # what is summed up, before the names of what it becomes
+            names += universe.members(own & ~universe.mask((*names, *one.names)))
+        own = [name for name in one.names if universe.mask([name]) & own]
+        names += [name for name in own if name not in names]
     names += [name for name in universe.members(free) if name not in names]
     inside = set(universe.members(reduced | nested))
-    terms = tuple(post_order(one.term for one in stored))
     uses: dict[Term, int] = {}
     for term in terms:
         for child in term.children:
@@ -160,6 +204,7 @@ def form(stored: Iterable[Stored], facts: Facts) -> Form:
         uses=uses,
         terms=terms,
         facts=facts,
+        steps=steps,
     )
 
 
@@ -173,10 +218,10 @@ def passes(made: Form, streamed: int) -> dict[Term, int]:
             groups.setdefault((number, over & streamed), []).extend(term.children)
     shared = 0
     for one in made.stored:
-        shared |= made.facts.universe.mask(one.names) & streamed
+        shared |= walked(one, made.facts) & streamed
     if shared:
         last = 1 + max(made.phase.values(), default=0)
-        groups[last, shared] = [one.term for one in made.stored]
+        groups[last, shared] = [term for one in made.stored for term in computed(one)]
     counts: dict[Term, int] = {}
     for (number, _), roots in groups.items():
         seen: set[Term] = set()

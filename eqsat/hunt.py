@@ -9,7 +9,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from eqsat.algebra import Renaming, Term, post_order
-from eqsat.egglog_text import BINDERS, AtomTable, declarations, seed, signatures, subset_points
+from eqsat.carry_law import CarryLaw
+from eqsat.egglog_text import (
+    BINDERS,
+    AtomTable,
+    declarations,
+    seed,
+    signatures,
+    subset_points,
+    table_for,
+)
 from eqsat.egglog_witness import (
     witness_declarations,
     witness_rules,
@@ -65,9 +74,9 @@ def equations(
     `known`: equations that hold besides. `extra`: commands that declare relations, and commands
     that state them, given the numbers of terms; `also`: terms that those need.
     """
-    table = AtomTable()
     sides = [*also, *(side for e in known for side in (e.left, e.right))]
     roots = [source, target, *sides]
+    table = table_for(roots, hunt.rules)
     ops = signatures(post_order(roots), hunt.rules)
     texts, rows_of = witness_rules(hunt.rules)
     seeds, numbers = _seeds(roots, table, hunt.setting)
@@ -105,7 +114,7 @@ def _seeds(
     terms = list(post_order(roots))
     for term in terms:
         for arg in term.args:
-            if not isinstance(arg, Term | int | float | str):
+            if not isinstance(arg, Term | int | float | str | CarryLaw):
                 table.number(arg)
     universe = setting.facts.universe
     seeds, numbers = seed(roots, universe, table, setting.finite)

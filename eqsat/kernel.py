@@ -212,7 +212,8 @@ class Carry:
 
     Starts at the identity of `monoid`. Two partial states of the stream combine as
     monoid(a, b); with a `pivot` (another carry, a running maximum m) as
-    a * exp(m_a - m) + b * exp(m_b - m), where exp(-inf - (-inf)) counts as 0.
+    a * r(m_a, m) + b * r(m_b, m) by the rescale r of the carry `law` of that name, 0 for the pivot
+    of no point; that of a mean shifts a total instead (see eqsat.carry_law).
     """
 
     name: str
@@ -220,14 +221,22 @@ class Carry:
     indices: tuple[str, ...]
     monoid: str
     pivot: str = ""
+    law: str = ""
 
 
 @dataclass(frozen=True)
 class Store:
-    """Write a value to memory, converted to the buffer's dtype."""
+    """Write a value to memory, converted to the buffer's dtype.
+
+    With a `monoid` it is combined with what lies there, in any order where several points, of this
+    tile or of others, have one address. `memory` other than device memory holds what the tiles of a
+    group that stays combine, until its last one (`Kernel.resident`).
+    """
 
     access: Access
     value: str
+    monoid: str = ""
+    memory: str = ""
 
 
 @dataclass(frozen=True)
@@ -250,7 +259,8 @@ class Kernel:
 
     `buffers` are the parameters in order. `threads` is the size of a block on a GPU, 1 elsewhere.
     `band`: how many tiles of the last but one axis that is cut come before the next of the last;
-    `backwards`: that axis begins with its last tile.
+    `backwards`: that axis begins with its last tile. `resident`: so many groups a processor stay
+    and take one tile after the other; 0: each takes one.
     """
 
     name: str
@@ -263,6 +273,7 @@ class Kernel:
     rules: tuple[str, ...] = ()
     band: int = 1
     backwards: bool = False
+    resident: int = 0
 
     @property
     def tiles(self) -> int:
@@ -398,7 +409,7 @@ def show(kernel: Kernel) -> str:
     for phase in kernel.phases:
         indent = "    "
         for carry in phase.carries:
-            pivot = f" rescaled by {carry.pivot}" if carry.pivot else ""
+            pivot = f", law {carry.law} about {carry.pivot}" if carry.law else ""
             lines.append(
                 f"    {carry.name}[{','.join(carry.indices)}]: {carry.dtype.name} = "
                 f"{IDENTITY[carry.monoid]} of {carry.monoid}{pivot}"
@@ -411,7 +422,9 @@ def show(kernel: Kernel) -> str:
             what = f"{s.name}[{','.join(s.indices)}]: {s.dtype.name}"
             lines.append(f"{indent}{what} = {_expression(s)}")
         for store in phase.stores:
-            lines.append(f"{indent}store {show_access(store.access)} = {store.value}")
+            how = f"{store.monoid}= " if store.monoid else "= "
+            where = f" in {store.memory}" if store.memory else ""
+            lines.append(f"{indent}store {show_access(store.access)} {how}{store.value}{where}")
     return "\n".join(lines)
 
 

@@ -5,7 +5,9 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from eqsat import kernel as ir
+from eqsat import rule
 from eqsat.algebra import Read, Renaming
+from eqsat.carry_law import CarryLaw
 from eqsat.graph.dtypes import DType, as_dtype
 from eqsat.graph.index import Affine, FloorDiv, Mod
 
@@ -34,6 +36,10 @@ _CLASSES: dict[str, type] = {
         Mod,
         Read,
         Renaming,
+        CarryLaw,
+        rule.Node,
+        rule.Variable,
+        rule.DTypeOf,
     )
 }
 

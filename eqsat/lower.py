@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from eqsat.algebra import REDUCTIONS, Read, Term, post_order
-from eqsat.form import REDUCING, WEIGHTED, Form
+from eqsat.algebra import REDUCTIONS, SCANS, Read, Term, post_order
+from eqsat.form import REDUCING, WEIGHTED, Form, Stored, computed, walked
 from eqsat.graph.dtypes import DType
 from eqsat.graph.index import Affine
 from eqsat.kernel import (
@@ -26,6 +26,8 @@ from eqsat.kernel import (
     Store,
     Update,
 )
+from eqsat.lower_carries import CarryLowering
+from eqsat.scatter import scattered
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ def lower(
     return _Lowering(name, made, schedule, buffers, spec, rules).run()
 
 
-class _Lowering:
+class _Lowering(CarryLowering):
     def __init__(
         self,
         name: str,
@@ -62,15 +64,20 @@ class _Lowering:
         spec: str,
         rules: tuple[str, ...],
     ) -> None:
+        super().__init__()
         self.name, self.form, self.schedule = name, made, schedule
+        self.operations = schedule.operations
         self.buffers, self.spec, self.rules = buffers, spec, rules
         self.facts = made.facts
         self.values: dict[Term, str] = {}
+        self.carries: list[Carry] = []
+        self.along = 0  # the name that scans are stepped along, if they are
         self.count = 0
 
     def axis(self, name: str) -> Axis:
         extent = self.form.extents[name]
-        tile = self.schedule.tiles.get(name, self.schedule.chunks.get(name, extent))
+        chunk = 1 if self.along and name == self.form.stepped else extent
+        tile = self.schedule.tiles.get(name, self.schedule.chunks.get(name, chunk))
         return Axis(name, extent, min(tile, extent))
 
     def run(self) -> Kernel:
@@ -79,6 +86,9 @@ class _Lowering:
             if term.op in WEIGHTED:  # held in the tile it is a stream of one chunk
                 carried |= term.args[0]  # type: ignore[operator]
         must = {*self.facts.universe.members(carried)} - self.form.held
+        if self.form.steps.recurrent or self.form.stepped in self.schedule.chunks:
+            self.along = self.form.steps.along
+            must |= {*self.facts.universe.members(self.along)}
         streamed = tuple(n for n in self.form.reduced if n in self.schedule.chunks or n in must)
         phases = self._streams(streamed) if streamed else [self._straight()]
         inner = [n for n in (*self.form.reduced, *self.form.nested) if n not in streamed]
@@ -128,14 +138,17 @@ class _Lowering:
         return order
 
     def _straight(self) -> Phase:
-        body = self.statements(self.needed(o.term for o in self.form.stored))
+        body = self.statements(self.needed(t for o in self.form.stored for t in computed(o)))
         return Phase((), tuple(body), (), self.stores())
 
     def stores(self) -> tuple[Store, ...]:
-        return tuple(
-            Store(Access(o.buffer, o.address(self.form.extents)), self.values[o.term])
-            for o in self.form.stored
-        )
+        return tuple(map(self._store, self.form.stored))
+
+    def _store(self, one: Stored) -> Store:
+        found = scattered(one, self.facts)
+        if found:
+            return found.store(one.buffer, self.values[found.index], self.values[found.value])
+        return Store(Access(one.buffer, one.address(self.form.extents)), self.values[one.term])
 
     def statements(self, terms: Iterable[Term]) -> list[Statement]:
         """The statements that compute terms in order, their operands first."""
@@ -143,7 +156,10 @@ class _Lowering:
         for term in terms:
             dtype, indices = self.facts.dtype(term), self.indices(term)
             if term.op in WEIGHTED:
-                self.values[term] = self._weighted(term, body)
+                self.values[term] = self.weighted(term, body)
+                continue
+            if term.op in SCANS and term.args[0] == self.along:
+                self.values[term] = self._state(term, body)
                 continue
             name = self.fresh({"read": "x", "gather": "x", "literal": "c"}.get(term.op, "v"))
             body.append(self._statement(term, name, dtype, indices))
@@ -164,7 +180,7 @@ class _Lowering:
             return Position(name, dtype, indices, expression)
         if term.op in REDUCING:
             return self._reduction(term, name, dtype, indices)
-        if term.op == "scan_sum":
+        if term.op in SCANS:
             (along,) = self.facts.universe.members(term.args[0])  # type: ignore[arg-type]
             return Scan(name, dtype, indices, "sum", along, *arguments)
         return Map(name, dtype, indices, term.op, arguments)
@@ -226,6 +242,28 @@ class _Lowering:
                 found |= {str(atom) for atom, stride in sub.args[0].address.terms if stride == 1}
         return found
 
+    # -- scans -----------------------------------------------------------------------------------
+
+    def _state(self, term: Term, body: list[Statement]) -> str:
+        """The state of a scan after the step at hand: a * h + b, or h + b."""
+        dtype, (over,) = self.facts.dtype(term), self.facts.universe.members(self.along)
+        indices = tuple(n for n in self.indices(term) if n != over)
+        *factor, offset = (self._at_step(child, over, body) for child in term.children)
+        carry, state = self.fresh("h"), self.fresh("v")
+        self.carries.append(Carry(carry, dtype, indices, "sum"))
+        body.append(Update(state, dtype, indices, carry, "sum", offset, *factor))
+        return state
+
+    def _at_step(self, term: Term, over: str, body: list[Statement]) -> str:
+        """A value without the name of the steps: the product over one point is that point."""
+        own = self.indices(term)
+        if over not in own:
+            return self.values[term]
+        name, indices = self.fresh("v"), tuple(n for n in own if n != over)
+        point = Reduce(name, self.facts.dtype(term), indices, "prod", (over,), self.values[term])
+        body.append(point)
+        return name
+
     # -- streams -------------------------------------------------------------------------------
 
     def _streams(self, streamed: tuple[str, ...]) -> list[Phase]:
@@ -263,10 +301,10 @@ class _Lowering:
         before = self._invariant(bodies, mask)
         outer = dict(self.values)
         body: list[Statement] = []
-        carries: list[Carry] = []
+        carries = self.carries = []
         results: dict[Term, str] = {}
-        self._pivots: dict[Term, tuple[str, str, str]] = {}
-        for term in sorted(reductions, key=self._is_stored_maximum):  # after those with a pivot
+        self.start_stream()
+        for term in sorted(reductions, key=self.is_pivot):  # after what carries it
             body += self.statements(self.needed(self._inputs(term)))
             results[term] = self._carry(term, body, carries)
         self.values = {**outer, **results}
@@ -276,19 +314,16 @@ class _Lowering:
     def _inputs(self, term: Term) -> tuple[Term, ...]:
         """What must have a value before a reduction is carried."""
         if term.op in WEIGHTED:
-            s, r = term.children
-            right = self.form.beneath_cast(r) if term.op == "weighted_contract" else r
-            return self._score(s)[0], right
+            return self.weighted_inputs(term)
         return self.form.contraction(term) or term.children
 
     def _carry(self, term: Term, body: list[Statement], carries: list[Carry]) -> str:
         """Reduce the chunk and update a carry; the carry's name is the value after the stream."""
         if term.op in WEIGHTED:
-            return self._weighted_carry(term, body, carries)
+            return self.weighted_carry(term, body, carries)
         dtype, indices = self.facts.dtype(term), self.indices(term)
-        pivot = self._pivots.get(term.children[0], ("",))[0]
-        known = {carry.name: carry.indices for carry in carries}
-        if self._is_stored_maximum(term) and known.get(pivot) == indices:
+        pivot = self.carried_pivot(term)
+        if pivot:
             return pivot
         chunk = self.fresh("v")
         body.append(self._reduction(term, chunk, dtype, indices))
@@ -298,119 +333,17 @@ class _Lowering:
         body.append(Update(self.fresh("v"), dtype, indices, carry, monoid, chunk))
         return carry
 
-    def _is_stored_maximum(self, term: Term) -> bool:
-        return term.op == "reduce_max" and any(one.term is term for one in self.form.stored)
-
-    def _score(self, s: Term) -> tuple[Term, float]:
-        """A score without its positive factor, and that factor; all of it where its maximum is
-        wanted besides the weights.
-        """
-        wanted = any(t.op == "reduce_max" and t.children[0] is s for t in self.form.terms)
-        return (s, 1.0) if wanted else _without_factor(s)
-
-    def _scored(self, s: Term, body: list[Statement]) -> tuple[str, tuple[str, ...]]:
-        """The value of a score without its factor, and the factor's, if there is one."""
-        score, rate = self._score(s)
-        factor: tuple[str, ...] = ()
-        if rate != 1.0:
-            factor = (self.fresh("c"),)
-            body.append(Literal(*factor, self.facts.dtype(s), rate))
-        return self.values[score], factor
-
-    def _pivot(
-        self, s: Term, over: tuple[str, ...], body: list[Statement], carries: list[Carry]
-    ) -> tuple[str, str, str]:
-        """The running maximum of s: carry, rescale factor and weights exp(s - maximum).
-
-        A factor of s is left to the weights: max c s = c max s, for c > 0.
-        """
-        if s not in self._pivots:
-            dtype = self.facts.dtype(s)
-            value, factor = self._scored(s, body)
-            own = self.indices(s)
-            indices = tuple(n for n in own if n not in over)
-            chunk, after, scale, weight = (self.fresh("v") for _ in range(4))
-            pivot = self.fresh("m")
-            carries.append(Carry(pivot, dtype, indices, "max"))
-            body.append(Reduce(chunk, dtype, indices, "max", over, value))
-            body.append(Update(after, dtype, indices, pivot, "max", chunk))
-            body.append(Map(scale, dtype, indices, "exp_difference", (pivot, after, *factor)))
-            body.append(Map(weight, dtype, own, "exp_difference", (value, after, *factor)))
-            self._pivots[s] = (pivot, scale, weight)
-        return self._pivots[s]
-
-    def _weighted_carry(self, term: Term, body: list[Statement], carries: list[Carry]) -> str:
-        over = self.facts.universe.members(term.args[0])  # type: ignore[arg-type]
-        s, _ = term.children
-        pivot, scale, weight = self._pivot(s, over, body, carries)
-        dtype, indices = self.facts.dtype(term), self.indices(term)
-        chunk, carry = self._products(term, weight, body), self.fresh("acc")
-        carries.append(Carry(carry, dtype, indices, "sum", pivot))
-        body.append(Update(self.fresh("v"), dtype, indices, carry, "sum", chunk, scale))
-        return carry
-
-    def _weighted(self, term: Term, body: list[Statement]) -> str:
-        """A sum with weights over resident names: their maximum, the weights, the products."""
-        mask, s = term.args[0], term.children[0]
-        weights = Term("exp_difference", s, Term("reduce_max", mask, s))
-        if weights not in self.values:
-            over = self.facts.universe.members(mask)  # type: ignore[arg-type]
-            dtype, own = self.facts.dtype(s), self.indices(s)
-            indices = tuple(n for n in own if n not in over)
-            value, factor = self._scored(s, body)
-            largest, weight = self.fresh("v"), self.fresh("v")
-            body.append(Reduce(largest, dtype, indices, "max", over, value))
-            body.append(Map(weight, dtype, own, "exp_difference", (value, largest, *factor)))
-            self.values[weights] = weight
-        return self._products(term, self.values[weights], body)
-
-    def _products(self, term: Term, weight: str, body: list[Statement]) -> str:
-        """The sum of weights times values over what lies in the tile."""
-        over = self.facts.universe.members(term.args[0])  # type: ignore[arg-type]
-        s, r = term.children
-        dtype, indices = self.facts.dtype(term), self.indices(term)
-        chunk = self.fresh("v")
-        if r.op == "literal" and r.args[0] == 1.0:
-            body.append(Reduce(chunk, dtype, indices, "sum", over, weight))
-        elif term.op == "weighted_sum":
-            body.append(Contract(chunk, dtype, indices, over, weight, self.values[r]))
-        else:
-            right = self.form.beneath_cast(r)
-            narrow = self.facts.dtype(right)
-            if narrow != self.facts.dtype(s):
-                rounded = self.fresh("v")
-                body.append(Map(rounded, narrow, self.indices(s), "cast", (weight,)))
-                weight = rounded
-            operation = self.schedule.operations[term]
-            factors = (weight, self.values[right])
-            body.append(Contract(chunk, dtype, indices, over, *factors, operation))
-        return chunk
-
     def _final(self, mask: int) -> list[Phase]:
         """The stores; streamed over the names that are both reduced and stored."""
         shared = 0
         for one in self.form.stored:
-            shared |= self.facts.universe.mask(one.names) & mask
-        roots = [o.term for o in self.form.stored]
+            shared |= walked(one, self.facts) & mask
+        roots = [term for o in self.form.stored for term in computed(o)]
         before = self._invariant(roots, shared) if shared else []
+        self.carries = []
         body = self.statements(self.needed(roots))
         axes = tuple(self.axis(n) for n in self.facts.universe.members(shared))
-        return [*before, Phase(axes, tuple(body), (), self.stores())]
-
-
-def _without_factor(s: Term) -> tuple[Term, float]:
-    """(a, c) with s = c * a, for a literal c > 0; a mask of -inf is no obstacle."""
-    if s.op == "mul":
-        for a, b in (s.children, s.children[::-1]):
-            if b.op == "literal" and isinstance(b.args[0], float) and 0 < b.args[0] < float("inf"):
-                inner, factor = _without_factor(a)
-                return inner, factor * b.args[0]
-    if s.op == "where":
-        condition, a, b = s.children
-        if b.op == "literal" and b.args[0] == -float("inf"):
-            inner, factor = _without_factor(a)
-            return Term("where", condition, inner, b), factor
-    return s, 1.0
+        return [*before, Phase(axes, tuple(body), tuple(self.carries), self.stores())]
 
 
 def _number(value: object, dtype: DType) -> bool | int | float:

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 
 from eqsat import finite
 from eqsat.algebra import Facts, Read, Renaming, Term, Universe, post_order
+from eqsat.carry_law import CarryLaw
 from eqsat.errors import RuleError
+from eqsat.graph.index import Affine
 from eqsat.rule import (
     Condition,
     DTypeOf,
@@ -22,12 +24,13 @@ from eqsat.rule import (
     variables_of,
 )
 
-Value = Term | int | float | str | Read
+Value = Term | int | float | str | Read | Affine | CarryLaw
 Binding = Mapping[str, Value]
 # Rows of a relation that agree with the known arguments; None stands for an unknown one.
 Relation = Callable[[tuple[Value | None, ...]], Iterable[tuple[Value, ...]]]
 SORTS: dict[str, type] = {
     "Expr": Term, "Indices": int, "Count": int, "Number": float, "Text": str, "Read": Read,
+    "Place": Affine, "Law": CarryLaw,
 }  # fmt: skip
 
 
@@ -59,12 +62,12 @@ class Setting:
     relations: Mapping[str, Relation] = field(default_factory=dict)
     _known: dict[Term, frozenset[str]] = field(default_factory=dict, repr=False)
 
-    def is_finite(self, term: Term) -> bool:
-        """Whether a term holds no infinity, inputs being finite; as eqsat.finite has it."""
+    def knows(self, fact: str, term: Term) -> bool:
+        """Whether a term has a fact, inputs being finite; as eqsat.finite has it."""
         for sub in post_order([term]) if term not in self._known else ():
             if sub not in self._known:
                 self._known[sub] = finite.closed(self._own_facts(sub))
-        return "finite" in self._known[term]
+        return fact in self._known[term]
 
     def _own_facts(self, term: Term) -> set[str]:
         first = term.args[0] if term.args else None
@@ -81,6 +84,8 @@ class Setting:
         children = term.children
         if _from_largest(term) is not None:
             found.add("below")
+        if term.op == "weighted_sum" and term.args[3].bounded:  # type: ignore[union-attr]
+            found |= {"finite"} & self._known[children[1]]
         if term.op == "reduce_sum" and children[0].op == "exp":
             found |= {"positive"} if _from_largest(children[0].children[0]) == first else set()
         floats = not children or self.facts.dtype(children[-1]).name in finite.FLOATING
@@ -140,7 +145,7 @@ def build(pattern: object, binding: Binding, setting: Setting) -> Value:
         case Node(op=op, args=args):
             return Term(op, *(build(a, binding, setting) for a in args))
         case Free(of=of):
-            return setting.facts.free(_term(binding[of.name]))
+            return setting.facts.free(_term(build(of, binding, setting)))
         case DTypeOf(of=of):
             return setting.facts.dtype(_term(binding[of.name])).name
         case PointsIn(mask=mask):
@@ -148,7 +153,7 @@ def build(pattern: object, binding: Binding, setting: Setting) -> Value:
         case MaskOp(op=op, left=left, right=right):
             a, b = _mask(left, binding, setting), _mask(right, binding, setting)
             return {"|": a | b, "&": a & b, "-": a & ~b}[op]
-        case str() | int() | float():
+        case str() | int() | float() | CarryLaw():
             return pattern
     raise RuleError(f"{pattern!r} cannot stand in a rule")
 
@@ -167,8 +172,8 @@ def _mask(pattern: object, binding: Binding, setting: Setting) -> int:
 def holds(condition: Condition, binding: Binding, setting: Setting) -> bool:
     """Whether a guard other than a relation holds."""
     args = condition.args
-    if condition.kind == "finite":
-        return setting.is_finite(_term(build(args[0], binding, setting)))
+    if condition.kind in finite.FACTS:
+        return setting.knows(condition.kind, _term(build(args[0], binding, setting)))
     if condition.kind == "dtype_in":
         names = args[1]
         assert isinstance(names, tuple)
@@ -237,9 +242,11 @@ def _show(part: object) -> str:
         case Variable(name=name):
             return name
         case Free(of=of):
-            return f"free({of.name})"
+            return f"free({_show(of)})"
         case MaskOp(op=op, left=left, right=right):
             return f"({_show(left)} {op} {_show(right)})"
+        case Node(op=op, args=args):
+            return f"{op}({', '.join(map(_show, args))})"
         case tuple():
             return " or ".join(map(str, part))
         case _:

@@ -8,8 +8,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from eqsat.algebra import Read, Term, post_order
-from eqsat.form import WEIGHTED, Form
+from eqsat.algebra import SCATTERS, WEIGHTED_SUMS, Read, Term, post_order
+from eqsat.form import Form
 from eqsat.graph.index import Affine, free_names
 from eqsat.specs import ParallelProcessingUnit
 from eqsat.split import PartMenu, part_menu
@@ -84,7 +84,9 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit, most: int = 4000) -
     if spec.group(spec.tile_group).max_resident <= 1:  # one instruction stream a processor
         tiles = {name: _nest_sizes(form.extents[name]) for name in form.grid}
         _thin(tiles, most)
-        return Menus(tuple(axes), tiles, {}, form.reduced, (), ())
+        steps = {form.stepped: [1]} if form.steps.recurrent and form.stepped else {}
+        kept = tuple(name for name in form.reduced if name not in steps)
+        return Menus(tuple(axes), tiles, steps, kept, (), ())
     tiles = {name: _block_sizes(form, name) for name in form.grid}
     matrix = any(_factors(form, term) for term in form.terms)
     started = any(
@@ -98,6 +100,9 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit, most: int = 4000) -
     chunks = {n: [s for s in lengths if s < form.extents[n]][:2] for n in streamed}
     single = _single(form) if matrix else set()
     chunks.update({name: [1] for name in single})
+    if form.stepped:
+        chunks[form.stepped] = [1]
+        single |= {form.stepped} if form.steps.recurrent else set()
     block = spec.members(spec.tile_group, "thread")
     threads = tuple(count for count in teams if count <= block)
     stages: tuple[tuple[str, int], ...] = ()
@@ -136,7 +141,8 @@ def _block_sizes(form: Form, name: str) -> list[int]:
     inside = math.prod(form.extents[other] for other in group[group.index(name) + 1 :])
     if len(group) > 1 and extent < SHORT_ROWS and (inside > 1 or extent < LEAST_ROWS):
         return _shared_sizes(extent, inside)
-    inner = [one.names[-1] for one in form.stored if one.names]
+    inner = [one.names[-1] for one in form.stored if one.names and one.term.op not in SCATTERS]
+    inner += form.grid[-1:] if any(one.term.op in SCATTERS for one in form.stored) else ()
     crossed = set() if form.reduced or form.nested else _crossed(form)
     if any(bool(left) != bool(right) for left, right in sides):
         offered = [128, 64, 256, 192, 32, 16]
@@ -156,7 +162,7 @@ def _block_sizes(form: Form, name: str) -> list[int]:
 
 def _factors(form: Form, term: Term) -> tuple[Term, Term] | None:
     """The factors of a sum of products; of a weighted sum its weights and values."""
-    if term.op in WEIGHTED and term.children[1].op != "literal":
+    if term.op in WEIGHTED_SUMS and term.children[1].op != "literal":
         s, r = term.children
         return s, r
     return form.contraction(term)

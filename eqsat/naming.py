@@ -10,6 +10,7 @@ earlier segment, and views of them) takes the names of each use: such a read is 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from eqsat.algebra import SCANS
 from eqsat.graph.index import Affine, FloorDiv, Mod, free_names
 from eqsat.graph.tensor import Tensor
 
@@ -206,7 +207,7 @@ class Naming:
             self.edges[tensor, place] = used
             dims = [d if d is not None else u for d, u in zip(dims, used, strict=True)]
             scope = [a for d in dims if d for a in d] + (node.scope if shared else []) + scope
-        if tensor.op == "scan_sum" and dims[tensor.attributes["axis"]] is None:
+        if tensor.op in SCANS and dims[tensor.attributes["axis"]] is None:
             axis = tensor.attributes["axis"]
             dims[axis] = [self.atoms.fresh(tensor.shape[axis])] if tensor.shape[axis] != 1 else []
         self._set(tensor, dims)

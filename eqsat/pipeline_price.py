@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from eqsat.specs import ParallelMemory, ParallelProcessingUnit
 
 Array = NDArray[np.float64]
+CHUNK_WORK = 150  # instructions of a thread for each chunk of staged operands
 LOADED = 3  # latencies that a trip takes while memory is busy
 SLOT = 1.7  # trips from asking for a ring's slot until it is asked for again, computing aside
 
@@ -87,3 +88,11 @@ def in_flight(
     """Bytes a second that so many bytes can draw, in stages of which one is not under way."""
     way = LOADED * memory.latency_cycles / spec.cycles_per_s
     return held * np.maximum(stages - 1, 0.125) / stages / way
+
+
+def issue_seconds(spec: ParallelProcessingUnit, chunks: Array) -> Array:
+    """Seconds to issue what every thread does for each chunk besides the work itself: waiting,
+    addresses, copies. A processor issues one instruction a cycle for each part of a warp's size of
+    its lanes.
+    """
+    return chunks * CHUNK_WORK / (spec.group("thread").count * spec.cycles_per_s)

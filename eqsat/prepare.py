@@ -11,12 +11,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from eqsat.algebra import Read, Term, post_order
-from eqsat.form import WEIGHTED, Form, Stored
+from eqsat.algebra import WEIGHTED_SUMS, Read, Term, post_order
+from eqsat.form import Form, Stored
 from eqsat.graph.dtypes import BY_NAME
 from eqsat.graph.index import add, scale, var
 from eqsat.kernel import Buffer
 from eqsat.narrow import TERMS
+from eqsat.scatter import starts
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
 
 WIDE = "float32"
@@ -61,6 +62,15 @@ class Preparation:
     def row(self) -> tuple[Term, Term, str, int]:
         """What the relation `prepared` says of it."""
         return self.source, self.copy, self.narrow, self.terms
+
+
+def started(made: Form, buffers: Mapping[str, Buffer]) -> tuple[Preparation, ...]:
+    """What kernels write for a form that combines values in buffers."""
+    none = frozenset[str]()
+    return tuple(
+        Preparation(one.term, one.term, (one,), buffers[one.buffer], "", 0, none)
+        for one in starts(made.stored)
+    )
 
 
 def preparations(made: Form, spec: ParallelProcessingUnit) -> tuple[Preparation, ...]:
@@ -189,7 +199,7 @@ def _box_alignment(spec: ParallelProcessingUnit, memory: str) -> int:
 
 def _factors(made: Form, term: Term) -> Iterator[tuple[Term, int]]:
     """The factors of a product that may lie in memory, with the names that are summed over."""
-    if term.op in WEIGHTED:
+    if term.op in WEIGHTED_SUMS:
         factors: tuple[Term, ...] = (made.beneath_cast(term.children[1]),)
     else:
         factors = made.contraction(term) or ()

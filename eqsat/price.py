@@ -11,10 +11,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from eqsat.algebra import REDUCTIONS, Read, Term
+from eqsat.algebra import REDUCTIONS, SCANS, SCATTERS, Read, Term
+from eqsat.carry_law import CarryLaw
+from eqsat.carry_terms import law_of
 from eqsat.contraction_price import (
     absorbed,
     as_factor,
+    early,
     from_registers,
     matrix_seconds,
     narrowing_work,
@@ -24,23 +27,24 @@ from eqsat.contraction_price import (
     takes_factors,
     unfit_operands,
 )
-from eqsat.form import REDUCING, SUBSTITUTED, WEIGHTED, Form, passes
+from eqsat.form import REDUCING, SUBSTITUTED, WEIGHTED, Form, passes, walked
 from eqsat.narrow_price import is_joined
-from eqsat.pipeline_price import SLOT, Flow, in_flight, pipelined
+from eqsat.pipeline_price import SLOT, Flow, in_flight, issue_seconds, pipelined
 from eqsat.rates import Array, Blocking, Contraction, Rates
+from eqsat.scan_price import at_work, is_stuck, redone, step_cycles
+from eqsat.scatter import is_misplaced
+from eqsat.scatter_price import combine_seconds
 from eqsat.specs import ParallelOperation
 from eqsat.tiling import Tiling
 
 REDUCING_OP = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
-FREE_OPS = frozenset({"read", "literal", "gather"})
+FREE_OPS = frozenset({"read", "literal", "gather", "reindex"})  # reindex: is_stuck
 INFEASIBLE = np.inf
-CHUNK_WORK = 150  # instructions of a thread for each chunk of staged operands
 TIE = 0.005  # part of hidden work that still counts
 BESIDE = 0.05  # part of memory's time that arithmetic does not hide: they share power
 MATRIX = "matrix operations"  # the best of them, until one is chosen
 TEAMS = 2  # that take turns at operations which run on, until a schedule says how many
 MOST_IN_TURN = 4  # reductions that wait for one another, beyond which no tile of threads is tried
-LEAST_PART = 256  # points of a reduction that are worth a tile of their own
 
 
 @dataclass
@@ -76,7 +80,8 @@ class Pricer(Rates):
         price = _Pricing(self, form, tiles, blocking).run()
         if blocking is None and self.overlap:
             every = form.facts.universe.mask(form.reduced)
-            if any(count > 1 for count in passes(form, every).values()):
+            again = any(count > 1 for count in passes(form, every).values())
+            if again or form.stepped:
                 kept = _Pricing(self, form, tiles, blocking, keeps=True).run()
                 price = min(price, kept, key=lambda one: one.seconds.min())
         return price
@@ -93,7 +98,8 @@ class _Pricing(Tiling):
     ) -> None:
         super().__init__(pricer, form, tiles, blocking)
         if keeps:
-            self.chunks = {}
+            recurrent = form.stepped if form.steps.recurrent else ""
+            self.chunks = {n: size for n, size in self.chunks.items() if n == recurrent}
         self.shared = np.zeros_like(self.shape)
         self.staged: set[Term] = set()
         self.units: dict[str, Array] = {}
@@ -103,7 +109,7 @@ class _Pricing(Tiling):
         self.dram_bytes = np.zeros_like(self.shape)
         self.scratch = np.zeros_like(self.shape)
         self.scratch_traffic = np.zeros_like(self.shape)
-        self.weighed: set[tuple[Term, int]] = set()
+        self.weighed: set[tuple[Term, int, CarryLaw]] = set()
         self.repeat = 1
         self.absorbed = absorbed(form)
         self.refused: dict[str, NDArray[np.bool_]] = {}
@@ -112,6 +118,7 @@ class _Pricing(Tiling):
         self.takes_turns = False  # teams of threads, at operations that run on
         self.computes = False  # with a factor in registers
         self.extra_latency = np.zeros_like(self.shape)
+        self.reads = any(term.op in {"read", "gather"} for term in form.terms)
 
     def charge(self, unit: str, seconds: Array) -> None:
         """Add work to a unit."""
@@ -120,21 +127,26 @@ class _Pricing(Tiling):
 
     def run(self) -> Price:
         facts = self.form.facts
+        self.refused["scans"] = self.shape * is_stuck(self.form) > 0
+        self.refused["scatters"] = self.shape * is_misplaced(self.form) > 0
         repeats = passes(self.form, facts.universe.mask(self.chunks)) if self.chunks else {}
-        for term in self.form.terms:
+        for term in self.form.computed:
             self.repeat = repeats.get(term, 1)
             self._term(term)
         self.repeat = 1
         for (unit, mask), seconds in self.alike.items():
-            self.charge(unit, seconds * self.times(mask))
+            self.charge(unit, seconds * self.times(mask) * redone(self, mask))
         for one in self.form.stored:
-            lacking = [n for n in self.form.grid if n not in one.names]
+            own = facts.universe.members(walked(one, facts))
+            lacking = [n for n in self.form.grid if n not in own]
             if lacking:  # each value is stored by one tile alone
                 again = np.logical_or.reduce([self.count[n] > 1 for n in lacking])
                 self.refused[f"{one.buffer} lacks {', '.join(lacking)}"] = again
             size = self.points(facts.universe.mask(one.names)) * one.dtype.itemsize
             lines = self.lines(one.names[-1:], one.dtype)
             self._move(one.buffer, size, size * self.shape, lines)
+        if any(one.term.op in SCATTERS for one in self.form.stored):
+            self.charge("atomic operations", self.shape * combine_seconds(self))
         return self._total()
 
     def _term(self, term: Term) -> None:
@@ -144,17 +156,25 @@ class _Pricing(Tiling):
             self._read(term, mask)
         elif term.op in REDUCING:
             self._reduction(term, mask)
+        elif term.op in SCANS:
+            self._scan(term, mask)
         elif term.op not in FREE_OPS and term not in self.absorbed:
             self._elementwise(term.op, term, mask)
 
     def _elementwise(self, op: str, term: Term, mask: int) -> None:
         dtype = self.form.facts.dtype(term.children[0] if term.children else term).name
-        op = {"scan_sum": "add"}.get(op, op)
         if op == "position":
             op, dtype = "add", "int64"
-        work, mask = self.points(mask) * self.repeat, mask & self.grid
+        work = self.points(mask) * self.repeat
+        mask &= -1 if self.form.stepped in self.chunks else self.grid
         for unit, seconds in self.pricer.rates(op, dtype):
             self.alike[unit, mask] = self.alike.get((unit, mask), 0.0) + work * seconds
+
+    def _scan(self, term: Term, mask: int) -> None:
+        """One operation at each point; a state that is carried stays in fast memory."""
+        self._elementwise("add" if term.op == "scan_sum" else "fma", term, mask)
+        if self.form.stepped in self.chunks:
+            self._keep(mask & ~self.form.steps.along, self.form.facts.dtype(term).itemsize)
 
     def _read(self, term: Term, mask: int) -> None:
         read = term.args[0]
@@ -197,14 +217,18 @@ class _Pricing(Tiling):
 
     def _weighted(self, term: Term, work: Array, dtype: str) -> None:
         """The weights once for each point of s, then their products with r."""
-        facts, mask = self.form.facts, term.args[0]
+        facts, mask, law = self.form.facts, term.args[0], law_of(term)
         s, r = term.children
         assert isinstance(mask, int)
         own = self.points(facts.free(s) | mask) * self.times(facts.free(s))
-        if (s, mask) not in self.weighed:  # sums over the same weights share them
-            self.weighed.add((s, mask))
-            for op in ("exp_difference", "maximum"):
-                self._apply(op, own, dtype)
+        if (s, mask, law) not in self.weighed:  # sums over the same weights share them
+            self.weighed.add((s, mask, law))
+            for op, of_conditions in law.operations:
+                self._apply(op, own, "bool" if of_conditions else facts.dtype(s).name)
+        if term.op == "weighted_min":
+            self._apply("where", work, "bool")
+            self._apply("minimum", work, dtype)
+            return
         if term.op == "weighted_sum" and (self.blocking is not None or r.op == "literal"):
             self._apply("fma", work, dtype)
             return
@@ -229,6 +253,9 @@ class _Pricing(Tiling):
         unit, latency = "fma", np.zeros_like(self.shape)
         operation = self._named_operation(found)
         candidates = self.pricer.matrix_operations(self.form, found)
+        if any(term.op in SCANS for term in self.form.terms):  # no layout serves both
+            candidates = []
+            self.refused["scans"] |= operation is not None
         if found.term.op in SUBSTITUTED or self.blocking is not None:
             candidates = [operation] if operation else []
         else:
@@ -291,7 +318,7 @@ class _Pricing(Tiling):
     def _total(self) -> Price:
         spec, pricer = self.spec, self.pricer
         whole = self.tiles_in_all()
-        tiles = self._in_parts(whole)
+        tiles = self.in_parts(whole)
         waves = np.ceil(tiles / spec.processors)
         imbalance = waves * spec.processors / tiles
         busy = self._busy(tiles)
@@ -300,7 +327,8 @@ class _Pricing(Tiling):
             for name, value in self.units.items()
         }
         if self.blocking is not None and self.blocking.staged and not self.started:
-            parts["issue"] = self._issued(tiles)
+            chunks = tiles * self.steps() * self.blocking.threads
+            parts["issue"] = issue_seconds(spec, chunks)
         compute = np.zeros_like(self.shape)
         for value in parts.values():
             compute = np.maximum(compute, value) if self.pricer.overlap else compute + value
@@ -309,27 +337,28 @@ class _Pricing(Tiling):
             compute = parts.get(MATRIX, 0.0) + np.max([0 * compute, *others], axis=0) / TEAMS
             sums = sum(t.op in REDUCING and t not in self.form.phase for t in self.form.terms)
             trips = pricer.dram.latency_cycles + sums * pricer.cache.latency_cycles
-            stored = sum(self.points(mask) * size for mask, size in self._stored())
+            stored = sum(self.points(mask) * size for mask, size in self.stored_points())
             compute = compute + waves * trips / spec.cycles_per_s
             compute = compute + stored / (pricer.cache.bandwidth_gb_per_s * 1e9)
         cache_bw = pricer.cache.sustained_gb_per_s * 1e9
         dram_bw = pricer.dram.sustained_gb_per_s * 1e9
         alone = pricer.dram.bandwidth_per_processor_gb_per_s * 1e9 or dram_bw
-        drawn = np.minimum(dram_bw, alone * np.minimum(tiles, spec.processors))
-        drawn = drawn * (1.0 if self.started else np.sqrt(busy))  # a producer copies
+        steps = self.started or self.form.stepped in self.chunks
+        part = self.shape if steps else np.sqrt(busy)  # a producer copies; steps wait for latency
+        drawn = np.minimum(dram_bw, alone * np.minimum(tiles, spec.processors)) * part
         if self.blocking is not None and self.blocking.staged:
             held = self.shared * np.minimum(tiles, self._resident()) / SLOT
             ring = in_flight(spec, pricer.dram, held, self.blocking.stages)
             drawn = np.where(held > 0, np.minimum(drawn, ring), drawn)
-        elif self.blocking is not None and pricer.overlap and not self.chunks:
+        elif self.blocking is not None and pricer.overlap and not self.chunks and self.reads:
             beside = np.minimum(tiles, self._resident())
             blocks = np.maximum(beside / spec.processors, 1) + 1  # one computes or stores
             held = self.traffic / tiles * beside * (blocks - 1) / blocks
             drawn = np.minimum(drawn, in_flight(spec, pricer.dram, held, blocks))
         parts["dram"] = self.dram_bytes / drawn
         if self.started or self.takes_turns:
-            cache_bw, busy = pricer.cache.bandwidth_gb_per_s * 1e9, self.shape
-        per_core = cache_bw / spec.processors * np.minimum(tiles, spec.processors) * np.sqrt(busy)
+            cache_bw, part = pricer.cache.bandwidth_gb_per_s * 1e9, self.shape
+        per_core = cache_bw / spec.processors * np.minimum(tiles, spec.processors) * part
         parts[pricer.cache.name] = self.traffic / per_core
         spill = self.scratch > pricer.private.size_bytes
         level = np.where(spill, cache_bw, pricer.private.sustained_gb_per_s * 1e9)
@@ -360,51 +389,25 @@ class _Pricing(Tiling):
             seconds = np.where(bad, INFEASIBLE, seconds)
         return Price(seconds, parts, self.refused, self.settled)
 
-    def _issued(self, tiles: Array) -> Array:
-        """Seconds to issue what every thread does for each chunk besides the work itself: waiting,
-        addresses, copies. A processor issues one instruction a cycle for each part of a warp's size
-        of its lanes.
-        """
-        assert self.blocking is not None
-        spec, steps = self.spec, self.shape
-        for name, chunk in self.chunks.items():
-            steps = steps * np.ceil(self.form.extents[name] / chunk) * self.streams(name)
-        lanes = spec.group("thread").count
-        return tiles * steps * self.blocking.threads * CHUNK_WORK / (lanes * spec.cycles_per_s)
-
-    def _stored(self) -> list[tuple[int, int]]:
-        """The names of each value that is stored, or read for that alone; the bytes of a point."""
-        facts = self.form.facts
-        found = [(facts.universe.mask(one.names), one.dtype.itemsize) for one in self.form.stored]
-        streamed = facts.universe.mask(self.chunks)
-        for term in self.form.terms:
-            if term.op == "read" and len(term.args) == 1 and not facts.free(term) & streamed:
-                found.append((facts.free(term), facts.dtype(term).itemsize))
-        return found
-
     def _pipelined(self, tiles: Array) -> Array:
         """Seconds of tiles that stay, their products asynchronous."""
         assert self.blocking is not None
         spec, cache = self.spec, self.pricer.cache
-        steps = self.shape
-        for name, chunk in self.chunks.items():
-            count = np.ceil(self.form.extents[name] / chunk)
-            steps = steps * count * self.streams(name)
-        stored = sum(self.tile_points(mask) * size for mask, size in self._stored())
+        stored = sum(self.tile_points(mask) * size for mask, size in self.stored_points())
         other = [seconds for name, seconds in self.units.items() if name not in self.started]
-        rate = cache.bandwidth_gb_per_s * 1e9
+        rate, turns = cache.bandwidth_gb_per_s * 1e9, self._turns()
         flow = Flow(
             matrix=self.shape * sum(self.units[name] for name in self.started),
             other=np.max(other, axis=0) if other else 0 * self.shape,
             tiles=tiles,
-            steps=steps,
-            stages=self.blocking.stages + any(map(is_joined, self.form.terms)) + self._early(),
-            teams=self._turns()
-            * self.blocking.threads
-            / max(spec.members("warpgroup", "thread"), 1),
+            steps=self.steps(),
+            stages=self.blocking.stages
+            + any(map(is_joined, self.form.terms))
+            + early(spec, self.started),
+            teams=turns * self.blocking.threads / max(spec.members("warpgroup", "thread"), 1),
             resident=self._resident() / spec.processors,
             stored=self.shape * stored,
-            turns=self._turns(),
+            turns=turns,
             chain=(self.reductions_in_turn() - 1) * cache.latency_cycles / spec.cycles_per_s,
         )
         return pipelined(spec, flow, self.pricer.dram.latency_cycles, rate) + self.again / rate
@@ -415,21 +418,6 @@ class _Pricing(Tiling):
             return self.shape
         team = self.blocking.threads == self.spec.members("warpgroup", "thread")
         return np.where(team & (self._resident() <= self.spec.processors), 2.0, 1.0)
-
-    def _early(self) -> float:
-        """Half a chunk, where one product's factor is computed from another's result: their rings
-        differ, and either lets go of its slot as soon as its own product is done.
-        """
-        operations = [self.spec.operation(name) for name in self.started]
-        return 0.5 if len(operations) > 1 and any(map(from_registers, operations)) else 0.0
-
-    def _in_parts(self, tiles: Array) -> Array:
-        """Tiles that run: until it is scheduled, a long reduction of few tiles may be split."""
-        if self.blocking is not None or not self.pricer.overlap:
-            return tiles
-        longest = max((self.form.extents[name] for name in self.form.reduced), default=0)
-        most = np.minimum(tiles * max(longest // LEAST_PART, 1), self.spec.processors)
-        return np.maximum(tiles, most)
 
     def _tile_latency(self) -> Array:
         """What one tile costs in latency: a trip to memory, one to the cache for each phase, and
@@ -447,7 +435,10 @@ class _Pricing(Tiling):
             barrier = self.spec.group(self.spec.tile_group).barrier_latency_cycles
             for name, chunk in self.chunks.items():
                 steps = np.ceil(self.form.extents[name] / chunk) * self.streams(name)
-                cycles = cycles + steps * (2 * barrier + cache / self.blocking.stages)
+                each = 2 * barrier + cache / self.blocking.stages
+                if name == self.form.stepped:  # no thread waits for others, only for what it reads
+                    each = step_cycles(self)
+                cycles = cycles + steps * each
         return cycles / self.spec.cycles_per_s
 
     def _exposed(self, tiles: Array, busy: Array) -> Array:
@@ -499,6 +490,5 @@ class _Pricing(Tiling):
         """The part of the device's arithmetic that the threads in flight keep busy."""
         if self.blocking is None or not self.pricer.overlap:
             return self.shape
-        inside = np.minimum(tiles, self._resident()) / self.spec.processors * self.blocking.threads
-        inside = inside * self._turns()
-        return np.minimum(1.0, inside / 512)
+        beside = np.minimum(tiles, self._resident()) / self.spec.processors * self._turns()
+        return np.minimum(1.0, beside * at_work(self) / 512)

@@ -11,6 +11,7 @@ from eqsat.form import SUBSTITUTED, WEIGHTED, Form, Stored, form
 from eqsat.menu import chunks
 from eqsat.prepare import Preparation, used
 from eqsat.price import Pricer
+from eqsat.scans import without_contractions
 from eqsat.siblings import settle_operations, settled_alike
 
 MOST_RANKED = 24  # schedules of a body that differ in sizes alone
@@ -65,6 +66,8 @@ def rank(
     refused: set[str] = set()
     for body in bodies:
         shaped = form(body, facts)
+        if shaped.stepped:
+            shaped = form(_stepwise(body, shaped), facts)
         if any(t.op in WEIGHTED and t not in shaped.phase for t in shaped.terms):
             continue  # inside another loop's body the weights are held, not carried
         before = used(ready, body)
@@ -97,6 +100,12 @@ def rank(
                     ranked.append(one)
     ranked.sort(key=lambda one: one.total)
     return ranked, refused
+
+
+def _stepwise(body: tuple[Stored, ...], shaped: Form) -> tuple[Stored, ...]:
+    """The body, products that change from step to step of a scan summed as any other values."""
+    along, facts = shaped.steps.along, shaped.facts
+    return tuple(replace(one, term=without_contractions(one.term, along, facts)) for one in body)
 
 
 def preparation_seconds(one: Preparation, facts: Facts, pricer: Pricer) -> float:

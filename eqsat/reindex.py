@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import replace
 
-from eqsat.algebra import Facts, Read, Renaming, Term, with_children
+from eqsat.algebra import SCANS, Facts, Read, Renaming, Term, with_children
 from eqsat.form import REDUCING
 from eqsat.graph.index import Affine, free_names, substitute, var
 from eqsat.kernel import Guard
@@ -75,7 +75,8 @@ class _Pusher:
 
     def _push(self, term: Term, at: dict[str, Affine]) -> Term:
         extents = self.facts.universe.extents
-        if term in self.stops and term.op not in {"read", "literal", "position"}:
+        stops = term in self.stops and term.op not in {"read", "literal", "position"}
+        if stops or (term.op in SCANS and self._moves(term, at)):
             order = sorted(at)
             renaming = Renaming(tuple(order), tuple(at[n] for n in order), self.guards)
             return Term("reindex", renaming, term)
@@ -95,6 +96,12 @@ class _Pusher:
         if term.op in REDUCING:
             return self._push_reduction(term, at)
         return with_children(term, tuple(self.push(child, at) for child in term.children))
+
+    def _moves(self, scan: Term, at: dict[str, Affine]) -> bool:
+        """Whether a scan's own name is read elsewhere, or at an index that it would capture."""
+        (name,) = self.facts.universe.members(scan.args[0])  # type: ignore[arg-type]
+        placed = [*at.values(), *(guard.expression for guard in self.guards)]
+        return name in at or any(name in free_names(expression) for expression in placed)
 
     def _push_reduction(self, term: Term, at: dict[str, Affine]) -> Term:
         universe = self.facts.universe

@@ -8,7 +8,7 @@ unfused term to its code.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from eqsat.algebra import Facts, Read, Renaming, Term, Universe
+from eqsat.algebra import SCATTERS, Facts, Read, Renaming, Term, Universe
 from eqsat.encode import Encoding, encode
 from eqsat.errors import TraceError
 from eqsat.explanation import Explanation, KernelRecord, SegmentRecord
@@ -20,6 +20,7 @@ from eqsat.matching import Setting, bindings, failed, results, show_condition
 from eqsat.region import Region
 from eqsat.renaming import pushed_down, same_when_pushed
 from eqsat.rule import Rewrite, Rule
+from eqsat.scatter import starts
 from eqsat.segments import Segment
 from eqsat.solve import ALGEBRA, finite_buffers, leaf_names, segment_buffers
 from eqsat.specs import ParallelProcessingUnit
@@ -193,8 +194,8 @@ def _check_segment(
     for kernel in record.kernels:
         facts = Facts(universe)
         rest = division.rest if division else ()
-        if kernel.stored != rest and kernel.stored[0].buffer not in stored:
-            waiting.append(kernel)  # it prepares what a later one reads
+        if kernel.stored != rest and _is_ahead(kernel, stored):
+            waiting.append(kernel)  # it prepares what a later one reads, or combines values in
             continue
         if division is not None:
             _check_rest(kernel, division)
@@ -216,6 +217,13 @@ def _check_segment(
     if division is not None:
         raise TraceError(f"{name}: no kernel joins the parts in {division.buffers[0].name}")
     return len(record.trace.steps) + sum(len(k.trace.steps) for k in record.kernels)
+
+
+def _is_ahead(kernel: KernelRecord, stored: Mapping[str, Stored]) -> bool:
+    """Whether a kernel stores no value of the trace, but what another kernel needs to find."""
+    first = kernel.stored[0]
+    value = stored.get(first.buffer)
+    return value is None or (value.term.op in SCATTERS and first.term.op == "literal")
 
 
 def _target(name: str, encoding: Encoding, stored: Mapping[str, Stored]) -> Term:
@@ -288,15 +296,17 @@ def _check_prepared(
     rules: Sequence[Rule],
     buffers: Mapping[str, Buffer],
 ) -> None:
-    """The kernels before one store what it reads prepared, and nothing else."""
+    """The kernels before one store what it reads prepared or combines values in, nothing else."""
     parts = zip(region.made.stored, region.parts(record.trace.target.children[0]), strict=True)
-    wanted = region.before([replace(one, term=part) for one, part in parts])
-    if [one.stored for one in before] != [one.stored for one in wanted]:
-        names = ", ".join(one.buffer.name for one in wanted) or "nothing"
+    body = [replace(one, term=part) for one, part in parts]
+    prepared = region.before(body)
+    wanted = [*(one.stored for one in prepared), *((one,) for one in starts(body))]
+    if [one.stored for one in before] != wanted:
+        names = ", ".join(one.buffer for kernel in wanted for one in kernel) or "nothing"
         raise TraceError(f"{record.trace.name} reads {names} prepared, which no kernel stores so")
-    for kernel, one in zip(before, wanted, strict=True):
+    known = {**buffers, **{one.buffer.name: one.buffer for one in prepared}}
+    for kernel in before:
         own = Region(kernel.stored, region.made.facts, region.spec)
-        known = {**buffers, one.buffer.name: one.buffer}
         if _check_kernel(kernel, own, rules, known) is not None:
             raise TraceError(f"{kernel.trace.name} stores parts, and no kernel joins them")
 

@@ -14,8 +14,8 @@ from eqsat.errors import RuleError
 
 @dataclass(frozen=True)
 class Variable:
-    """A pattern variable. `sort` is Expr, Indices (a mask), Number, Text, Count (an integer) or
-    Read (what a read refers to).
+    """A pattern variable. `sort` is Expr, Indices (a mask), Number, Text, Count (an integer), Read
+    (what a read refers to), Place (the index expression of a position) or Law (of a carry).
     """
 
     name: str
@@ -59,9 +59,9 @@ class Node:
 
 @dataclass(frozen=True)
 class Free:
-    """free(a): the index set of a pattern variable."""
+    """free(a): the index set of a pattern."""
 
-    of: Variable
+    of: "Variable | Node"
 
     __or__ = Variable.__or__
     __and__ = Variable.__and__
@@ -101,8 +101,8 @@ Pattern = Variable | Node
 
 @dataclass(frozen=True)
 class Condition:
-    """A guard. `kind`: disjoint, overlap, differ, nonempty (index sets); dtype_in;
-    finite; fact."""
+    """A guard. `kind`: disjoint, overlap, differ, nonempty (index sets); dtype_in; fact; a fact of
+    eqsat.finite."""
 
     kind: str
     args: tuple[object, ...]
@@ -176,6 +176,11 @@ def finite(*patterns: Variable) -> tuple[Condition, ...]:
     return tuple(Condition("finite", (pattern,)) for pattern in patterns)
 
 
+def known(fact: str, *patterns: Variable) -> tuple[Condition, ...]:
+    """Every one has that fact of eqsat.finite, such as `nonneg`."""
+    return tuple(Condition(fact, (pattern,)) for pattern in patterns)
+
+
 def fact(name: str, *args: object) -> Condition:
     """A relation given to the search holds for the arguments."""
     return Condition("fact", (name, *args))
@@ -226,7 +231,9 @@ def variables_of(pattern: object) -> Iterator[Variable]:
         case Node(args=args):
             for arg in args:
                 yield from variables_of(arg)
-        case Free(of=of) | DTypeOf(of=of):
+        case Free(of=of):
+            yield from variables_of(of)
+        case DTypeOf(of=of):
             yield of
         case MaskOp(left=left, right=right):
             yield from variables_of(left)

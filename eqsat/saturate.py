@@ -18,10 +18,12 @@ from eqsat.egglog_text import (
     AtomTable,
     constructor,
     declarations,
+    read_atom,
     rule_lines,
     seed,
     signatures,
     subset_points,
+    table_for,
 )
 from eqsat.errors import RuleError
 from eqsat.rule import Rule
@@ -199,7 +201,7 @@ def saturate(
     Raises RuleError when facts conflict: a rule is unsound.
     """
     roots, rules = tuple(roots), tuple(rules)
-    table = AtomTable()
+    table = table_for(roots, rules)
     terms = list(post_order(roots))
     ops = signatures(terms, rules)
     seeds, numbers = seed(roots, universe, table, finite)
@@ -273,18 +275,13 @@ def thaw(
 ) -> FrozenEGraph:
     """The e-graph that a worker's answer describes."""
     rows = answer["rows"]
-    opaque = {"read", "gather", "position", "reindex"}
     nodes: dict[int, list[ENode]] = {}
     for op, sorts in ops.items():
         for *values, result in rows.get(constructor(op), []):
             args: list[Class | Atom] = []
             for place, (sort, value) in enumerate(zip(sorts, values, strict=True)):
-                if sort == "E":
-                    args.append(Class(value))
-                elif place == 0 and op in opaque:
-                    args.append(table.atoms[value])
-                else:
-                    args.append(float(value) if sort == "f64" else value)
+                whole = sort == "E"
+                args.append(Class(value) if whole else read_atom(op, place, sort, value, table))
             nodes.setdefault(result, []).append(ENode(op, tuple(args)))
     by_number = {number: cls for number, cls in rows["node"]}
     class_of = {term: by_number[numbers[term]] for term in terms}

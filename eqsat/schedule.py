@@ -12,17 +12,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from eqsat.algebra import LEAVES, Facts, Read, Term, post_order, rebuild, with_children
+from eqsat.algebra import LEAVES, WEIGHTED, Facts, Read, Term, post_order, rebuild, with_children
 from eqsat.bodies import bodies_of
 from eqsat.choice import Choice, alike, decode_choice
 from eqsat.coalesce import coalesce
 from eqsat.egglog_text import (
-    AtomTable,
     constructor,
     declarations,
     rule_lines,
     seed,
     signatures,
+    subset_points,
+    table_for,
 )
 from eqsat.errors import SearchError, SpecError
 from eqsat.form import REDUCING, SUBSTITUTED, Form, Stored, form
@@ -31,11 +32,12 @@ from eqsat.kernel import Buffer, Kernel
 from eqsat.lower import lower
 from eqsat.menu import schedule_menus
 from eqsat.narrow_price import is_joined
-from eqsat.prepare import Preparation, allowed_preparations, prepared_rows
+from eqsat.prepare import Preparation, allowed_preparations, prepared_rows, started
 from eqsat.price import Pricer
 from eqsat.ranking import Ranked, rank
 from eqsat.rule import Rule
 from eqsat.saturate import Class, FrozenEGraph, Limits, SearchWarning, SearchWorker, thaw
+from eqsat.scatter_price import in_groups
 from eqsat.schedule_facts import schedule_facts
 from eqsat.specs import ParallelProcessingUnit
 from eqsat.split import Division
@@ -199,7 +201,7 @@ class _Choosing:
             if division is not None and division not in self._rest:
                 self._join(division)
             after = self._rest[division] if division else ()
-            ahead = self._prepared(one.before)
+            ahead = self._prepared((*one.before, *started(one.body, self.buffers)))
             if after is None or ahead is None:
                 continue
             rest = sum(predicted.seconds for predicted in (*ahead, *after))
@@ -260,7 +262,7 @@ class _Choosing:
             return False  # another division has temporaries of the same names
         schedule = one.opening.schedule(one.choice)
         lowered = lower(self.name, made, schedule, buffers, search.spec.name)
-        lowered = in_bands(lowered, search.spec)
+        lowered = in_groups(in_bands(lowered, search.spec), search.spec)
         known = lowered in self.kernels
         misfit = "nothing new" if known else search.misfit(lowered, search.spec)
         if misfit:
@@ -378,15 +380,17 @@ def _explore(made: Form, ready: Sequence[Preparation], search: Search) -> Frozen
     root = start.kernel
     roots = [root, *start.bodies.values(), *(one.copy for one in ready)]
     menus = schedule_menus(made, search.spec)
-    table = AtomTable()
     rules = [rule for rule in search.rules if rule.group in GROUPS]
+    table = table_for(roots, rules)
     terms = list(post_order(roots))
+    weighed: list[int] = [t.args[0] for t in terms if t.op in WEIGHTED]  # type: ignore[misc]
     ops = signatures(terms, rules)
     seeds, numbers = seed(roots, made.facts.universe, table, frozenset())
     commands = [
         *declarations(ops, GROUPS),
         *schedule_facts(ops),
         *rule_lines(rules),
+        *subset_points(weighed, made.facts.universe),
         *seeds,
         *(f"(body {n} (node {numbers[body]}))" for n, body in start.bodies.items()),
         *prepared_rows(ready, numbers),

@@ -3,8 +3,8 @@
 A cut falls where a single computed value is alive; it is then stored in memory. A piece that has no
 such place and is too large to search is cut where the fewest bytes are alive that it uses up
 itself: the rest crosses any cut. Of what crosses, elementwise values may be computed again by those
-who use them. What a gather looks up in, and what a scan reads and gives, lies in memory too. Equal
-segments have equal signatures, so that the layers of a model are solved once.
+who use them. What a gather looks up in lies in memory too. Equal segments have equal signatures, so
+that the layers of a model are solved once.
 """
 
 import hashlib
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from eqsat.algebra import SCANS
 from eqsat.boundary import is_elementwise, stored_values
 from eqsat.finite_tensors import finite_tensors
 from eqsat.graph.evaluate import topological
@@ -66,7 +67,7 @@ def partition(outputs: Sequence[Tensor]) -> list[Segment]:
     pieces = [part for piece in pieces for part in _parts(piece, order)]
     owner = {tensor: number for number, piece in enumerate(pieces) for tensor in piece}
     # A scan is stored as it is; a view of one is read from memory.
-    looks = {t for t in outputs if t.op == "view" and anchor(t).op == "scan_sum"}
+    looks = {t for t in outputs if t.op == "view" and anchor(t).op in SCANS}
     crossing = {anchor(output) for output in looks}
     for tensor in owner:
         for operand in tensor.operands:
@@ -99,8 +100,6 @@ def _forced(order: Sequence[Tensor]) -> set[Tensor]:
     for tensor in order:
         if tensor.op == "gather":
             forced.add(anchor(tensor.operands[0]))
-        if tensor.op == "scan_sum":
-            forced |= {tensor, anchor(tensor.operands[0])}
         if tensor.op in {"equal", "not_equal"}:
             forced |= _extremes(*map(anchor, tensor.operands))
     return {tensor for tensor in forced if not is_free(tensor)}
@@ -208,12 +207,10 @@ def _contracts(user: Tensor, consumers: dict[Tensor, list[Tensor]]) -> bool:
 
 
 def _pieces(order: Sequence[Tensor], ends: set[int], forced: set[Tensor]) -> list[list[Tensor]]:
-    """The computed tensors between cuts; a scan stands alone."""
+    """The computed tensors between cuts."""
     pieces: list[list[Tensor]] = [[]]
     for i, tensor in enumerate(order):
         if tensor.op != "view" and not is_free(tensor):
-            if tensor.op == "scan_sum":
-                pieces.append([])
             pieces[-1].append(tensor)
             if tensor in forced:
                 pieces.append([])

@@ -10,8 +10,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from eqsat.algebra import REDUCTIONS, Facts, Read, Term, Universe, post_order, rebuild
+from eqsat.algebra import (
+    REDUCTIONS,
+    SCANS,
+    SCATTERS,
+    Facts,
+    Read,
+    Term,
+    Universe,
+    post_order,
+    rebuild,
+)
 from eqsat.algebra import with_children as over
+from eqsat.carry_terms import law_of, number, shifted
 from eqsat.form import REDUCING, WEIGHTED, Form, Stored
 from eqsat.graph.dtypes import DType
 from eqsat.graph.index import Affine, add, row_major, scale, substitute, var
@@ -80,8 +91,9 @@ def part_menu(
     """
     whole = math.prod(-(-form.extents[name] // sizes[0]) for name, sizes in tiles.items())
     whole = max(whole, math.prod(form.extents[name] for name in form.grid) // MOST_POINTS)
-    names = [name for name in form.reduced if chunks.get(name)]
-    if not names or whole >= 2 * spec.processors:
+    names = [name for name in form.reduced if chunks.get(name) and name != form.stepped]
+    scatters = any(one.term.op in SCATTERS for one in form.stored)
+    if not names or scatters or whole >= 2 * spec.processors:
         return PartMenu()
     axis = max(names, key=lambda name: form.extents[name])
     extent, least = form.extents[axis], LEAST_CHUNKS * min(chunks[axis])
@@ -114,13 +126,13 @@ def divide(made: Form, axis: str, parts: int, stem: str) -> Division | None:
 
 def _binds(term: Term, bit: int) -> bool:
     return any(
-        (t.op in REDUCING or t.op == "scan_sum") and t.args[0] & bit  # type: ignore[operator]
+        (t.op in REDUCING or t.op in SCANS) and t.args[0] & bit  # type: ignore[operator]
         for t in post_order([term])
     )
 
 
 class _NoIdentity(Exception):
-    """A monoid's neutral element that no literal holds."""
+    """A neutral element that no literal holds, or parts that do not join."""
 
 
 @dataclass
@@ -162,19 +174,44 @@ class _Division:
 
     def _joined(self, term: Term) -> Term:
         """The reduction from its parts in memory."""
-        mask, own = term.args[0], self.rest.mask([self.part])
+        own = self.rest.mask([self.part])
         dtype = self.made.facts.dtype(term)
         if term.op in WEIGHTED:
-            s, r = (self._placed(child) for child in term.children)
-            s = self._neutral(s, "max")
-            r = r if r.op == "literal" else self._neutral(r, "sum")
-            top = self._stored(Term("reduce_max", mask, s))
-            part = self._stored(Term(term.op, mask, s, r, *term.args[3:]))
-            result = Term("weighted_sum", own, top, part)
+            result = self._weighted(term, own)
         else:
             part = self._stored(self._reduction(term))
             result = Term(term.op if term.op in REDUCTIONS else "reduce_sum", own, part)
         return result if dtype.compute == dtype else Term("cast", dtype.name, result)
+
+    def _weighted(self, term: Term, own: int) -> Term:
+        """A weighted reduction from the pivots and totals of parts."""
+        law, mask = law_of(term), term.args[0]
+        assert isinstance(mask, int)
+        s, r = (self._placed(child) for child in term.children)
+        if law.pivot == "mean":
+            return self._about_mean(Term(term.op, mask, s, r, law), own)
+        if not law.divides or (self.valid is not None and not law.neutral):
+            raise _NoIdentity
+        s = self._neutral(s, law.pivot)
+        r = r if r.op == "literal" else self._neutral(r, "sum")
+        pivot = self._stored(Term(f"reduce_{law.pivot}", mask, s))
+        part = self._stored(Term(term.op, mask, s, r, *term.args[3:]))
+        joined = term.op if term.op == "weighted_min" else "weighted_sum"
+        return Term(joined, own, pivot, part, law)
+
+    def _about_mean(self, part: Term, own: int) -> Term:
+        """sum_p total of p + n * t(mean of p, mean),  n points in each part"""
+        if self.valid is not None:
+            raise _NoIdentity
+        law, mask, s = law_of(part), part.args[0], part.children[0]
+        assert isinstance(mask, int)
+        rest, points = Facts(self.rest), self.first.size(mask)
+        sums, total = self._stored(Term("reduce_sum", mask, s)), self._stored(part)
+        every = number(float(points * self.rest.size(own)), sums, rest)
+        count = number(float(points), sums, rest)
+        whole = Term("div", Term("reduce_sum", own, sums), every)
+        moved = shifted(law, (Term("div", sums, count), whole), rest)
+        return Term("reduce_sum", own, Term("add", total, Term("mul", moved, count)))
 
     def _reduction(self, term: Term) -> Term:
         """A reduction over the points of one part."""

@@ -5,7 +5,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from eqsat.algebra import Facts, Read, Term, Universe, post_order, rebuild, with_children
+from eqsat.algebra import WEIGHTED, Facts, Read, Term, Universe, post_order, rebuild, with_children
+from eqsat.carry_terms import definition
 from eqsat.choice import Alike, Choice, Opening, opening
 from eqsat.errors import SpecError
 from eqsat.extract import Extractor
@@ -57,7 +58,12 @@ class ProgramCosts:
     def freely(self, program: Term) -> float:
         """Seconds of a whole term under the cuts that suit it best."""
         if program not in self._free:
-            held = rebuild(program, _held)
+
+            def hold(term: Term, children: tuple[Term, ...]) -> Term:
+                same = with_children(term, children)
+                return definition(same, self.facts) if term.op in WEIGHTED else same
+
+            held = rebuild(program, hold)  # what a kernel may choose later
             self._free[program] = min(self._best(one) for one in dict.fromkeys((program, held)))
         return self._free[program]
 
@@ -128,16 +134,6 @@ def _known(cost: Callable[[Term], float | None], term: Term) -> float | None:
         return cost(term)
     except SpecError:
         return None
-
-
-def _held(term: Term, children: tuple[Term, ...]) -> Term:
-    """A weighted sum as one over rows held in the tile: what a kernel may choose later."""
-    if term.op != "weighted_sum":
-        return with_children(term, children)
-    s, r = children
-    weight = Term("exp_difference", s, Term("reduce_max", term.args[0], s))
-    unit = r.op == "literal" and r.args[0] == 1.0
-    return Term("reduce_sum", term.args[0], weight if unit else Term("mul", weight, r))
 
 
 def _seconds(stored: Sequence[Stored], facts: Facts, pricer: Pricer) -> float:

@@ -9,10 +9,14 @@ from math import prod
 
 import numpy as np
 
-from eqsat.algebra import REDUCTIONS, Facts, Read, Term, Universe
+from eqsat.algebra import REDUCTIONS, SCATTERS, Facts, Read, Term, Universe
+from eqsat.carry_law import CarryLaw, evaluated
+from eqsat.carry_terms import definition, pivot_of
 from eqsat.graph.index import Affine, evaluate, free_names
+from eqsat.graph.meanings import affine_scan
 from eqsat.graph.ops import OPS
 from eqsat.kernel import Guard
+from eqsat.scatter import neutral
 
 MOST_POINTS, MOST_AXES = 1 << 22, 30
 MONOIDS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -81,10 +85,23 @@ class TermValues:
                 value = np.asarray(value).reshape((1,) * len(self.names))
             case "position", (Affine() as expression,):
                 value = self._affine(expression, whole)
-            case "weighted_sum", (int() as mask, Term() as s, Term() as r):
-                value = self._weighted(mask, s, r, whole)
+            case "weighted_sum", (int() as mask, Term(), Term() as r, CarryLaw() as law):
+                weights = evaluated(
+                    law.guarded_weight,
+                    s=self._over(mask, term.children[0], whole),
+                    p=self.term(pivot_of(term, self.facts), whole),
+                )
+                value = self._reduce("sum", mask, weights * self._over(mask, r, whole))
+            case "weighted_min", _:
+                value = self.term(definition(term, self.facts), whole)
             case "scan_sum", (int() as mask, Term() as body):
                 value = self._scan(mask, body, whole)
+            case "scan_affine", (int() as mask, Term() as factor, Term() as offset):
+                value = self._states(mask, factor, offset, whole)
+            case op, (int() as mask, Term() as at, Term() as place, Term() as body) if (
+                op in SCATTERS
+            ):
+                value = self._scattered(SCATTERS[op], mask, (at, place, body), whole)
             case op, (int() as mask, Term() as body) if op in REDUCTIONS:
                 value = self._reduce(REDUCTIONS[op], mask, self._over(mask, body, whole))
             case "cast", (str(), Term() as body):
@@ -110,11 +127,11 @@ class TermValues:
         axes = tuple(axis for axis in range(len(self.names)) if mask >> axis & 1)
         return MONOIDS[monoid].reduce(value, axis=axes, keepdims=True)
 
-    def _weighted(self, mask: int, s: Term, r: Term, whole: int) -> np.ndarray:
-        scores = self._over(mask, s, whole)
-        top = self._reduce("max", mask, scores)
-        weights = np.where(np.isneginf(scores) & np.isneginf(top), 0.0, np.exp(scores - top))
-        return self._reduce("sum", mask, weights * self._over(mask, r, whole))
+    def _scattered(self, monoid: str, mask: int, parts: Sequence[Term], whole: int) -> np.ndarray:
+        at, place, body = (self.term(part, whole | mask) for part in parts)
+        empty = neutral(monoid, self.facts.dtype(parts[2]))
+        chosen = np.where(at == place, body, empty)
+        return self._reduce(monoid, mask, chosen)
 
     def _scan(self, mask: int, body: Term, whole: int) -> np.ndarray:
         value = self._over(mask, body, whole)
@@ -123,6 +140,12 @@ class TermValues:
                 value = np.cumsum(value, axis=axis)
                 value = np.take(value, self._points(name, whole), axis=axis)
         return value
+
+    def _states(self, mask: int, factor: Term, offset: Term, whole: int) -> np.ndarray:
+        a, b = np.broadcast_arrays(*(self._over(mask, part, whole) for part in (factor, offset)))
+        axis = mask.bit_length() - 1
+        value = affine_scan(a, b, axis)
+        return np.take(value, self._points(self.names[axis], whole), axis=axis)
 
     def _affine(self, expression: Affine, whole: int) -> np.ndarray:
         points: dict[str, np.ndarray] = {}

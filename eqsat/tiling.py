@@ -11,6 +11,7 @@ from eqsat.rates import Array, Blocking, Rates
 
 LINE = 128  # bytes that memory moves at best
 STREAMED = 32  # points of a reduction that a tile is taken to hold before it is scheduled
+LEAST_PART = 256  # points of a reduction that are worth a tile of their own
 
 
 class Tiling:
@@ -33,6 +34,8 @@ class Tiling:
         self.chunks: Mapping[str, Array] = blocking.chunks if blocking is not None else {}
         if blocking is None and pricer.overlap:  # threads share a tile: what is reduced is streamed
             self.chunks = {n: self.shape * size for n, size in _streamed(form).items()}
+        elif form.steps.recurrent and form.stepped:
+            self.chunks = {form.stepped: self.shape}
         universe = form.facts.universe
         self.bit = {name: universe.mask([name]) for name in form.grid}
         self.count = {n: np.ceil(universe.extents[n] / tiles[n]) for n in form.grid}
@@ -93,7 +96,7 @@ class Tiling:
     def largest(self, absorbed: Collection[Term]) -> Array:
         """Bytes of the largest value of a tile, of those that are computed."""
         size = self.shape * 0
-        for term in self.form.terms:
+        for term in self.form.computed:
             if term.op not in {"literal", "position"} and term not in absorbed:
                 points = self.tile_points(self.form.facts.free(term))
                 size = np.maximum(size, points * self.form.facts.dtype(term).compute.itemsize)
@@ -113,10 +116,37 @@ class Tiling:
         phases = {n for t, n in self.form.phase.items() if t.args[0] & bit}  # type: ignore[operator]
         return len(phases) + any(name in one.names for one in self.form.stored)
 
+    def steps(self) -> Array:
+        """Chunks of all loops of a tile."""
+        count = self.shape
+        for name, chunk in self.chunks.items():
+            count = count * np.ceil(self.form.extents[name] / chunk) * self.streams(name)
+        return count
+
+    def stored_points(self) -> list[tuple[int, int]]:
+        """The names of each value that is stored, or read for that alone; the bytes of a point."""
+        facts = self.form.facts
+        found = [(facts.universe.mask(one.names), one.dtype.itemsize) for one in self.form.stored]
+        streamed = facts.universe.mask(self.chunks)
+        for term in self.form.terms:
+            if term.op == "read" and len(term.args) == 1 and not facts.free(term) & streamed:
+                found.append((facts.free(term), facts.dtype(term).itemsize))
+        return found
+
+    def in_parts(self, tiles: Array) -> Array:
+        """Tiles that run: until it is scheduled, a long reduction of few tiles may be split."""
+        if self.blocking is not None or not self.pricer.overlap:
+            return tiles
+        longest = max((self.form.extents[name] for name in self.form.reduced), default=0)
+        most = np.minimum(tiles * max(longest // LEAST_PART, 1), self.spec.processors)
+        return np.maximum(tiles, most)
+
 
 def _streamed(form: Form) -> dict[str, int]:
     """Points of each reduced name in a tile; of the names of one reduction, the longest first."""
     chunks = {name: min(form.extents[name], STREAMED) for name in form.reduced}
+    if form.stepped:
+        chunks[form.stepped] = 1
     for term in form.phase:
         names = form.facts.universe.members(term.args[0])  # type: ignore[arg-type]
         room = STREAMED

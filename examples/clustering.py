@@ -43,9 +43,9 @@ def lloyd(points: Tensor, centres: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """
     apart = distances(points, centres)
     nearest = eqsat.argmin(apart, axis=1)
-    member = eqsat.compute(apart.shape, lambda i, c: eqsat.astype(nearest[i] == c, "float32"))
-    count = eqsat.sum(member, axis=0)[:, None]
-    mean = member.T @ points / eqsat.maximum(count, 1.0)
+    k = centres.shape[0]
+    count = eqsat.astype(eqsat.bincount(nearest, k), "float32")[:, None]
+    mean = eqsat.segment_sum(points, nearest, k) / eqsat.maximum(count, 1.0)
     return nearest, eqsat.where(count > 0.0, mean, centres), eqsat.sum(eqsat.min(apart, axis=1))
 
 

@@ -33,6 +33,7 @@ from eqsat.graph.functions import (
     acos,
     acosh,
     add,
+    affine_scan,
     all,
     any,
     arange,
@@ -161,6 +162,15 @@ from eqsat.graph.nn import (
     silu,
     softmax,
 )
+from eqsat.graph.scatter import (
+    bincount,
+    histogram,
+    scatter_add,
+    segment_max,
+    segment_min,
+    segment_sum,
+)
+from eqsat.graph.selection import top_k
 from eqsat.graph.tensor import Tensor, composition
 
 __all__ = [
@@ -170,6 +180,7 @@ __all__ = [
     "acos",
     "acosh",
     "add",
+    "affine_scan",
     "all",
     "any",
     "arange",
@@ -185,6 +196,7 @@ __all__ = [
     "attention",
     "avg_pool",
     "bfloat16",
+    "bincount",
     "bitwise_and",
     "bitwise_invert",
     "bitwise_left_shift",
@@ -234,6 +246,7 @@ __all__ = [
     "grad",
     "greater",
     "greater_equal",
+    "histogram",
     "hypot",
     "iinfo",
     "indexing",
@@ -295,6 +308,10 @@ __all__ = [
     "roll",
     "round",
     "rsqrt",
+    "scatter_add",
+    "segment_max",
+    "segment_min",
+    "segment_sum",
     "sigmoid",
     "sign",
     "silu",
@@ -317,6 +334,7 @@ __all__ = [
     "tile",
     "to_networkx",
     "to_svg",
+    "top_k",
     "trace",
     "tril",
     "triu",

@@ -109,6 +109,7 @@ from eqsat.graph.manipulation import (
     unstack,
 )
 from eqsat.graph.reductions import (
+    affine_scan,
     all,
     any,
     argmax,
@@ -129,6 +130,7 @@ __all__ = [
     "acos",
     "acosh",
     "add",
+    "affine_scan",
     "all",
     "any",
     "arange",

@@ -7,6 +7,7 @@ the operand is no real number. Cotangents have the dtype in which the operand is
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from math import log, pi, prod
 from math import sqrt as square_root
 
@@ -52,6 +53,15 @@ class Step:
     @property
     def b(self) -> Tensor:
         return self.x[1]
+
+    @cached_property
+    def states(self) -> Tensor:
+        """The cotangent of each state h_t = a_t * h_(t-1) + b_t of an affine scan, all that it
+        leads to included: d_t = g_t + a_(t+1) * d_(t+1), a scan from the end.
+        """
+        axis = self.node.attributes["axis"]
+        scanned = (_later(flip(self.a, axis), axis), flip(self.g, axis))
+        return flip(build("scan_affine", scanned, {"axis": axis}), axis)
 
 
 Product = Callable[[Step], Tensor]
@@ -150,6 +160,18 @@ def _scan(s: Step) -> Tensor:
     return flip(build("scan_sum", (flip(s.g, axis),), {"axis": axis}), axis)
 
 
+def _affine_factor(s: Step) -> Tensor:
+    """The state before each step, times that step's cotangent."""
+    return s.states * _later(s.y, s.node.attributes["axis"])
+
+
+def _later(x: Tensor, axis: int) -> Tensor:
+    """x moved on by one along an axis, 0 in front."""
+    at = [var(f"i{d}") for d in range(x.ndim)]
+    at[axis] = sub(at[axis], const(1))
+    return view(x, x.shape, at, fill=0)
+
+
 def _view(s: Step) -> Tensor:
     return scatter(s.g, s.node.attributes["coordinates"], s.a.shape)
 
@@ -240,6 +262,7 @@ _OTHERS: dict[str, tuple[Product | None, ...]] = {
     "view": (_view,),
     "gather": (lambda s: gathered(s.g, s.node), None),  # the index is an integer
     "scan_sum": (_scan,),
+    "scan_affine": (_affine_factor, lambda s: s.states),
 }
 
 ROWS: dict[str, tuple[Product | None, ...]] = {

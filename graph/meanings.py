@@ -29,6 +29,14 @@ def power(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.where(b < 0, negative, np.power(a, np.maximum(b, 0)))
 
 
+def affine_scan(a: np.ndarray, b: np.ndarray, axis: int) -> np.ndarray:
+    """h_t = a_t * h_(t-1) + b_t along an axis, from h = 0."""
+    factors, states = np.moveaxis(a, axis, 0), np.moveaxis(b.copy(), axis, 0)
+    for t in range(1, len(states)):
+        states[t] += factors[t] * states[t - 1]
+    return np.moveaxis(states, 0, axis)
+
+
 def iota(shape: Shape, axis: int) -> np.ndarray:
     """The position along `axis`, at every position of `shape`."""
     n = shape[axis]

@@ -319,6 +319,13 @@ _STRUCTURAL = [
         _kinds(NUMERIC),
         lambda arrays, a, _, dtype: np.cumsum(arrays[0], axis=a["axis"], dtype=dtype),
     ),
+    Op(
+        "scan_affine",
+        2,
+        _same_shape,
+        _kinds(NUMERIC),
+        lambda arrays, a, _, __: meanings.affine_scan(arrays[0], arrays[1], a["axis"]),
+    ),
 ]
 
 OPS: dict[str, Op] = {

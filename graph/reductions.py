@@ -8,7 +8,17 @@ from collections.abc import Sequence
 from math import prod as product
 
 from eqsat.errors import DTypeError, ShapeError
-from eqsat.graph.build import build, cast, constant, expand, iota
+from eqsat.graph.build import (
+    TensorLike,
+    as_tensor,
+    broadcast,
+    build,
+    cast,
+    constant,
+    expand,
+    iota,
+    promote,
+)
 from eqsat.graph.creation import full
 from eqsat.graph.dtypes import DType, DTypeLike, as_dtype, int64
 from eqsat.graph.elementwise import (
@@ -27,6 +37,7 @@ from eqsat.graph.movement import normalise_axes, normalise_axis
 from eqsat.graph.tensor import Tensor, weak_composition
 
 Axis = int | Sequence[int] | None
+NOWHERE = 1 << 52  # beyond any position, and a whole number in floats
 
 
 def reduce(op: str, x: Tensor, axis: Axis, keepdims: bool = False) -> Tensor:
@@ -152,7 +163,7 @@ def argmin(x: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor
 
 
 def _first_hit(op: str, extreme: str, x: Tensor, axis: int | None, keepdims: bool) -> Tensor:
-    """min over the axis of where((x == extreme) | (x != x), position, n)."""
+    """The first position of the extreme along the axis, or of all elements."""
     ndim = x.ndim
     if axis is None:
         x, axis = reshape(x, (x.size,)), 0
@@ -160,11 +171,16 @@ def _first_hit(op: str, extreme: str, x: Tensor, axis: int | None, keepdims: boo
     else:
         axis = normalise_axis(axis, ndim, op, str(x))
         kept = tuple(1 if d == axis else n for d, n in enumerate(x.shape))
-    hit = equal(x, reduce(extreme, x, axis, keepdims=True))
+    first = first_of(x, reduce(extreme, x, axis, keepdims=True), iota(x.shape, axis), axis)
+    return reshape(first, kept) if keepdims else first
+
+
+def first_of(x: Tensor, value: Tensor, places: Tensor, axis: int) -> Tensor:
+    """min over the axis of places where x has that value or is NaN; NOWHERE if none is."""
+    hit = equal(x, value)
     if x.dtype.kind == "float":
         hit = logical_or(hit, not_equal(x, x))
-    first = reduce("reduce_min", where(hit, iota(x.shape, axis), x.shape[axis]), axis)
-    return reshape(first, kept) if keepdims else first
+    return reduce("reduce_min", where(hit, places, NOWHERE), axis)
 
 
 def count_nonzero(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
@@ -196,3 +212,45 @@ def cumulative_sum(
             shape = tuple(1 if d == axis else n for d, n in enumerate(x.shape))
             sums = concat([expand(constant(0, wide.dtype), shape), sums], axis)
         return cast(sums, result)
+
+
+def affine_scan(
+    a: TensorLike, b: TensorLike, axis: int, initial: TensorLike | None = None
+) -> Tensor:
+    """The states h_t = a_t * h_(t-1) + b_t along the axis: a linear recurrence.
+
+    a, b: numbers, promoted to one dtype and broadcast to one shape, which is the result's. initial:
+    the state before the first, 0 unless given; of the result's shape without the axis, or
+    broadcast to it. States of 16-bit floats are carried in float32 and rounded once. A kernel need
+    not write a, b or the states to memory where they are computed and used step by step.
+
+    ShapeError where shapes do not broadcast or have no such axis, DTypeError for bool.
+    """
+    with weak_composition("affine_scan"):
+        factors, offsets = broadcast("affine_scan", *promote("affine_scan", a, b))
+        dtype, shape = factors.dtype, factors.shape
+        if dtype.kind == "bool":
+            raise DTypeError(
+                f"affine_scan: takes numeric dtypes, got {factors} and {offsets}. Convert with "
+                f"astype first."
+            )
+        axis = normalise_axis(axis, len(shape), "affine_scan", str(factors))
+        factors, offsets = cast(factors, dtype.compute), cast(offsets, dtype.compute)
+        if initial is not None:
+            first = _initial_state(as_tensor(initial, dtype), dtype, shape, axis)
+            begun = factors * cast(first, dtype.compute) + offsets
+            offsets = where(equal(iota(shape, axis), 0), begun, offsets)
+        states = build("scan_affine", (factors, offsets), {"axis": axis})
+        return cast(states, dtype)
+
+
+def _initial_state(initial: Tensor, dtype: DType, shape: tuple[int, ...], axis: int) -> Tensor:
+    """The state before the first step, at every step."""
+    own = shape[:axis] + shape[axis + 1 :]
+    if initial.dtype != dtype:
+        raise DTypeError(
+            f"affine_scan: the initial state {initial} is not {dtype}, the states' dtype. Convert "
+            f"with astype first."
+        )
+    kept = (*own[:axis], 1, *own[axis:])
+    return expand(reshape(expand(initial, own), kept), shape)

@@ -4,14 +4,19 @@
 keep a reduction from capturing an index; guards on dtypes keep laws to where they hold.
 """
 
+import math
 from collections.abc import Iterator
 
+from eqsat.graph.dtypes import iinfo, int32
 from eqsat.rule import (
     FLOATS,
     WIDE_FLOATS,
+    Condition,
     DTypeOf,
     Free,
+    Mask,
     Node,
+    Pattern,
     PointsIn,
     Rewrite,
     Variable,
@@ -21,7 +26,6 @@ from eqsat.rule import (
     dtype_in,
     finite,
     nonempty,
-    overlap,
     rewrite,
     rule,
 )
@@ -181,18 +185,86 @@ def cancel_shift(a: "Expr", b: "Expr", c: "Expr") -> Iterator[Rewrite]:
     )
 
 
+# What a scatter adds up in memory: numbers of 4 or 8 bytes.
+ADDED = ("float32", "float64", "int32", "int64")
+
+
+def scatter(monoid: str, S: Variable, v: Variable, q: Variable, x: Pattern) -> Node:
+    """scatter_S(v, position q, x): x combined with what lies at position v"""
+    return apply(f"scatter_{monoid}", S, v, apply("position", q), x)
+
+
+def hits(v: Variable, q: Variable) -> Node:
+    """v == position q"""
+    return apply("equal", v, apply("position", q))
+
+
+def apart(q: Variable, S: Variable, known: Mask) -> tuple[Condition, ...]:
+    """The position is of an index that is neither reduced nor known; S is known."""
+    place = Free(apply("position", q))
+    return nonempty(place), disjoint(place, known | S), disjoint(S, S.without(known))
+
+
 @rule("algebra")
-def carry_weighted_sum(s: "Expr", r: "Expr", S: "Indices") -> Iterator[Rewrite]:
-    """sum_S exp(s - max_S s) * r  ->  weighted_sum_S(s, r), carried with a running maximum
-    when: s depends on S (otherwise nothing is carried). float: rounding changes by the rescale.
+def equal_commute(v: "Expr", q: "Place") -> Iterator[Rewrite]:
+    """s == v  ->  v == s,  for a position s"""
+    yield rewrite(apply("equal", apply("position", q), v), hits(v, q))
+
+
+@rule("algebra")
+def scatter_selected(
+    v: "Expr", x: "Expr", q: "Place", S: "Indices", d: "Text"
+) -> Iterator[Rewrite]:
+    """sum_S where(v == s, x, 0)  ->  scatter_sum_S(v, s, x),  which adds x at position v
+    when: s is an index of neither S nor v nor x, each index of S is one of theirs; x has 4 or 8
+    bytes. The same for maxima and -inf, minima and inf, or the limits of int32. float: the order of
+    additions changes.
     """
-    weight = apply("exp", s - max_(S, s))
-    yield rewrite(sum_(S, weight * r), apply("weighted_sum", S, s, r)).when(
-        overlap(S, Free(s)), dtype_in(s, *WIDE_FLOATS)
+    low, high = iinfo(int32).min, iinfo(int32).max
+    cases = (
+        ("sum", 0.0, ADDED),
+        *(("max", -math.inf, WIDE_FLOATS), ("max", float(low), ("int32",))),
+        *(("min", math.inf, WIDE_FLOATS), ("min", float(high), ("int32",))),
     )
-    one = apply("literal", 1.0, DTypeOf(s))  # type: ignore[arg-type]
-    yield rewrite(sum_(S, weight), apply("weighted_sum", S, s, one)).when(
-        overlap(S, Free(s)), dtype_in(s, *WIDE_FLOATS)
+    for monoid, number, dtypes in cases:
+        chosen = apply("where", hits(v, q), x, apply("literal", number, d))
+        guards = (*apart(q, S, Free(v) | Free(x)), dtype_in(x, *dtypes))
+        whole = apply(f"reduce_{monoid}", S, chosen)
+        yield rewrite(whole, scatter(monoid, S, v, q, x)).when(*guards)
+
+
+@rule("algebra")
+def scatter_product(v: "Expr", x: "Expr", q: "Place", S: "Indices", d: "Text") -> Iterator[Rewrite]:
+    """sum_S cast(v == s) * x  ->  scatter_sum_S(v, s, x)
+    when: as for scatter_selected. Where x is infinite the product has NaN in every other sum.
+    """
+    guards = (*apart(q, S, Free(v) | Free(x)), dtype_in(x, *ADDED))
+    member = apply("cast", d, hits(v, q))
+    yield rewrite(sum_(S, member * x), scatter("sum", S, v, q, x)).when(*guards)
+
+
+@rule("algebra")
+def scatter_count(v: "Expr", q: "Place", S: "Indices") -> Iterator[Rewrite]:
+    """sum_S cast(v == s)  ->  scatter_sum_S(v, s, 1)
+    when: s is no index of S or v, each index of S is one of v.
+    """
+    for dtype in ADDED:
+        one = apply("literal", 1.0, dtype)
+        counted = sum_(S, apply("cast", dtype, hits(v, q)))
+        yield rewrite(counted, scatter("sum", S, v, q, one)).when(*apart(q, S, Free(v)))
+
+
+@rule("algebra")
+def multiply_selected(
+    v: "Expr", x: "Expr", q: "Place", S: "Indices", d: "Text"
+) -> Iterator[Rewrite]:
+    """sum_S where(v == s, x, 0)  ->  sum_S cast(v == s) * x,  a product of matrices
+    when: x is finite; it spans an index that v lacks, besides S (otherwise nothing is shared).
+    """
+    chosen = apply("where", hits(v, q), x, apply("literal", 0.0, d))
+    product = apply("cast", d, hits(v, q)) * x
+    yield rewrite(sum_(S, chosen), sum_(S, product)).when(
+        nonempty(Free(x).without(Free(v) | S)), dtype_in(x, *WIDE_FLOATS), *finite(x)
     )
 
 

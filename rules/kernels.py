@@ -8,11 +8,15 @@ other; the sizes on offer are facts drawn from the spec.
 from collections.abc import Iterator
 
 from eqsat.rule import (
+    WIDE_FLOATS,
+    DTypeOf,
     Free,
     Node,
+    PointsIn,
     Rewrite,
     apply,
     disjoint,
+    dtype_in,
     fact,
     rewrite,
     rule,
@@ -54,21 +58,15 @@ def prepare(r: "Read", b: "Expr") -> Iterator[Rewrite]:
 
 
 @rule("fusion")
-def hold_weights(s: "Expr", S: "Indices") -> Iterator[Rewrite]:
-    """exp(s - max_S s)  ->  exp_difference(s, max_S s),  which is 0 where both are -inf"""
-    top = apply("reduce_max", S, s)  # type: ignore[arg-type]
-    yield rewrite(apply("exp", s - top), apply("exp_difference", s, top))
-
-
-@rule("fusion")
-def hold_weighted_sum(s: "Expr", r: "Expr", S: "Indices", d: "Text") -> Iterator[Rewrite]:
-    """weighted_sum_S(s, r)  ->  sum_S exp_difference(s, max_S s) * r,  for rows held in the tile"""
-    weight = apply("exp_difference", s, apply("reduce_max", S, s))  # type: ignore[arg-type]
-    carried = apply("weighted_sum", S, s, r)  # type: ignore[arg-type]
-    yield rewrite(carried, apply("reduce_sum", S, weight * r))  # type: ignore[arg-type]
-    one = apply("literal", 1.0, d)
-    unit = apply("weighted_sum", S, s, one)  # type: ignore[arg-type]
-    yield rewrite(unit, apply("reduce_sum", S, weight))  # type: ignore[arg-type]
+def divide_by_count(s: "Expr", S: "Indices") -> Iterator[Rewrite]:
+    """sum_S s * (1 / n)  ->  sum_S s / n,  of n points: a mean is one value, however it is written
+    when: a law holds the rows about their mean. float: rounding.
+    """
+    total = apply("reduce_sum", S, s)  # type: ignore[arg-type]
+    count = apply("literal", PointsIn(S), DTypeOf(s))  # type: ignore[arg-type]
+    share = apply("reciprocal", count)
+    yield rewrite(total * share, total / count).when(dtype_in(s, *WIDE_FLOATS))  # type: ignore[arg-type]
+    yield rewrite(share * total, total / count).when(dtype_in(s, *WIDE_FLOATS))  # type: ignore[arg-type]
 
 
 @rule("tiling")

@@ -249,8 +249,9 @@ def _weighted(
     after: Variable | Node,
     own: Condition,
 ) -> Rewrite:
-    left = apply("weighted_sum", S, A, before)
-    right = apply("weighted_contract", S, A, after, operation.name)
+    law = Variable("law", "Law")
+    left = apply("weighted_sum", S, A, before, law)
+    right = apply("weighted_contract", S, A, after, operation.name, law)
     guards = (dtype_in(A, WIDE), overlap(S, Free(B)), own, *_matrix(operation))
     return Rewrite(left, right, guards)
 

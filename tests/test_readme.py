@@ -1,4 +1,6 @@
-"""The README's Python code runs, block after block in one namespace; what it links to is there."""
+"""The Python code of the README and of the guides runs, block after block in one namespace; what
+the README links to is there.
+"""
 
 import re
 from pathlib import Path
@@ -11,20 +13,21 @@ ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def blocks(language):
+def blocks(language, text=TEXT):
     """(line of the first statement, source) of each fenced block of a language."""
-    for match in re.finditer(rf"^```{language}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL):
-        yield TEXT.count("\n", 0, match.start(1)), match[1]
+    for match in re.finditer(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        yield text.count("\n", 0, match.start(1)), match[1]
 
 
-def test_the_python_blocks_run_in_order(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("name", "least"), [("README.md", 6), ("docs/carries.md", 1)])
+def test_the_python_blocks_run_in_order(name, least, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = list(blocks("python"))
-    assert len(found) >= 6
+    found = list(blocks("python", (ROOT / name).read_text(encoding="utf-8")))
+    assert len(found) >= least
     namespace = {"__name__": "readme"}
     for line, source in found:
-        padded = "\n" * line + source  # so that a traceback shows the README's own lines
-        exec(compile(padded, str(ROOT / "README.md"), "exec"), namespace)
+        padded = "\n" * line + source  # so that a traceback shows the file's own lines
+        exec(compile(padded, str(ROOT / name), "exec"), namespace)
 
 
 def test_the_two_commands_head_it():

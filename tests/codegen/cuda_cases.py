@@ -7,6 +7,7 @@ import numpy as np
 from kernel_building import Body, Sample, at, buffers, normal
 from kernel_building import arrays as sample_arrays
 from kernel_products import attention_online, matmul, matmul_batched
+from kernel_scans import recurrence, row_scan
 from kernels import SAMPLES
 from narrow_cases import narrow_rows
 
@@ -328,6 +329,10 @@ def other_cases() -> Iterator[Case]:
             yield case(label, gather_sum(*size), 64, 3, shared)
     for dtype in DTYPES:
         yield case(f"totals-{dtype}", totals(dtype), 128)
+    yield case("scan-of-long-rows", row_scan(2, 1300, 1, (1, 1, 1)), 64)
+    yield case("scan-of-rows-by-warps", row_scan(5, 512, 1, (2, 1, 1)), 128)
+    for threads in (32, 128):
+        yield case(f"recurrence-{threads}", recurrence(40, 13, 16, (32, 1, 1)), threads)
 
 
 def matvec(m: int, k: int) -> Sample:

@@ -75,6 +75,21 @@ static float __uint_as_float(unsigned bits) { return bits_as<float>(bits); }
 static unsigned __float_as_uint(float value) { return bits_as<unsigned>(value); }
 static double __longlong_as_double(long long bits) { return bits_as<double>(bits); }
 
+static int __float_as_int(float value) { return bits_as<int>(value); }
+static long long __double_as_longlong(double value) { return bits_as<long long>(value); }
+template <typename T> T atomicAdd(T* target, T value) {
+    const T old = *target;
+    *target = old + value;
+    return old;
+}
+template <typename T> void atomicMax(T* target, T value) { *target = std::max(*target, value); }
+template <typename T> void atomicMin(T* target, T value) { *target = std::min(*target, value); }
+template <typename T> T atomicCAS(T* target, T expected, T value) {
+    const T old = *target;
+    if (old == expected) *target = value;
+    return old;
+}
+
 static unsigned short bfloat16_bits(float value) {
     const unsigned bits = __float_as_uint(value);
     return value != value ? 0x7fff : (unsigned short)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);

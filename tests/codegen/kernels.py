@@ -51,6 +51,7 @@ from kernel_rows import (
     transpose,
     window,
 )
+from kernel_scans import recurrence, row_scan
 
 __all__ = [
     "SAMPLES",
@@ -86,9 +87,11 @@ __all__ = [
     "normal",
     "prefix_product",
     "prefix_sum",
+    "recurrence",
     "reshape",
     "row_reduce",
     "row_reduction",
+    "row_scan",
     "scatter",
     "softmax_online",
     "softmax_resident",
@@ -101,8 +104,8 @@ SAMPLES: dict[str, Callable[..., Sample]] = {
     for sample in (
         elementwise_chain, elementwise_float16, elementwise_bfloat16, broadcast, transpose, reshape,
         window, gather, scatter, row_reduce, column_reduce, integer_reduce, softmax_resident,
-        softmax_online, layer_norm, argmax, prefix_sum, prefix_product, matmul, matmul_float16,
-        matmul_bfloat16, matmul_blas, matmul_whole, matmul_batched, matmul_batched_blas, attention,
-        attention_blas, attention_online, attention_online_blas,
+        softmax_online, layer_norm, argmax, prefix_sum, prefix_product, row_scan, recurrence,
+        matmul, matmul_float16, matmul_bfloat16, matmul_blas, matmul_whole, matmul_batched,
+        matmul_batched_blas, attention, attention_blas, attention_online, attention_online_blas,
     )
 }  # fmt: skip

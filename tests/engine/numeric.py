@@ -10,13 +10,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eqsat.algebra import REDUCTIONS, Atom, Facts, Read, Renaming, Term, Universe, post_order
+from eqsat.algebra import (
+    REDUCTIONS,
+    SCATTERS,
+    Atom,
+    Facts,
+    Read,
+    Renaming,
+    Term,
+    Universe,
+    post_order,
+)
+from eqsat.carry_law import PIVOTS, CarryLaw, evaluated
 from eqsat.egglog_text import SCHEDULE
 from eqsat.graph.dtypes import DType, as_dtype
 from eqsat.graph.index import Affine, evaluate, free_names
+from eqsat.graph.meanings import affine_scan
 from eqsat.graph.ops import OPS
 from eqsat.kernel import Guard
 from eqsat.saturate import Class, ENode, FrozenEGraph
+from eqsat.scatter import neutral
 
 Buffers = Mapping[str, np.ndarray]
 MONOIDS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -69,17 +82,28 @@ class Meaning:
                 axes = self._axes(mask)
                 assert len(axes) == 1
                 return np.cumsum(self._over(mask, body), axes[0], held(dtype))
+            case "scan_affine", (int(mask), np.ndarray() as a, np.ndarray() as b):
+                (axis,) = self._axes(mask)
+                a, b = np.broadcast_arrays(self._over(mask, a), self._over(mask, b))
+                return affine_scan(a.astype(held(dtype)), b.astype(held(dtype)), axis)
             case (
                 ("contract" | "narrow_contract"),
                 (int(mask), np.ndarray() as a, np.ndarray() as b, *_),
             ):
                 return self._reduce("sum", mask, a * b, dtype)
             case (
-                ("weighted_sum" | "weighted_contract"),
-                (int(mask), np.ndarray() as s, np.ndarray() as r, *_),
+                ("weighted_sum" | "weighted_contract" | "weighted_min"),
+                (int(mask), np.ndarray() as s, np.ndarray() as r, *_, CarryLaw() as law),
             ):
-                top = self._reduce("max", mask, s, dtype)
-                return self._reduce("sum", mask, exp_difference(s, top) * r, dtype)
+                s = self._over(mask, s)
+                pivot = PIVOTS[law.pivot](s, axis=self._axes(mask), keepdims=True)
+                weights = evaluated(law.guarded_weight, s=s, p=pivot)
+                return self._reduce(law.monoid, mask, weights * r, dtype)
+            case _, (int(mask), *parts) if op in SCATTERS:
+                at, place, body = (p for p in parts if isinstance(p, np.ndarray))
+                empty = neutral(SCATTERS[op], as_dtype(held(dtype).name))
+                chosen = np.where(at == place, body, np.asarray(empty).astype(held(dtype)))
+                return self._reduce(SCATTERS[op], mask, chosen, dtype)
             case _, (int(mask), np.ndarray() as body) if op in REDUCTIONS:
                 return self._reduce(REDUCTIONS[op], mask, body, dtype)
         assert OPS[op].elementwise, f"{op} has no meaning here"

@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 
 from eqsat.algebra import Read, Renaming, Term, Universe
+from eqsat.carry_law import CarryLaw
 from eqsat.graph.dtypes import as_dtype
 from eqsat.graph.index import Affine, row_major
 from eqsat.kernel import Guard
+from eqsat.rules.carries import SOFTMAX
 
 NAMES = ("i", "j", "k", "t")
 
@@ -38,11 +40,18 @@ class Terms:
     def max(self, names: str, body: Term) -> Term:
         return Term("reduce_max", self.mask(names), body)
 
-    def weighted(self, names: str, s: Term, r: Term) -> Term:
-        return Term("weighted_sum", self.mask(names), s, r)
+    def weighted(self, names: str, s: Term, r: Term, law: CarryLaw = SOFTMAX) -> Term:
+        return Term("weighted_sum", self.mask(names), s, r, law)
 
     def contract(self, names: str, a: Term, b: Term, operation: str = "") -> Term:
         return Term("contract", self.mask(names), a, b, operation)
+
+    def place(self, names: str) -> Term:
+        """The position along names, outermost first."""
+        return Term("position", row_major(tuple(names), self.universe.extents))
+
+    def scatter(self, monoid: str, names: str, v: Term, place: Term, x: Term) -> Term:
+        return Term(f"scatter_{monoid}", self.mask(names), v, place, x)
 
     def cast(self, dtype: str, body: Term) -> Term:
         return Term("cast", dtype, body)

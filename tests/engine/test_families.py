@@ -241,4 +241,4 @@ def test_attention_is_one_kernel_that_streams_over_keys_once(plain: ParallelProc
     found = compiled(g.attention(q, k, v), plain)
     (kernel,) = found.kernels
     assert sum(bool(phase.stream) for phase in kernel.phases) == 1
-    assert found.cost < compiled(g.attention(q, k, v), plain, "carry_weighted_sum").cost
+    assert found.cost < compiled(g.attention(q, k, v), plain, "carry_softmax").cost

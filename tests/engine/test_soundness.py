@@ -26,6 +26,7 @@ from eqsat.program import flatten
 from eqsat.reindex import push
 from eqsat.rule import Condition, Free, Rewrite, Rule, Variable, apply, rewrite
 from eqsat.rules import algebra
+from eqsat.rules.carries import SOFTMAX
 from eqsat.saturate import FrozenEGraph, Limits, SearchWorker, saturate
 from eqsat.segments import partition
 from eqsat.solve import ALGEBRA, finite_buffers, leaf_names
@@ -178,8 +179,8 @@ BROKEN: dict[str, Rewrite] = {
     "split_sum_of_product": rewrite(
         algebra.sum_(S, A * B), algebra.sum_(S & Free(A), A * algebra.sum_(S, B))
     ),
-    "carry_weighted_sum": rewrite(
-        algebra.sum_(S, WEIGHT * B), apply("weighted_sum", S, A, B)
+    "carry_softmax": rewrite(
+        algebra.sum_(S, WEIGHT * B), apply("weighted_sum", S, A, B, SOFTMAX)
     ),  # the maximum is over another set
     "cancel_shift": rewrite((A + B) - (A + B), B - A),
 }

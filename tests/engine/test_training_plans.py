@@ -24,6 +24,7 @@ from eqsat.kernel import Buffer, Kernel, check
 from eqsat.lower import Schedule, lower
 from eqsat.menu import schedule_menus
 from eqsat.program import Program
+from eqsat.rules.carries import SOFTMAX
 from eqsat.schedule import Predicted
 from eqsat.segments import anchor, partition
 
@@ -214,7 +215,7 @@ def test_weights_over_a_held_name_are_computed_in_the_tile(rate: float) -> None:
     x, w = read("x", i, k), read("w", j, k)
     s = Term("mul", x, Term("literal", rate, "float32"))
     one = Term("literal", 1.0, "float32")
-    weighted = [Term("weighted_sum", over.mask([k]), s, r) for r in (one, x)]
+    weighted = [Term("weighted_sum", over.mask([k]), s, r, SOFTMAX) for r in (one, x)]
     nested = Term("reduce_sum", over.mask([k]), Term("mul", x, w))
     outer = Term("reduce_max", over.mask([j]), nested)
     total = Term("add", outer, Term("div", weighted[1], weighted[0]))

@@ -65,7 +65,7 @@ def test_text_of_the_example():
     assert done.returncode == 0, done.stderr
     for words in (
         *("naive_attention", "spec       h200", "each one holds", "As written", "As run"),
-        *("sum_S a * b  ->  a * sum_S b", "carry_weighted_sum", "at result", "kernel k0("),
+        *("sum_S a * b  ->  a * sum_S b", "carry_softmax", "at result", "kernel k0("),
         *("predicted", " us", "most of it"),
     ):
         assert words in done.stdout, words
@@ -92,7 +92,7 @@ def test_html_is_well_formed_and_loads_nothing(tmp_path):
     page = path.read_text()
     ElementTree.fromstring(page.removeprefix("<!DOCTYPE html>\n"))
     assert "http" not in page and "src=" not in page and "<script" not in page
-    assert "carry_weighted_sum" in page
+    assert "carry_softmax" in page
 
 
 def test_html_escapes_what_it_is_given():

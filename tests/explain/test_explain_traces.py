@@ -48,18 +48,18 @@ def test_a_trace_survives_json(name):
 
 
 def test_attention_needs_its_five_laws():
-    laws = {"mul_commute", "mul_associate", "factor_out_of_sum", "carry_weighted_sum"}
+    laws = {"mul_commute", "mul_associate", "factor_out_of_sum", "carry_softmax"}
     for spec in ("cpu", "h200"):
         assert laws | {"divide_by_reciprocal"} <= rules_of("attention", spec)
     steps = explained("attention").explanation.segments[0].trace.steps
     # with a factor, and with r = 1: the sum of the weights
-    assert {s.variant for s in steps if s.rule == "carry_weighted_sum"} == {1, 2}
+    assert {s.variant for s in steps if s.rule == "carry_softmax"} == {1, 2}
 
 
 def test_the_laws_of_the_others():
     assert {"nest_sums", "mul_associate"} <= rules_of("matrix_chain")
     assert {"add_sums", "factor_common"} <= rules_of("two_products")
-    assert "carry_weighted_sum" in rules_of("softmax")
+    assert "carry_softmax" in rules_of("softmax")
 
 
 def test_a_reindexing_is_a_step_of_its_own():

@@ -54,6 +54,9 @@ CASES = {
     "view": lambda: check(lambda t: g.reshape(t, (3, 2)), x=ANY),
     "gather": lambda: check(lambda t, at: g.take(t, at, 1), x=ANY, at=AT),
     "scan_sum": lambda: [check(lambda t, d=d: g.cumulative_sum(t, d), x=ANY) for d in (0, 1)],
+    "scan_affine": lambda: [
+        check(lambda a, b, d=d: g.affine_scan(a, b, d), a=ANY, b=OTHER) for d in (0, 1)
+    ],
 }  # fmt: skip
 FLAT = ["sign", "floor", "ceil", "trunc", "round", "floor_divide"]
 

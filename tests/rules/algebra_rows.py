@@ -8,7 +8,7 @@ sides differ in value, otherwise the guard only saves work.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from terms import Terms, add, div, exp, mul, sub
+from terms import Terms, add, div, mul, sub
 
 from eqsat.algebra import Term
 
@@ -282,32 +282,6 @@ def cancel_shift(t: Terms) -> Row:
             Miss(sub(add(n, m), add(n, n)), sub(m, n), "dtype_in", wrong=False),
             # NaN is what the source gives: the law would hide it
             Miss(sub(add(a, b), add(a, c)), sub(b, c), "finite", wrong=False, awkward=("a",)),
-        ),
-    )
-
-
-@row
-def carry_weighted_sum(t: Terms) -> Row:
-    s, r, u = t.read("s", "ij"), t.read("r", "jk"), t.read("u", "i")
-    h = t.read("h", "ij", "float16")
-    weight = exp(sub(s, t.max("j", s)))
-    flat = exp(sub(u, t.max("j", u)))
-    half = exp(sub(h, t.max("j", h)))
-    return Row(
-        (
-            (t.sum("j", mul(weight, r)), t.weighted("j", s, r)),
-            (t.sum("j", weight), t.weighted("j", s, t.number(1))),
-        ),
-        (
-            Miss(t.sum("j", mul(exp(sub(s, t.max("i", s))), r)), t.weighted("j", s, r)),
-            Miss(t.sum("ij", mul(weight, r)), t.weighted("ij", s, r)),
-            Miss(t.sum("j", mul(flat, r)), t.weighted("j", u, r), "overlap", wrong=False),
-            Miss(
-                t.sum("j", half),
-                t.weighted("j", h, t.number(1, "float16")),
-                "dtype_in",
-                wrong=False,
-            ),
         ),
     )
 

@@ -6,8 +6,17 @@ import numpy as np
 from terms import universe
 
 from eqsat.algebra import Facts, Read, Term, Universe, post_order
+from eqsat.carry_law import CarryLaw
 from eqsat.codegen import oracle
-from eqsat.egglog_text import AtomTable, constructor, declarations, rule_lines, seed, signatures
+from eqsat.egglog_text import (
+    constructor,
+    declarations,
+    rule_lines,
+    seed,
+    signatures,
+    subset_points,
+    table_for,
+)
 from eqsat.form import Stored, form
 from eqsat.kernel import Buffer
 from eqsat.lower import Schedule, lower
@@ -34,11 +43,11 @@ def search(case: Case, worker: SearchWorker, *rules: Rule) -> FrozenEGraph:
     """The e-graph of both terms of a case."""
     over, roots = universe(), (case.left, case.right, *case.values, UNTILED)
     roots += tuple(term for a, b, *_ in case.prepared for term in (a, b))
-    table = AtomTable()
+    table = table_for(roots, rules)
     terms = list(post_order(roots))
     for term in terms:
         for arg in term.args:
-            if not isinstance(arg, Term | int | float | str):
+            if not isinstance(arg, Term | int | float | str | CarryLaw):
                 table.number(arg)
     ops = signatures(terms, rules)
     seeds, numbers = seed(roots, over, table, frozenset())
@@ -46,6 +55,7 @@ def search(case: Case, worker: SearchWorker, *rules: Rule) -> FrozenEGraph:
         *declarations(ops, GROUPS),
         *schedule_facts(ops),
         *rule_lines(rules),
+        *subset_points([over.mask("ijkt")], over),
         *seeds,
         *(f"(body {i} (node {numbers[body]}))" for i, body in enumerate(case.values)),
         *(

@@ -4,17 +4,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from algebra_rows import ROWS, Miss, Row
+import scatter_rows
+from algebra_rows import Miss, Row
+from carry_rows import OWN
 from numeric import TOLERANCE, Meaning, check_terms, differ, random_buffers
 from terms import Terms, universe
 
 from eqsat.algebra import Facts, Term, post_order
 from eqsat.graph.dtypes import as_dtype
 from eqsat.rule import Rule, collect
-from eqsat.rules import algebra
+from eqsat.rules import algebra, carries
+from eqsat.rules.carries import carry_rules
 from eqsat.saturate import FrozenEGraph, Limits, SearchWorker, saturate
+from eqsat.solve import ALGEBRA
 
-LAWS = {rule.name: rule for rule in collect(vars(algebra))}
+ROWS = scatter_rows.ROWS
+RULES = (*collect(vars(algebra)), *carry_rules((*carries.LAWS, *OWN)))
+LAWS = {rule.name: rule for rule in RULES if rule.group in ALGEBRA}
 CASES = [(name, i) for name in ROWS for i in range(len(ROWS[name](Terms(universe())).refuses))]
 
 

@@ -8,19 +8,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from algebra_rows import ROWS as LAWS
+from carry_rows import LAWS, OWN, first, hold_cases
+from carry_rows import ROWS as ALGEBRA_ROWS
 from kernel_cases import UNTILED, Case, equal, run, search
 from numeric import SCHEDULED, Meaning, check, random_buffers
-from terms import NAMES, Terms, exp, mul, sub, universe
+from terms import NAMES, Terms, add, div, exp, mul, universe
 
 from eqsat.algebra import Term, post_order
 from eqsat.driver import default_rules
 from eqsat.lower import Schedule
 from eqsat.rule import collect
 from eqsat.rules import kernels
+from eqsat.rules.carries import FIRST_LARGEST, VARIANCE, carry_rules
 from eqsat.saturate import SearchWorker
 
-RULES = {rule.name: rule for rule in collect(vars(kernels))}
+RULES = {r.name: r for r in (*collect(vars(kernels)), *carry_rules((*LAWS, *OWN)))}
 
 
 @dataclass(frozen=True)
@@ -32,11 +34,11 @@ class Row:
 def value_rows() -> dict[str, Row]:
     """Rules that equate values."""
     t = Terms(universe())
-    a, b, s, r = t.read("a", "ij"), t.read("b", "jk"), t.read("s", "ij"), t.read("r", "jk")
-    top, one = t.max("j", s), t.number(1)
-    held = Term("exp_difference", s, top)
+    a, b = t.read("a", "ij"), t.read("b", "jk")
     body = exp(a)
     kept = t.read("kept", "ji")
+    total, count = t.sum("j", a), t.number(t.universe.extents["j"])
+    share, mean = Term("reciprocal", count), div(total, count)
     return {
         "inline": Row(
             (Case(Term("value", 0), body, values=(body,)),),
@@ -54,17 +56,11 @@ def value_rows() -> dict[str, Row]:
                 Case(a, kept, prepared=((a, kept, "bfloat16", t.mask("t")),)),
             ),
         ),
-        "hold_weights": Row(
-            (Case(exp(sub(s, top)), held),),
-            (Case(exp(sub(a, top)), Term("exp_difference", a, top)), Case(sub(s, top), held)),
+        "divide_by_count": Row(
+            (Case(mul(total, share), mean), Case(mul(share, total), mean)),
+            (Case(mul(total, Term("reciprocal", t.number(99))), div(total, t.number(99))),),
         ),
-        "hold_weighted_sum": Row(
-            (
-                Case(t.weighted("j", s, r), t.sum("j", mul(held, r))),
-                Case(t.weighted("j", s, one), t.sum("j", held)),
-            ),
-            (Case(t.weighted("j", s, r), t.sum("j", mul(Term("exp_difference", a, top), r))),),
-        ),
+        **{f"hold_{law.name}": Row(*hold_cases(t, law)) for law in (*LAWS, *OWN)},
     }
 
 
@@ -135,7 +131,8 @@ ROWS = value_rows() | schedule_rows()
 
 def test_every_rule_has_a_row() -> None:
     shipped = {rule.name for rule in default_rules()}
-    assert shipped == {*LAWS, *ROWS}
+    own = {rule.name for rule in carry_rules(OWN)}
+    assert shipped | own == {*ALGEBRA_ROWS, *ROWS}
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -170,6 +167,29 @@ def attention_like(t: Terms) -> Term:
     return Term("div", t.weighted("j", s, b), total)
 
 
+def weighted_sums(t: Terms) -> Term:
+    """sum_j w b / sum_j w by laws that no operation computes, about two pivots."""
+    _, share, lowest, hinge = OWN
+    s, b = t.read("s", "ij"), t.read("b", "jk")
+    squares = Term("square", s)
+    found = Term("div", t.weighted("j", s, b, hinge), t.weighted("j", s, t.number(1), hinge))
+    return add(found, mul(t.weighted("j", squares, b, share), t.weighted("j", s, b, lowest)))
+
+
+def variance_like(t: Terms) -> Term:
+    """sum_j (s - mean_j s)^2 + mean_j s: the pivot is wanted, too."""
+    s = t.read("s", "ij")
+    mean = Term("div", t.sum("j", s), t.number(t.universe.extents["j"]))
+    return add(add(t.weighted("j", s, t.number(1), VARIANCE), mean), t.read("c", "k"))
+
+
+def first_largest(t: Terms) -> Term:
+    """The first j where s is largest, some rows being equal everywhere."""
+    s = Term("round", t.read("s", "ij"))
+    (_, found), c = first(t, s, FIRST_LARGEST), t.read("c", "k")
+    return add(t.cast(t.dtype, found), c)
+
+
 def matmul(t: Terms) -> Term:
     """sum_j a b + c"""
     product = t.sum("j", mul(t.read("a", "ij"), t.read("b", "jk")))
@@ -177,7 +197,11 @@ def matmul(t: Terms) -> Term:
 
 
 @pytest.mark.parametrize("name", sorted(schedule_rows().keys() - {"split"}))  # see test_split.py
-@pytest.mark.parametrize("program", [matmul, attention_like], ids=lambda p: p.__name__)
+@pytest.mark.parametrize(
+    "program",
+    [matmul, attention_like, weighted_sums, variance_like, first_largest],
+    ids=lambda p: p.__name__,
+)
 def test_kernels_are_the_same_under_every_schedule(name: str, program) -> None:
     rng = np.random.default_rng(5)
     for extents in [(1, 1, 1, 1), (3, 5, 2, 1), *rng.integers(1, 8, (3, 4)).tolist()]:

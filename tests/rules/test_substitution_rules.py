@@ -13,6 +13,7 @@ from eqsat.graph.dtypes import BY_NAME
 from eqsat.lower import Schedule
 from eqsat.narrow import TERMS, products
 from eqsat.rule import PRECISIONS, Rule, allowed
+from eqsat.rules.carries import SOFTMAX
 from eqsat.rules.substitution import float32_products, substitutions
 from eqsat.saturate import SearchWorker
 from eqsat.specs import ParallelOperation, available, load
@@ -145,7 +146,7 @@ def weighted(t: Terms, factor: str, name: str) -> Term:
     wide = b if factor == "float32" else t.cast("float32", b)
     if not name:
         return t.weighted("j", s, wide)
-    return Term("weighted_contract", t.mask("j"), s, wide, name)
+    return Term("weighted_contract", t.mask("j"), s, wide, name, SOFTMAX)
 
 
 @each(those(*((d, "float32") for d in ("float16", "bfloat16", "float32"))))

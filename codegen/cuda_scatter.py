@@ -1,0 +1,100 @@
+"""Values combined in memory: atomically, or first in shared memory by blocks that stay.
+
+A block that stays keeps what it combines of a buffer in shared memory, from the monoid's identity,
+takes tile after tile, and in the end combines all of it in device memory.
+"""
+
+from collections.abc import Sequence
+
+from eqsat.codegen.cuda_block import Block, Reader, Writer
+from eqsat.codegen.cuda_math import identity, register_type
+from eqsat.codegen.cuda_placement import store_indices
+from eqsat.codegen.cuda_tiles import owns
+from eqsat.errors import UnsupportedError
+from eqsat.graph.dtypes import float32, int64
+from eqsat.kernel import Kernel, Store
+
+COMBINED = frozenset({"float32", "float64", "int32", "int64"})
+
+
+def combine_stored(block: Block, store: Store, value: Reader, vector: tuple[str, int]) -> None:
+    """Combine a value with elements of a buffer, of which it has the dtype. `vector`: the index
+    along which a thread's elements are contiguous, and how many.
+    """
+    buffer = block.kernel.buffer(store.access.buffer)
+    array = _own(block, buffer.name) if store.memory else block.buffer(buffer.name)
+    known = buffer.dtype.name != "int64" or store.monoid == "sum"
+    if buffer.dtype.name not in COMBINED or not known:
+        raise UnsupportedError(
+            f"kernel {block.kernel.name} combines {buffer.dtype} values by {store.monoid}; the "
+            f"CUDA target adds numbers of 4 or 8 bytes, and takes extremes of all but int64."
+        )
+    indices = block.ordered(store_indices(block.placement, store))
+    owner = owns(block, indices)
+    if owner:
+        block.out.line(f"if ({owner})")
+    index, width = vector
+    if store.memory or store.monoid != "sum" or buffer.dtype != float32:
+        index, width = "", 1
+    with block.out.block(), block.points(indices, steps={index: width}) as point:
+        conditions = [*block.valid(indices, point), *block.exists(store.access, point)]
+        if conditions:
+            block.out.line(f"if ({' && '.join(conditions)})")
+        target = f"{array} + {block.address(store.access, point)}"
+        several = [value(block.shifted(point, index, str(e))) for e in range(width) if width > 1]
+        values = ", ".join(several or [value(point)])
+        form = f"_{width}" if width > 1 else ""
+        if store.memory and store.monoid == "sum" and buffer.dtype == int64:
+            form = "_words"  # shared memory adds words of 32 bits, others by a loop
+        block.out.line(f"    combine_{store.monoid}{form}({target}, {values});")
+
+
+def allocate(block: Block) -> None:
+    """Room in shared memory for what blocks that stay combine; it is held throughout."""
+    for store in _kept(block.kernel):
+        buffer = block.kernel.buffer(store.access.buffer)
+        offset = block.allocate(buffer.bytes)
+        kind, name = register_type(buffer.dtype), _own(block, buffer.name)
+        block.out.line(f"{kind}* const {name} = reinterpret_cast<{kind}*>(shared + {offset});")
+
+
+def program(block: Block, origins: Sequence[str], body: Sequence[str], first: int) -> list[str]:
+    """The kernel's lines: those of `body` before number `first`, all tiles of the block in turn by
+    the others, and what surrounds them.
+    """
+    kernel, out = block.kernel, Writer(depth=1)
+    out.lines += body[:first]
+    for store in _kept(kernel):
+        buffer = kernel.buffer(store.access.buffer)
+        with out.block(_each(buffer.size, kernel.threads)):
+            neutral = identity(store.monoid, buffer.dtype)
+            out.line(f"{_own(block, buffer.name)}[n] = {neutral};")
+    out.line("block_barrier();")
+    tiles = f"for (int tile = int(blockIdx.x); tile < {kernel.tiles}; tile += int(gridDim.x))"
+    with out.block(tiles):
+        for line in origins:
+            out.line(line)
+        out.lines += ["    " + line if line else line for line in body[first:]]
+        if block.tiles_read or block.tiles_written or block.scratch_bytes:
+            out.line("block_barrier();")
+    out.line("block_barrier();")
+    for store in _kept(kernel):
+        buffer = kernel.buffer(store.access.buffer)
+        with out.block(_each(buffer.size, kernel.threads)):
+            kind, neutral = register_type(buffer.dtype), identity(store.monoid, buffer.dtype)
+            out.line(f"const {kind} own = {_own(block, buffer.name)}[n];")
+            target = f"{block.buffer(buffer.name)} + n"
+            out.line(f"if (own != {neutral}) combine_{store.monoid}({target}, own);")
+    return out.lines
+
+
+def _kept(kernel: Kernel) -> list[Store]:
+    return [store for phase in kernel.phases for store in phase.stores if store.memory]
+
+
+def _own(block: Block, buffer: str) -> str:
+    return f"own_{block.names.of(buffer)}"
+
+
+def _each(size: int, threads: int) -> str:
+    return f"for (int n = int(threadIdx.x); n < {size}; n += {threads})"

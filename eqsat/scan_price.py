@@ -1,0 +1,73 @@
+"""What stepping along a scan costs: latency of each step, and how much work hides it."""
+
+import numpy as np
+
+from eqsat.algebra import SCANS
+from eqsat.form import Form
+from eqsat.rates import Array
+from eqsat.scans import AHEAD, AHEAD_BYTES
+from eqsat.tiling import Tiling
+
+MOST_INDEPENDENT = 4  # states of a thread that are worked on at a time, beyond which none helps
+STEP_CHAIN = 2  # operations from one state to the next, and to what a step stores
+
+
+def is_stuck(form: Form) -> bool:
+    """Whether no kernel computes the form: recurrences along several names, or along one that a
+    loop of its own binds; or a scan of which another point than the step at hand is read.
+    """
+    return form.steps.stuck or any(term.op == "reindex" for term in form.terms)
+
+
+def step_cycles(tiling: Tiling) -> Array:
+    """Cycles of one step that its own chain takes: what is read was asked for steps before."""
+    spec = tiling.spec
+    reads = tiling.pricer.dram.latency_cycles / _steps_ahead(tiling)
+    dtype = next(tiling.form.facts.dtype(t).name for t in tiling.form.terms if t.op in SCANS)
+    rows = spec.elementwise("add", dtype)
+    chain = STEP_CHAIN * max((row.latency_cycles for row, _ in rows), default=0.0)
+    return tiling.shape * (reads + chain)
+
+
+def _steps_ahead(tiling: Tiling) -> Array:
+    """For how many steps a thread's registers hold what is read."""
+    assert tiling.blocking is not None
+    form, held = tiling.form, 0 * tiling.shape
+    for term in form.terms:
+        own = form.facts.free(term)
+        if term.op in {"read", "gather"} and own & form.steps.along:
+            points = np.ceil(tiling.tile_points(own) / tiling.blocking.threads)
+            held = held + points * form.facts.dtype(term).compute.itemsize
+    return np.clip(AHEAD_BYTES / np.maximum(held, 1), 1, AHEAD)
+
+
+def redone(tiling: Tiling, mask: int) -> Array:
+    """How many threads compute a value of a step, each for itself: those that share the states
+    which the step sums up.
+    """
+    form, facts = tiling.form, tiling.form.facts
+    if tiling.blocking is None or form.stepped not in tiling.chunks or not mask & form.steps.along:
+        return tiling.shape
+    each = np.maximum(tiling.tile_points(_states(form)) / tiling.blocking.threads, 1)
+    summed = facts.universe.mask(form.nested) | facts.universe.mask(form.held)
+    points = tiling.tile_points(_states(form) & summed & ~mask)
+    return points / np.minimum(each, points)
+
+
+def _states(form: Form) -> int:
+    """The names of the states that a tile carries."""
+    names = 0
+    for term in form.terms:
+        names |= form.facts.free(term) if term.op in SCANS else 0
+    return names & ~form.steps.along
+
+
+def at_work(tiling: Tiling) -> Array:
+    """Threads of a tile that hide each other's latency; where it steps, states, of which a thread
+    works on some side by side.
+    """
+    assert tiling.blocking is not None
+    if tiling.form.stepped not in tiling.chunks:
+        return tiling.blocking.threads
+    most = tiling.blocking.threads * MOST_INDEPENDENT
+    return np.minimum(tiling.tile_points(_states(tiling.form)), most)

@@ -1,0 +1,58 @@
+"""Scans as streams: along which name a kernel steps, carrying the state of each scan.
+
+A scan h_t = f(h_(t-1), x_t) is not a reduction: it has a value at every step. Where its name is
+streamed one point at a time the state is a carry of whatever phase reads it, so that its operands
+need no memory, and neither do its states where what is made of them is summed or stored by step.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from eqsat.algebra import SCANS, Facts, Term, post_order, rebuild
+
+AHEAD = 32  # steps whose loads are under way at a time, at most
+AHEAD_BYTES = 256  # of a thread's registers, for what those loads bring
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The scans of a kernel. `along`: the mask of the name that may be stepped along, 0 for none.
+
+    `recurrent`: among them is one that no tile holds, since a step multiplies the state before it.
+    `held`: names of other scans, which lie wholly inside the tile. `stuck`: no kernel can do it.
+    """
+
+    along: int = 0
+    recurrent: bool = False
+    held: int = 0
+    stuck: bool = False
+
+
+def find_steps(terms: Iterable[Term]) -> Steps:
+    """How scans among the terms are done: one name is stepped along, a recurrent one if any."""
+    scans = [term for term in terms if term.op in SCANS]
+    masks = {term.args[0] for term in scans}
+    recurrent = {term.args[0] for term in scans if term.op == "scan_affine"}
+    chosen = recurrent or masks
+    along = next(iter(chosen)) if len(chosen) == 1 else 0
+    held = 0
+    for mask in masks:
+        assert isinstance(mask, int)
+        held |= mask if mask != along else 0
+    assert isinstance(along, int)
+    return Steps(along, bool(recurrent), held, len(recurrent) > 1)
+
+
+def without_contractions(term: Term, along: int, facts: Facts) -> Term:
+    """Contractions that change from step to step as the sums of products that they stand for."""
+    if not along or not any(sub.op == "contract" for sub in post_order([term])):
+        return term
+
+    def change(sub: Term, children: tuple[Term, ...]) -> Term:
+        rest = iter(children)
+        args = [next(rest) if isinstance(a, Term) else a for a in sub.args]
+        if sub.op == "contract" and not args[3] and facts.free(sub) & along:
+            return Term("reduce_sum", args[0], Term("mul", *args[1:3]))
+        return Term(sub.op, *args)
+
+    return rebuild(term, change)

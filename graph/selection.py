@@ -1,0 +1,54 @@
+"""The few largest or smallest elements along an axis, one found after the other."""
+
+import math
+
+from eqsat.errors import DTypeError, ShapeError
+from eqsat.graph.build import cast, iota
+from eqsat.graph.dtypes import DType, iinfo
+from eqsat.graph.elementwise import equal, logical_or, where
+from eqsat.graph.manipulation import concat, reshape
+from eqsat.graph.movement import normalise_axis
+from eqsat.graph.reductions import NOWHERE, first_of, reduce
+from eqsat.graph.tensor import Tensor, weak_composition
+
+
+def top_k(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
+    """The k largest elements along an axis, or the k smallest, in order; and their positions.
+
+    x: numbers of any real dtype. Both results have x's shape with k in place of the axis; the
+    positions are int64. Equal elements come in the order of their positions, NaN before all others.
+    Each element is a search of its own, so that k should be small: 8, say.
+
+    ShapeError for a k that is not between 1 and the axis' extent, DTypeError for bool.
+    """
+    if x.ndim == 0 or x.dtype.kind == "bool":
+        kind = ShapeError if x.ndim == 0 else DTypeError
+        raise kind(f"top_k: takes numbers along an axis, got {x}.")
+    axis = normalise_axis(axis, x.ndim, "top_k", str(x))
+    if not 1 <= k <= x.shape[axis]:
+        raise ShapeError(f"top_k: k is {k}; axis {axis} of {x} has {x.shape[axis]} elements.")
+    with weak_composition("top_k"):
+        rest = cast(x, x.dtype.compute)
+        last = _last(rest.dtype, largest)
+        place = iota(x.shape, axis)
+        kept = tuple(1 if d == axis else n for d, n in enumerate(x.shape))
+        values: list[Tensor] = []
+        places: list[Tensor] = []
+        taken: Tensor | None = None
+        for _ in range(k):
+            value = reduce("reduce_max" if largest else "reduce_min", rest, axis, keepdims=True)
+            left = place if taken is None else where(taken, NOWHERE, place)
+            first = reshape(first_of(rest, value, left, axis), kept)
+            values.append(value)
+            places.append(first)
+            own = equal(place, first)
+            taken = own if taken is None else logical_or(taken, own)
+            rest = where(own, last, rest)
+        return cast(concat(values, axis), x.dtype), concat(places, axis)
+
+
+def _last(dtype: DType, largest: bool) -> float | int:
+    """What comes after every other element."""
+    if dtype.kind == "float":
+        return -math.inf if largest else math.inf
+    return iinfo(dtype).min if largest else iinfo(dtype).max

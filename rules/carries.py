@@ -1,0 +1,216 @@
+"""Carry laws that ship with eqsat, and the rules that each law gives.
+
+A law makes two rules: `carry_NAME` finds the reductions that one pass computes; `hold_NAME` leads
+back to the definition, for a kernel that holds the whole row in its tile.
+"""
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from eqsat.carry_law import CarryLaw, carry_law, distinct, held, placed
+from eqsat.graph import equal, exp, logical_or, not_equal, pow, square
+from eqsat.graph.reductions import NOWHERE
+from eqsat.rule import (
+    WIDE_FLOATS,
+    Condition,
+    DTypeOf,
+    Free,
+    Node,
+    Pattern,
+    PointsIn,
+    Rewrite,
+    Rule,
+    Variable,
+    apply,
+    disjoint,
+    dtype_in,
+    known,
+    overlap,
+    rewrite,
+)
+
+SOFTMAX = carry_law("softmax", lambda s, p: exp(s - p), lambda p, q: exp(p - q))
+BASE_2 = carry_law("base_2", lambda s, p: pow(2.0, s - p), lambda p, q: pow(2.0, p - q))
+# Chan, Golub, LeVeque (1979): means of parts shift the sum of squared distances.
+VARIANCE = carry_law(
+    "variance", lambda s, p: square(s - p), shift=lambda p, q: square(p - q), pivot="mean"
+)
+# NaN counts as the largest and as the smallest: once seen it stays the pivot.
+FIRST_LARGEST, FIRST_SMALLEST = (
+    carry_law(
+        f"first_{name}",
+        lambda s, p: logical_or(equal(s, p), not_equal(s, s)),
+        lambda p, q: logical_or(equal(p, q), not_equal(p, p)),
+        pivot=pivot,
+        monoid="min",
+        identity=None,
+    )
+    for name, pivot in (("largest", "max"), ("smallest", "min"))
+)
+LAWS = (SOFTMAX, BASE_2, VARIANCE, FIRST_LARGEST, FIRST_SMALLEST)
+
+SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+A, B, S = Variable("s"), Variable("r"), Variable("S", "Indices")
+
+
+def carry_rules(laws: Iterable[CarryLaw]) -> tuple[Rule, ...]:
+    """The rules of some laws; RuleError for two laws of one name."""
+    return tuple(rule for law in distinct(laws) for rule in (carry_rule(law), hold_rule(law)))
+
+
+def carry_rule(law: CarryLaw) -> Rule:
+    """sum_S w(s, pivot_S s) * r  ->  weighted_sum_S(s, r)"""
+    if law.monoid == "min":
+        return _carry_first(law)
+    ways: list[Rewrite] = []
+    for weight, guards in _written(law):
+        if not law.shift:
+            product = apply("reduce_sum", S, weight * B)
+            ways.append(rewrite(product, _weighted(law, B)).when(*guards))
+        unit = apply("reduce_sum", S, weight)
+        ways.append(rewrite(unit, _weighted(law, _one())).when(*guards))
+    factor = "" if law.shift else " * r"
+    return Rule(
+        f"carry_{law.name}",
+        "algebra",
+        f"sum_S {shown(law.weight, law.pivot)}{factor}  ->  {_carried(law)}, carried with a "
+        f"running {_running(law)}",
+        "when: s depends on S (otherwise nothing is carried)"
+        f"{f' and is {law.domain}' if law.domain else ''}. float: rounding changes as the pivot "
+        "moves.",
+        tuple(ways),
+    )
+
+
+def _carry_first(law: CarryLaw) -> Rule:
+    """min_S where(w(s, pivot_S s), x, none)  ->  weighted_min_S(s, x - none) + none"""
+    return Rule(
+        f"carry_{law.name}",
+        "algebra",
+        f"min_S where({shown(law.weight, law.pivot)}, x, none)  ->  "
+        f"weighted_min_S(s, x - none) + none, carried with a running {_running(law)}",
+        "when: x is a position, or none, which is more than any (so that x - none is at most 0, "
+        "what points leave that do not count); s depends on S.",
+        tuple(
+            rewrite(
+                apply("reduce_min", S, apply("where", weight, place, _nowhere())),
+                apply("weighted_min", S, A, place - _nowhere(), law) + _nowhere(),
+            ).when(*guards)
+            for weight, guards in _written(law)
+            for place in _places()
+        ),
+    )
+
+
+def _hold_first(law: CarryLaw) -> Rule:
+    """weighted_min_S(s, x - none) + none  ->  min_S where(w(s, pivot_S s), x, none)"""
+    return Rule(
+        f"hold_{law.name}",
+        "fusion",
+        f"weighted_min_S(s, x - none) + none  ->  min_S where({shown(law.weight, law.pivot)}, x, "
+        "none),  for rows held in the tile",
+        "",
+        tuple(rewrite(one.right, one.left) for one in _carry_first(law).rewrites),
+    )
+
+
+def _places() -> tuple[Node, Node]:
+    """Positions; and those alone for which a condition does not hold."""
+    place = apply("position", Variable("x", "Place"))
+    return place, apply("where", Variable("c"), _nowhere(), place)
+
+
+def hold_rule(law: CarryLaw) -> Rule:
+    """weighted_sum_S(s, r)  ->  sum_S w(s, pivot_S s) * r, 0 where no point counts
+
+    The weights themselves are those, too, where one operation computes them.
+    """
+    if law.monoid == "min":
+        return _hold_first(law)
+    weights = held(law, A, _pivot(law), _literal, apply)
+    ways = [rewrite(_weighted(law, _one()), apply("reduce_sum", S, weights))]
+    if not law.shift:
+        ways.insert(0, rewrite(_weighted(law, B), apply("reduce_sum", S, weights * B)))
+    if law.operation:
+        ways += [rewrite(weight, weights) for weight, _ in _written(law)]
+    factor = "" if law.shift else " * r"
+    return Rule(
+        f"hold_{law.name}",
+        "fusion",
+        f"{_carried(law)}  ->  sum_S {shown(law.weight, law.pivot)}{factor},  for rows held in the "
+        "tile",
+        ""
+        if law.identity is None
+        else f"Weights are 0 where max_S s is {law.identity:g}.".replace("max", law.pivot),
+        tuple(ways),
+    )
+
+
+def shown(node: Pattern, pivot: str) -> str:
+    """A weight as people write it: `exp(s - max_S s)`."""
+    if isinstance(node, Variable):
+        return {"p": f"{pivot}_S s"}.get(node.name, node.name)
+    if node.op == "literal":
+        return f"{node.args[0]:g}"
+    parts = [shown(arg, pivot) for arg in node.args]  # type: ignore[arg-type]
+    if node.op in SIGNS:
+        inner = [isinstance(arg, Node) and arg.op in SIGNS for arg in node.args]
+        parts = [f"({p})" if whole else p for p, whole in zip(parts, inner, strict=True)]
+        return f" {SIGNS[node.op]} ".join(parts)
+    return f"{node.op}({', '.join(parts)})"
+
+
+def _written(law: CarryLaw) -> list[tuple[Node, tuple[Condition, ...]]]:
+    """The weights as programs write them, their numbers rounded to the dtype; and the guards."""
+    found: dict[Node, list[str]] = {}
+    for dtype in WIDE_FLOATS:
+
+        def rounded(value: float, dtype: str = dtype) -> Node:
+            return _literal(float(np.dtype(dtype).type(value)))
+
+        found.setdefault(_over_pivot(law, law.weight, rounded), []).append(dtype)
+    spans = disjoint(S, S.without(Free(A))) if law.pivot == "mean" else overlap(S, Free(A))
+    asked = known(law.domain, A) if law.domain else ()
+    return [(node, (spans, dtype_in(A, *dtypes), *asked)) for node, dtypes in found.items()]
+
+
+def _running(law: CarryLaw) -> str:
+    return {"max": "maximum", "min": "minimum"}.get(law.pivot, law.pivot)
+
+
+def _nowhere() -> Node:
+    return apply("literal", float(NOWHERE), "int64")
+
+
+def _carried(law: CarryLaw) -> str:
+    return "weighted_sum_S(s)" if law.shift else "weighted_sum_S(s, r)"
+
+
+def _weighted(law: CarryLaw, value: Pattern) -> Node:
+    return apply("weighted_sum", S, A, value, law)
+
+
+def _literal(value: float) -> Node:
+    return apply("literal", value, DTypeOf(A))  # type: ignore[arg-type]
+
+
+def _one() -> Node:
+    return _literal(1.0)
+
+
+def _pivot(law: CarryLaw) -> Node:
+    if law.pivot == "mean":
+        return apply("reduce_sum", S, A) / _count()  # type: ignore[arg-type]
+    return apply(f"reduce_{law.pivot}", S, A)  # type: ignore[arg-type]
+
+
+def _count() -> Node:
+    return apply("literal", PointsIn(S), DTypeOf(A))  # type: ignore[arg-type]
+
+
+def _over_pivot(law: CarryLaw, node: Node, literal: Callable[[float], Node]) -> Node:
+    placing: dict[str, Pattern] = {"s": A, "p": _pivot(law)}
+    found = placed(node, placing, literal, apply)
+    assert isinstance(found, Node)
+    return found
