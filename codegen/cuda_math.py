@@ -168,6 +168,7 @@ def _negative(dtype: DType, a: Sequence[str]) -> str:
     return f"(-{a[0]})" if dtype.kind == "float" else f"wrapping_negate({a[0]})"
 
 
+SIXTEEN = frozenset({"bfloat16", "float16"})
 _LIBM = (
     "exp expm1 log log1p log2 sqrt sin cos tan sinh cosh tanh asin acos atan erf floor ceil trunc"
 )
@@ -191,6 +192,7 @@ OPS: dict[str, Row] = {
     "sub": _call("wrapping_subtract"),
     "mul": _call("wrapping_multiply"),
     "div": _infix("/"),
+    "divide_nearly": _call("divide_nearly"),
     "floor_divide": _call("floor_divide"),
     "remainder": _call("floor_remainder"),
     "pow": _power,

@@ -7,7 +7,7 @@ assembler would merge by itself, which it does without heed of warpgroup operati
 from collections.abc import Callable
 
 from eqsat.codegen.cuda_block import Writer
-from eqsat.codegen.cuda_math import narrow, storage_type
+from eqsat.codegen.cuda_math import SIXTEEN, narrow, storage_type
 from eqsat.graph.dtypes import DType, float64
 
 Value = Callable[[str], str]
@@ -20,7 +20,7 @@ def write_pack(
     which was a `source` before it got its compute dtype.
     """
     kind, count, element = storage_type(dtype), width, narrow(dtype, value("e"))
-    if dtype.name in {"bfloat16", "float16"} and width % 2 == 0 and source != float64:
+    if dtype.name in SIXTEEN and width % 2 == 0 and source != float64:
         kind, count = "unsigned", width // 2
         element = f"pack_{dtype.name}({value('e * 2')}, {value('e * 2 + 1')})"
     out.line(f"Pack<{kind}, {count}> pack;")

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from math import prod
 
+from eqsat.codegen.cuda_math import SIXTEEN
 from eqsat.codegen.cuda_operations import OPERATIONS, MatrixOperation, find, find_shape
 from eqsat.codegen.cuda_warpgroup_operations import (
     WARPGROUP,
@@ -12,7 +13,7 @@ from eqsat.codegen.cuda_warpgroup_operations import (
     WarpgroupOperation,
 )
 from eqsat.errors import UnsupportedError
-from eqsat.graph.dtypes import DType, bfloat16
+from eqsat.graph.dtypes import DType, bfloat16, float32
 from eqsat.graph.index import free_names
 from eqsat.kernel import (
     Contract,
@@ -385,3 +386,29 @@ def store_indices(placement: Placement, store: Store) -> frozenset[str]:
     for value in store_operands(store):
         names |= set(placement.indices[value])
     return frozenset(names)
+
+
+def is_narrowed(placement: Placement, s: Statement) -> bool:
+    """Whether nothing is made of a float32 but a 16-bit float: its last bits do not matter."""
+    users = [placement.statements.get(name) for name in placement.users[s.name]]
+    casts = (isinstance(u, Map) and u.op == "cast" and u.dtype.name in SIXTEEN for u in users)
+    return placement.dtypes[s.name] == float32 and bool(users) and all(casts)
+
+
+def is_rounded_later(placement: Placement, kernel: Kernel, s: Statement) -> bool:
+    """Whether a cast of a float32 to 16 bits is read only where the value is rounded anyway: by
+    stores to that dtype, or as a factor that is packed into fragments.
+    """
+    if not isinstance(s, Map) or s.op != "cast" or placement.where[s.name] != REGISTERS:
+        return False
+    if placement.dtypes[s.arguments[0]] != float32 or s.dtype.name not in SIXTEEN:
+        return False
+    stores = {
+        f"store of {store.access.buffer}": kernel.buffer(store.access.buffer).dtype
+        for phase in kernel.phases
+        for store in phase.stores
+        if store.value == s.name
+    }
+    matrices = placement.matrices
+    factor = {name for name, m in matrices.items() if m.left == s.name and not m.contract.narrow}
+    return all(u in factor or stores.get(u) == s.dtype for u in placement.users[s.name])

@@ -183,6 +183,12 @@ template <>
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(a));
     return result;
 }}""",
+    "divide_nearly": f"""
+{_DEVICE} float divide_nearly(float a, float b) {{
+    float result;  // within 2 units in the last place, and without a branch
+    asm("div.full.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    return result;
+}}""",
     "exp_difference": f"""
 {_DEVICE} float exp_difference(float a, float b) {{
     const float base = b == __int_as_float(0xff800000) ? 0.0f : b;  // the same for a whole row

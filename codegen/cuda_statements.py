@@ -24,12 +24,21 @@ from eqsat.codegen.cuda_math import (
 )
 from eqsat.codegen.cuda_packs import write_pack
 from eqsat.codegen.cuda_patch import Patch
-from eqsat.codegen.cuda_placement import CHAIN, COMPUTED, FETCH, REGISTERS, SHARED, store_indices
+from eqsat.codegen.cuda_placement import (
+    CHAIN,
+    COMPUTED,
+    FETCH,
+    REGISTERS,
+    SHARED,
+    is_narrowed,
+    is_rounded_later,
+    store_indices,
+)
 from eqsat.codegen.cuda_scatter import combine_stored
 from eqsat.codegen.cuda_tiles import copy, fetch, owns, tile_for
 from eqsat.codegen.cuda_warpgroup import rest_of
 from eqsat.codegen.cuda_warpgroup_operations import WarpgroupOperation
-from eqsat.graph.dtypes import DType, float32, float64, int64
+from eqsat.graph.dtypes import DType, float64, int64
 from eqsat.kernel import (
     Access,
     Contract,
@@ -47,7 +56,6 @@ from eqsat.kernel import (
     store_operands,
 )
 
-SIXTEEN = frozenset({"bfloat16", "float16"})
 Elementwise = Map | Update | Reduce
 Placed = tuple[Access, tuple[str, ...]]  # with the indices over which it runs, in order
 
@@ -73,7 +81,10 @@ class Statements:
         self.pending: list[Elementwise] = []
         self.deferred: dict[str, Contract] = {}
         self.in_place = {s.name for s in phase.body if isinstance(s, Update) and self.fits(s)}
-        self.unrounded = {s.name for s in phase.body if self.is_rounded_later(s)}
+        self.unrounded = {
+            s.name for s in phase.body if is_rounded_later(block.placement, block.kernel, s)
+        }
+        self.narrowed = {s.name for s in phase.body if is_narrowed(block.placement, s)}
         self.masks = find_masks(block, phase)
         self.exchanges = dict(self.find_exchanges())
         self.patches: int | None = None  # where in shared memory the warps' patches lie
@@ -107,28 +118,6 @@ class Statements:
         chunk = self.block.placement.statements.get(update.chunk)
         read |= set(operands(chunk)) if isinstance(chunk, Contract) else set()
         return update.carry not in read and update.scale != update.carry
-
-    def is_rounded_later(self, s: Statement) -> bool:
-        """Whether a cast of a float32 to 16 bits is read only where the value is rounded anyway: by
-        stores to that dtype, or as a factor that is packed into fragments.
-        """
-        placement = self.block.placement
-        if not isinstance(s, Map) or s.op != "cast" or placement.where[s.name] != REGISTERS:
-            return False
-        if placement.dtypes[s.arguments[0]] != float32 or s.dtype.name not in SIXTEEN:
-            return False
-        stores = {
-            f"store of {store.access.buffer}": self.block.kernel.buffer(store.access.buffer).dtype
-            for phase in self.block.kernel.phases
-            for store in phase.stores
-            if store.value == s.name
-        }
-        matrices = placement.matrices
-        factor = {
-            name for name, m in matrices.items() if m.left == s.name and not m.contract.narrow
-        }
-        users = placement.users[s.name]
-        return all(user in factor or stores.get(user) == s.dtype for user in users)
 
     # one statement
 
@@ -399,7 +388,8 @@ class Statements:
                 pairs = zip(dtypes, wanted, texts, strict=True)
                 texts = [cast(source, target.compute, text) for source, target, text in pairs]
                 dtypes = wanted
-            return apply(s.op, dtypes, texts, s.dtype)
+            op = "divide_nearly" if s.op == "div" and s.name in self.narrowed else s.op
+            return apply(op, dtypes, texts, s.dtype)
         if isinstance(s, Reduce):
             value = block.converted(s.argument, s.dtype, point)
             valid = " && ".join(block.valid(s.over, point))

@@ -155,6 +155,7 @@ HOST = {
     "from_float16": "inline float from_float16(unsigned short b) { return bits_as<_Float16>(b); }",
     "pack_bfloat16": _PACK.format("bfloat16"),
     "pack_float16": _PACK.format("float16"),
+    "divide_nearly": "inline float divide_nearly(float a, float b) { return a / b; }",
     "round_tf32": "inline unsigned round_tf32(float a) { return a != a ? 0x7fffffffu : a - a != 0 "
     "? __float_as_uint(a) : (__float_as_uint(a) + 0x1000u) & 0xffffe000u; }",
     "pack_bfloat16_cut": """inline unsigned pack_bfloat16_cut(float a, float b) {
