@@ -119,6 +119,8 @@ class _Pricing(Tiling):
         self.computes = False  # with a factor in registers
         self.extra_latency = np.zeros_like(self.shape)
         self.reads = any(term.op in {"read", "gather"} for term in form.terms)
+        # Chunks are read ahead of the work on those before, but for a pivot that threads agree on.
+        self.streams_on = bool(self.chunks) and not any(t.op in WEIGHTED for t in form.terms)
 
     def charge(self, unit: str, seconds: Array) -> None:
         """Add work to a unit."""
@@ -350,10 +352,10 @@ class _Pricing(Tiling):
             held = self.shared * np.minimum(tiles, self._resident()) / SLOT
             ring = in_flight(spec, pricer.dram, held, self.blocking.stages)
             drawn = np.where(held > 0, np.minimum(drawn, ring), drawn)
-        elif self.blocking is not None and pricer.overlap and not self.chunks and self.reads:
+        elif self.blocking is not None and pricer.overlap and self.reads and not self.streams_on:
             beside = np.minimum(tiles, self._resident())
             blocks = np.maximum(beside / spec.processors, 1) + 1  # one computes or stores
-            held = self.traffic / tiles * beside * (blocks - 1) / blocks
+            held = self.traffic / (tiles * self.steps()) * beside * (blocks - 1) / blocks
             drawn = np.minimum(drawn, in_flight(spec, pricer.dram, held, blocks))
         parts["dram"] = self.dram_bytes / drawn
         if self.started or self.takes_turns:
