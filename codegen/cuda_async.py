@@ -39,14 +39,6 @@ struct alignas(64) TensorMap {
                  "@p mbarrier.arrive.shared::cta.b64 _, [%0];\\n"
                  "}}" ::"r"(shared_address(barrier)), "r"(int(present)) : "memory");
 }}""",
-    "barrier_arrive_at": f"""
-{_DEVICE} void barrier_arrive_at(unsigned long long* barrier, int block) {{
-    asm volatile("{{\\n"
-                 ".reg .b32 remote;\\n"
-                 "mapa.shared::cluster.u32 remote, %0, %1;\\n"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\\n"
-                 "}}" ::"r"(shared_address(barrier)), "r"(block) : "memory");
-}}""",
     "barrier_wait": f"""
 {_DEVICE} void barrier_wait(unsigned long long* barrier, unsigned parity) {{
     asm volatile("{{\\n"
@@ -57,28 +49,6 @@ struct alignas(64) TensorMap {
                  "bra AGAIN;\\n"
                  "DONE:\\n"
                  "}}" ::"r"(shared_address(barrier)), "r"(parity) : "memory");
-}}""",
-    "barrier_wait_cluster": f"""
-{_DEVICE} void barrier_wait_cluster(unsigned long long* barrier, unsigned parity) {{
-    asm volatile("{{\\n"
-                 ".reg .pred done;\\n"
-                 "AGAIN:\\n"
-                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\\n"
-                 "@done bra DONE;\\n"
-                 "bra AGAIN;\\n"
-                 "DONE:\\n"
-                 "}}" ::"r"(shared_address(barrier)), "r"(parity) : "memory");
-}}""",
-    "cluster_barrier": f"""
-{_DEVICE} void cluster_barrier() {{
-    asm volatile("barrier.cluster.arrive.release.aligned;\\n"
-                 "barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}}""",
-    "cluster_rank": f"""
-{_DEVICE} int cluster_rank() {{
-    int rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
 }}""",
     "fewer_registers": f"""
 template <int Count>
@@ -114,35 +84,23 @@ template <int Pending>
 }
 
 
-def copy_box_name(dimensions: int, multicast: bool = False) -> str:
+def copy_box_name(dimensions: int) -> str:
     """The device function that copies a box of so many dimensions to shared memory."""
-    return f"copy_box_{dimensions}d" + ("_multicast" if multicast else "")
+    return f"copy_box_{dimensions}d"
 
 
-def _copy_box(dimensions: int, multicast: bool) -> str:
+def _copy_box(dimensions: int) -> str:
     where = ", ".join(f"int c{i}" for i in range(dimensions))
-    first = 4 if multicast else 3
-    at = ", ".join(f"%{first + i}" for i in range(dimensions))
+    at = ", ".join(f"%{3 + i}" for i in range(dimensions))
     operands = "".join(f', "r"(c{i})' for i in range(dimensions))
-    kind = ".multicast::cluster" if multicast else ""
-    mask = ", %3" if multicast else ""
-    parameter = "unsigned short blocks, " if multicast else ""
-    operand = ', "h"(blocks)' if multicast else ""
     return f"""
-{_DEVICE} void {copy_box_name(dimensions, multicast)}(void* target, const TensorMap& map,
-                                                      unsigned long long* barrier,
-                                                      {parameter}{where}) {{
+{_DEVICE} void {copy_box_name(dimensions)}(void* target, const TensorMap& map,
+                                            unsigned long long* barrier, {where}) {{
     asm volatile(
-        "cp.async.bulk.tensor.{dimensions}d.shared::cluster.global.mbarrier::complete_tx::bytes"
-        "{kind} [%0], [%1, {{{at}}}], [%2]{mask};" ::"r"(shared_address(target)), "l"(&map),
-        "r"(shared_address(barrier)){operand}{operands} : "memory");
+        "cp.async.bulk.tensor.{dimensions}d.shared::cluster.global.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {{{at}}}], [%2];" ::"r"(shared_address(target)), "l"(&map),
+        "r"(shared_address(barrier)){operands} : "memory");
 }}"""
 
 
-ASYNC_FUNCTIONS.update(
-    {
-        copy_box_name(n, multicast): _copy_box(n, multicast)
-        for n in range(1, MOST_DIMENSIONS + 1)
-        for multicast in (False, True)
-    }
-)
+ASYNC_FUNCTIONS.update({copy_box_name(n): _copy_box(n) for n in range(1, MOST_DIMENSIONS + 1)})

@@ -4,9 +4,11 @@ A ring has, for each of its slots, a barrier that is full when the bytes have ar
 is empty when every warp of the computing threads has let go of it. Producer and computing threads
 go through tiles, phases and chunks in the same order; each side keeps a slot number and a parity
 for each ring. Tiles of the grid are taken by blocks that stay: block b computes tiles b, b + the
-number of blocks, and so on. Where registers allow, two teams of threads compute every other one of
-them: one stores its tile while the other multiplies. Each passes over the other's slots, and waits
-until the other has its last chunk: a parity tells a slot's use only from the one before.
+number of blocks, and so on; there and back where tiles get shorter.
+
+Where registers allow, two teams of threads compute every other one of these tiles: one stores its
+own while the other multiplies. Each passes over the other's slots, and waits until the other has
+its last chunk: a parity tells a slot's use only from the one before.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -372,6 +374,9 @@ __device__ __forceinline__ void block_barrier() {{
         kernel, out, turns = self.block.kernel, Writer(depth=1), self.block.turns
         _, registers = registers_of(self.threads, self.blocks)
         loop = f"for (int tile = blockIdx.x; tile < {kernel.tiles}; tile += gridDim.x)"
+        if kernel.backwards:  # tiles get shorter: who had a longer one has a shorter one next
+            origins = [*_there_and_back(kernel.tiles), *origins]
+            loop = f"for (int round = 0; round * gridDim.x < {kernel.tiles}; ++round)"
         self.initialise(out)
         with out.block(f"if (threadIdx.x >= {self.threads})"):
             out.line(f"fewer_registers<{PRODUCER_REGISTERS}>();")
@@ -397,10 +402,21 @@ __device__ __forceinline__ void block_barrier() {{
             with out.block("if (turn == 1)"):
                 self.pass_over(out)
         with out.block(loop):
+            for line in _there_and_back(kernel.tiles) if kernel.backwards else ():
+                out.line(line)
             out.lines += self.block.out.lines
             if turns > 1:
                 self.pass_over(out)
         return "\n".join(out.lines)
+
+
+def _there_and_back(tiles: int) -> list[str]:
+    """The tile of a round, and an end where the last round has none."""
+    return [
+        "const int last = gridDim.x - 1;",
+        "const int tile = round * (last + 1) + (round % 2 ? last - blockIdx.x : blockIdx.x);",
+        f"if (tile >= {tiles}) break;",
+    ]
 
 
 def needs_producer(matrices: Iterable[Matrix]) -> bool:

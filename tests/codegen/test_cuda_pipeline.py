@@ -79,8 +79,10 @@ def test_cases_show_what_they_are_for():
     kept = {name for name, text in texts.items() if "packed_0" in text}  # for the next chunk
     assert {n for n in texts if n.startswith("attention")} - {"attention-alone"} <= kept <= held
     assert {n for n in texts if "first_chunk" in texts[n]} == {
-        f"attention-{d}-{mask}" for d in (48, 64) for mask in ("causal", "window")
+        "attention-shorter",
+        *(f"attention-{d}-{mask}" for d in (48, 64) for mask in ("causal", "window")),
     }
+    assert {n for n in texts if "int round" in texts[n]} == {"attention-shorter"}
     assert "copy_box_3d" in texts["convolution"]
     assert "map_mask" in texts["attention-48-added"] and "patch" in texts["biased"]
     assert "band" in texts["gemm-nt-banded"]
