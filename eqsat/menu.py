@@ -14,6 +14,7 @@ from eqsat.graph.index import Affine, free_names
 from eqsat.specs import ParallelProcessingUnit
 from eqsat.split import PartMenu, part_menu
 
+SWIZZLED = 128  # bytes of a row of staged operands that keeps clear of bank conflicts
 SHORT_ROWS = 128  # rows below which several names share the rows of a tile
 LEAST_ROWS = 64  # rows of a tile that fill a matrix operation
 SHORT_SUM = 32  # points of a sum from where they are streamed in chunks
@@ -95,7 +96,8 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit, most: int = 4000) -
     lengths = (16, 32, 64) if matrix else (256, 1024, 4096)
     depths, teams = (1, 2, 3), (128, 256, 512)
     if matrix and started:
-        lengths, depths, teams = (64, 128, 32), (1, 2, 3, 4, 6, 8), (128, 256, 384)
+        row = SWIZZLED // _narrowest(form)
+        lengths, depths, teams = (row, 2 * row, row // 2), (1, 2, 3, 4, 6, 8), (128, 256, 384)
     streamed = [name for name in form.reduced if name not in form.held]
     chunks = {n: [s for s in lengths if s < form.extents[n]][:2] for n in streamed}
     single = _single(form) if matrix else set()
@@ -166,6 +168,13 @@ def _factors(form: Form, term: Term) -> tuple[Term, Term] | None:
         s, r = term.children
         return s, r
     return form.contraction(term)
+
+
+def _narrowest(form: Form) -> int:
+    """Bytes of an element of the narrowest factor as it lies in memory."""
+    factors = [side for term in form.terms for side in _factors(form, term) or ()]
+    stored = [side.children[0] if side.op == "cast" else side for side in factors]
+    return min(form.facts.dtype(side).itemsize for side in stored)
 
 
 def _shared_sizes(extent: int, inside: int) -> list[int]:
