@@ -99,7 +99,8 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit, most: int = 4000) -
         row = SWIZZLED // _narrowest(form)
         lengths, depths, teams = (row, 2 * row, row // 2), (1, 2, 3, 4, 6, 8), (128, 256, 384)
     streamed = [name for name in form.reduced if name not in form.held]
-    chunks = {n: [s for s in lengths if s < form.extents[n]][:2] for n in streamed}
+    offered = 3 if len(streamed) == 1 and not matrix else 2
+    chunks = {n: [s for s in lengths if s < form.extents[n]][:offered] for n in streamed}
     single = _single(form) if matrix else set()
     chunks.update({name: [1] for name in single})
     if form.stepped:
