@@ -444,11 +444,11 @@ class _Pricing(Tiling):
         return cycles / self.spec.cycles_per_s
 
     def _exposed(self, tiles: Array, busy: Array) -> Array:
-        """Latency of chunks that no other tile's work hides: all where a processor holds one tile.
+        """Latency that no other tile's work hides: all where a processor holds one tile.
 
         Staged operands are under way while their tile computes.
         """
-        if self.blocking is None or self.blocking.staged or not self.chunks:
+        if self.blocking is None or self.blocking.staged:
             return np.zeros_like(self.shape)
         beside = np.minimum(tiles, self._resident()) / self.spec.processors
         return busy / np.maximum(beside, 1)

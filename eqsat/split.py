@@ -85,7 +85,8 @@ def part_menu(
     tiles: Mapping[str, Sequence[int]],
     chunks: Mapping[str, Sequence[int]],
 ) -> PartMenu:
-    """Powers of two up to what fills the device about twice, for the longest reduced axis.
+    """Powers of two up to what fills the device about twice, for the longest reduced axis; where
+    nothing is multiplied several times, since tiles that wait for memory hide each other's wait.
 
     None where the preferred tiles of the grid keep the device busy.
     """
@@ -98,6 +99,7 @@ def part_menu(
     axis = max(names, key=lambda name: form.extents[name])
     extent, least = form.extents[axis], LEAST_CHUNKS * min(chunks[axis])
     filled = (-(-spec.processors // whole) - 1).bit_length() + 1
+    filled += 0 if any(form.contraction(term) for term in form.terms) else 2
     counts = [1 << power for power in range(1, filled + 1) if extent >= least << power]
     found = dict.fromkeys(-(-extent // part_length(extent, n)) for n in counts[-MOST_OFFERED:])
     extents = {name: form.extents[name] for name in form.grid}
