@@ -1,8 +1,11 @@
 """Programs on the GPU at hand: CuPy arrays in and out, launches replayed as one CUDA graph."""
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from eqsat.codegen import cuda_compile, cuda_emit, cuda_target
-from eqsat.errors import ArgumentError, UnsupportedError
+from eqsat.errors import ArgumentError, EqsatError, UnsupportedError
 from eqsat.graph.dtypes import DType
 from eqsat.kernel import Kernel
 from eqsat.program import Argument, Launch
@@ -119,6 +122,18 @@ class CudaBackend:
             torch = sys.modules["torch"]
             return torch.from_dlpack(array).view(getattr(torch, dtype.name))
         return array.view(np.float16) if dtype.name == "float16" else array
+
+    def build(self, kernels: Sequence[Kernel]) -> None:
+        """Compile kernels ahead, several at a time; what fails here fails again when prepared."""
+        arch = cuda_target.device_arch(self.spec.architecture, self.spec.name)
+
+        def attempt(kernel: Kernel) -> None:
+            with suppress(EqsatError):
+                source = cuda_emit.emit(kernel, self.operations)
+                cuda_target.build(kernel, source, arch, self.folder)
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(attempt, kernels))
 
     def prepare(self, launches: Sequence[Launch]) -> Runner:
         """A function that replays the launches as one CUDA graph over the arrays' addresses.

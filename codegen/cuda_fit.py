@@ -44,7 +44,7 @@ def misfit(kernel: Kernel, spec: ParallelProcessingUnit) -> str:
             return "registers"
     held = live_bytes(kernel, placement, distribution) + term_bytes(placement, distribution)
     held += _ahead_bytes(kernel, placement, distribution)
-    if held > limit - 4 * SPARE:
+    if held > limit - 4 * SPARE * max(1, _side_by_side(kernel, placement)):
         return "registers"
     if unrolled(placement, distribution) > MOST_UNROLLED:
         return "unrolled code"
@@ -52,6 +52,12 @@ def misfit(kernel: Kernel, spec: ParallelProcessingUnit) -> str:
         return _shared_misfit(kernel, spec, operations)
     except UnsupportedError:
         return "what the target can express"
+
+
+def _side_by_side(kernel: Kernel, placement: Placement) -> int:
+    """Matrix products of one run of straight-line code: the compiler starts one within another."""
+    bodies = [phase.body for phase in kernel.phases if not phase.stream]
+    return max((sum(s.name in placement.matrices for s in body) for body in bodies), default=0)
 
 
 def _shared_misfit(

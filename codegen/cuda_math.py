@@ -215,6 +215,7 @@ OPS: dict[str, Row] = {
     "shift_right": _call("shift_right"),
     "where": lambda _, a: f"({a[0]} ? {a[1]} : {a[2]})",
     "exp_difference": _call("exp_difference"),
+    "one_plus_erf": _call("one_plus_erf"),
 }
 
 

@@ -5,11 +5,34 @@ PTX. Integer arithmetic wraps and division rounds down, as NumPy's does.
 """
 
 import re
+from collections.abc import Sequence
 
 from eqsat.codegen import cuda_prelude_atomics, cuda_prelude_floats, cuda_prelude_scans
 
 _DEVICE = "__device__ __forceinline__"
 _EACH = "template <typename T>\n__device__ __forceinline__ T"
+
+# p(t) = log2(erfc(t)) / t by powers of t, from t^0: a minimax fit of erfc(t) as 2^(t p(t)) on
+# [0, 4.6] by linear programming; its coefficients were rounded to float32 one by one, the lowest
+# first, and the others fitted again. Absolute error 3.5e-8; relative error 5e-3 up to t = 4, 5e-2
+# up to 4.6. t p(t) falls for all t >= 0, and for large t each step of Horner's rule is negative, so
+# that -inf meets no inf. one_plus_erf in float32 against float64, at two million points of
+# [-12, 12] and 20000 magnitudes of either sign: 1.5e-7, below zero 9.0e-8, where 2^x is rounded
+# correctly; a unit in the last place of `ex2.approx` is 6e-8 more.
+LOG2_ERFC = (
+    -1.6279101371765137, -0.9183889031410217, -0.14863784611225128, 0.028654230758547783,
+    -0.0012998012825846672, -0.0011262826155871153, 0.00032023544190451503,
+    -2.8469883545767516e-05,
+)  # fmt: skip
+
+
+def _horner(variable: str, result: str, coefficients: Sequence[float]) -> str:
+    """Statements that add up a float32 polynomial in place."""
+    *rest, first = coefficients
+    steps = [f"    float {result} = {first!r}f;"]
+    steps += [f"    {result} = fmaf({result}, {variable}, {c!r}f);" for c in reversed(rest)]
+    return "\n".join(steps)
+
 
 FUNCTIONS: dict[str, str] = {
     "block_barrier": f"""
@@ -207,6 +230,16 @@ template <>
     const double lowest = __longlong_as_double(0xfff0000000000000);
     const double result = exp(a - b);
     return a == lowest && b == lowest ? 0.0 : result;
+}}""",
+    "one_plus_erf": f"""
+{_DEVICE} float one_plus_erf(float a) {{
+    const float t = fabsf(a);
+{_horner("t", "power", LOG2_ERFC)}
+    const float rest = power_of_two(power * t);  // 1 - erf(t)
+    return a >= 0.0f ? 2.0f - rest : rest;
+}}
+{_DEVICE} double one_plus_erf(double a) {{
+    return erfc(-a);
 }}""",
     "from_bfloat16": f"""
 {_DEVICE} float from_bfloat16(unsigned short bits) {{

@@ -15,7 +15,7 @@ from eqsat.codegen.cuda_block import Block, Point
 from eqsat.codegen.cuda_distribution import WARP, Distribution
 from eqsat.codegen.cuda_exchange import exchange_for
 from eqsat.codegen.cuda_math import cast, register_type, storage_type, widen
-from eqsat.codegen.cuda_placement import REGISTERS, Placement
+from eqsat.codegen.cuda_placement import REGISTERS, SHARED, Placement
 from eqsat.codegen.cuda_statements import Statements
 from eqsat.codegen.cuda_tiles import owners
 from eqsat.kernel import Kernel, Load, Phase, Reduce
@@ -63,6 +63,9 @@ def loads_ahead(
     """What a stream of single steps asks for ahead; None for another stream, or for nothing."""
     if [axis.tile for axis in phase.stream] != [1] or placement.matrices:
         return None
+    tiles = [s for s in phase.body if isinstance(s, Load) and placement.where[s.name] == SHARED]
+    if phase.stages > 1 and tiles:
+        return None  # whole chunks are copied ahead
     (axis,), axes = phase.stream, kernel.axes()
     written = {store.access.buffer for other in kernel.phases for store in other.stores}
     order = list(axes)

@@ -6,7 +6,9 @@ import re
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +69,20 @@ def load(
     has too little shared memory for a kernel.
     """
     target = device_arch(arch, kernels[0].spec if kernels else "")
-    return tuple(_load(kernel, emit(kernel, operations), target, folder) for kernel in kernels)
+    sources = [emit(kernel, operations) for kernel in kernels]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # NVRTC works outside of Python's lock
+        paths = list(pool.map(build, kernels, sources, repeat(target), repeat(folder)))
+    found = zip(kernels, sources, paths, strict=True)
+    return tuple(_load(kernel, source, path, target) for kernel, source, path in found)
+
+
+def build(kernel: Kernel, source: CudaSource, arch: str, folder: Path) -> Path:
+    """The file in `folder` that has the kernel's cubin, compiled unless it is there."""
+    digest = hashlib.sha256("\0".join((source.text, arch, *OPTIONS)).encode()).hexdigest()
+    path = folder / f"{digest[:40]}.cubin"
+    if not path.exists():
+        _write(path, compile_cubin(source.text, arch, kernel.rules).data)
+    return path
 
 
 def device_arch(arch: str, spec: str) -> str:
@@ -137,7 +152,7 @@ def import_cupy() -> Any:
     return cupy
 
 
-def _load(kernel: Kernel, source: CudaSource, arch: str, folder: Path) -> Launch:
+def _load(kernel: Kernel, source: CudaSource, path: Path, arch: str) -> Launch:
     cupy = import_cupy()
     attributes = cupy.cuda.Device().attributes
     limit, processors = (
@@ -149,15 +164,13 @@ def _load(kernel: Kernel, source: CudaSource, arch: str, folder: Path) -> Launch
             f"kernel {kernel.name} needs {source.shared_bytes} bytes of shared memory; the device "
             f"allows {limit}. Use fewer stages or a smaller tile."
         )
-    digest = hashlib.sha256("\0".join((source.text, arch, *OPTIONS)).encode()).hexdigest()
-    path = folder / f"{digest[:40]}.cubin"
-    if path.exists():
-        try:
-            return Launch(kernel, source, _function(path, source), processors)
-        except cupy.cuda.driver.CUDADriverError as error:
-            warnings.warn(f"{path} does not load ({error}); it is built again", stacklevel=3)
-    _write(path, compile_cubin(source.text, arch, kernel.rules).data)
-    return Launch(kernel, source, _function(path, source), processors)
+    try:
+        return Launch(kernel, source, _function(path, source), processors)
+    except cupy.cuda.driver.CUDADriverError as error:
+        warnings.warn(f"{path} does not load ({error}); it is built again", stacklevel=3)
+    path.unlink(missing_ok=True)
+    built = build(kernel, source, arch, path.parent)
+    return Launch(kernel, source, _function(built, source), processors)
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -51,7 +51,7 @@ CONVERSIONS = frozenset({*_TO_FLOAT32.values(), *_FROM_FLOAT32.values()})
 OPS: frozenset[str] = FLOAT_FUNCTIONS | {
     *_BINARY_OPERATORS, *_COMPARISONS, *_INTEGER_FUNCTIONS, *_SHIFTS, "neg", "square",
     "logical_not", "bitwise_invert", "isnan", "isfinite", "isinf", "where", "cast",
-    "exp_difference",
+    "exp_difference", "one_plus_erf",
 }  # fmt: skip
 
 
@@ -147,6 +147,7 @@ def _float(op: str, dtype: DType, a: str, b: str) -> str | None:
         "floor_divide": f"np.{dtype.name}(floor_divide_float({a}, {b}))",
         "exp_difference": f"select(({a} == {b}) & ({a} == -np.inf), "
         f"np.{dtype.name}(0), exp_{suffix}({a} - {b}))",
+        "one_plus_erf": f"(np.{dtype.name}(1) + erf_{suffix}({a}))",
     }
     if op in tests:
         return tests[op]

@@ -35,7 +35,7 @@ GEMM = "cblas_gemm"
 _COST = {"div": 5, "sqrt": 5, "floor_divide": 30, "remainder": 30, "pow": 40, "rsqrt": 8}
 _FUNCTIONS = frozenset({
     "exp", "expm1", "log", "log1p", "log2", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin",
-    "acos", "atan", "erf", "atan2", "exp_difference",
+    "acos", "atan", "erf", "atan2", "exp_difference", "one_plus_erf",
 })  # fmt: skip
 _FUNCTION_COST = 15
 _GATHER_COST = 4

@@ -13,6 +13,7 @@ import numpy as np
 from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import DType
 from eqsat.graph.index import Affine, evaluate, free_names
+from eqsat.graph.meanings import erf
 from eqsat.graph.ops import OPS
 from eqsat.kernel import (
     Access,
@@ -214,6 +215,8 @@ class _Tile:
             a, b, *rate = arguments
             none = (a == -np.inf) & (b == -np.inf)
             return np.where(none, 0, np.exp((a - b) * rate[0] if rate else a - b))
+        if statement.op == "one_plus_erf":
+            return 1 + erf(arguments[0])
         if statement.op == "cast":
             return arguments[0].astype(statement.dtype.numpy)
         shape, dtype = self.shape(statement.indices), statement.dtype.compute.numpy

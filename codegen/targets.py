@@ -58,6 +58,9 @@ class HostBackend:
             )
         return _unlocked(np.ascontiguousarray(array))
 
+    def build(self, kernels: Sequence[Kernel]) -> None:
+        """Nothing: kernels are compiled one by one, as they are prepared."""
+
     def constant(self, value: Any) -> np.ndarray:
         """A constant as a contiguous array."""
         return _unlocked(np.ascontiguousarray(value))

@@ -26,6 +26,7 @@ COMPARISONS = frozenset(
     {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"}
     | {"logical_and", "logical_or", "logical_xor", "logical_not", "isnan", "isfinite", "isinf"}
 )
+MOST_NAMES = 63  # of one e-graph: egglog's integers, which hold masks of them, have a sign bit
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from eqsat.kernel import Buffer
 from eqsat.kernel_json import decode, encode
 from eqsat.planned import Planned
 from eqsat.program import Argument, Launch, Parts, Program, Report, flatten
-from eqsat.rule import PRECISIONS, Rule, allowed, collect
+from eqsat.rule import PRECISIONS, Rule, allowed, collect, distinct, priced
 from eqsat.rules import algebra, kernels
 from eqsat.rules.carries import LAWS, carry_rules
 from eqsat.rules.substitution import float32_products, substitutions
@@ -156,9 +156,10 @@ def plan(
     choice = _precision(precision, settings)
     own_rules = tuple(rules) if rules is not None else default_rules()
     own_rules += substitutions(unit, target.operations, target.splits, target.terms)
+    own_rules = distinct(own_rules)
     with SearchWorker(bounds.memory_bytes) as worker:
         search = Search(
-            allowed(own_rules, choice),
+            priced(allowed(own_rules, choice), unit.has_elementwise),
             unit,
             target.operations,
             worker,

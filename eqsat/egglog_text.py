@@ -46,6 +46,7 @@ SORTS = {
     "Expr": "E", "Indices": "i64", "Count": "i64", "Number": "f64", "Text": "String", "Read": "i64",
     "Place": "i64", "Law": "String",
 }  # fmt: skip
+MOST_SUBSETS = 12  # names of a set whose subsets are all counted
 _PREFIX = "v_"
 
 
@@ -257,10 +258,13 @@ def atom_facts(universe: Universe, table: AtomTable, finite_buffers: frozenset[s
 
 
 def subset_points(masks: Iterable[int], universe: Universe) -> list[str]:
-    """`points` of every subset of the reduced index sets, where a float holds the count."""
+    """`points` of every subset of the reduced index sets, where a float holds the count; of a set
+    that has too many, its own.
+    """
     done: set[int] = set()
     for mask in masks:
-        subset = mask
+        done |= {mask} - {0}
+        subset = mask if mask.bit_count() <= MOST_SUBSETS else 0
         while subset:
             done.add(subset)
             subset = (subset - 1) & mask

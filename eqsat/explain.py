@@ -79,6 +79,11 @@ def _run(given: argparse.Namespace) -> None:
         planned = plan(tensors, given.spec, precision=given.precision)
     if given.check is not None:
         trace = from_json(_read(given.check))
+        if trace.spec != planned.search.spec.name:
+            raise TraceError(
+                f"{given.check} is of spec {trace.spec}, and is checked with "
+                f"{planned.search.spec.name}. Add --spec {trace.spec}, or its file."
+            )
         count = check(trace, planned.segments, planned.search.rules, planned.search.spec)
         print(f"{given.check}: {count} steps lead from {title} to its kernels; each one holds.")
         return

@@ -16,8 +16,9 @@ FLOATING = ("float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32", "f
 IMPLIES = (("finite", "below"), ("positive", "nonneg"), ("positive", "nonzero"))
 # What has a fact whatever its arguments are.
 ALWAYS = {
-    "finite": COMPARISONS | {"position", "tanh", "erf", "sin", "cos", "atan", "sign"},
-    "nonneg": frozenset({"square", "abs", "exp", "sqrt"}),
+    "finite": COMPARISONS
+    | {"position", "tanh", "erf", "one_plus_erf", "sin", "cos", "atan", "sign"},
+    "nonneg": frozenset({"square", "abs", "exp", "sqrt", "one_plus_erf"}),
 }
 # What has a fact where all of its arguments do.
 MONOTONE = frozenset({"add", "maximum", "where", "cast", "reduce_sum", "reduce_max", "reduce_min"})

@@ -95,7 +95,7 @@ def equations(
     ]
     read = [*(f"W_{op}" for op in ops), "rw"]
     request = {"commands": commands, "schedules": _schedules(groups, hunt.rounds), "read": read}
-    answer = hunt.worker.ask(request, hunt.seconds)
+    answer = hunt.worker.ask(request, hunt.seconds, len(hunt.setting.facts.universe.names))
     if "error" in answer:
         return [], f"the search for the steps was cut: {answer['error']}"
     made = witness_terms(answer["rows"], ops, table)

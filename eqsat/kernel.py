@@ -133,9 +133,9 @@ class Map:
     """An elementwise operation of the graph's op table; operands broadcast by index name.
 
     16-bit floats are computed in float32 and rounded only by a `cast` or a store. `cast` converts
-    to `dtype`. Arguments are names of values. One operation exists in kernels only:
+    to `dtype`. Arguments are names of values. Two operations exist in kernels only:
     `exp_difference(a, b)` = exp(a - b), which is 0 where both are -inf; with a third argument, a
-    positive number c, exp(c a - c b).
+    positive number c, exp(c a - c b). `one_plus_erf(a)` = 1 + erf(a).
     """
 
     name: str

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eqsat.algebra import SCATTERS, WEIGHTED_SUMS, Read, Term, post_order
-from eqsat.form import Form
+from eqsat.form import REDUCING, Form
 from eqsat.graph.index import Affine, free_names
 from eqsat.specs import ParallelProcessingUnit
 from eqsat.split import PartMenu, part_menu
@@ -17,7 +17,9 @@ from eqsat.split import PartMenu, part_menu
 SWIZZLED = 128  # bytes of a row of staged operands that keeps clear of bank conflicts
 SHORT_ROWS = 128  # rows below which several names share the rows of a tile
 LEAST_ROWS = 64  # rows of a tile that fill a matrix operation
+MOST_ROWS = 256  # rows of a tile that holds all of several names
 SHORT_SUM = 32  # points of a sum from where they are streamed in chunks
+MOST_AT_ONCE = (4096, 160)  # points of a sum, and of one of products, that a tile takes at once
 
 
 def sizes(extent: int, least: int = 1, most: int = 1 << 14) -> list[int]:
@@ -102,7 +104,9 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit, most: int = 4000) -
     offered = 3 if len(streamed) == 1 and not matrix else 2
     chunks = {n: [s for s in lengths if s < form.extents[n]][:offered] for n in streamed}
     single = _single(form) if matrix else set()
-    chunks.update({name: [1] for name in single})
+    crowded = _crowded(form, chunks, single)
+    chunks.update({name: [crowded.get(name, 1)] for name in single | crowded.keys()})
+    single |= crowded.keys()
     if form.stepped:
         chunks[form.stepped] = [1]
         single |= {form.stepped} if form.steps.recurrent else set()
@@ -184,7 +188,7 @@ def _shared_sizes(extent: int, inside: int) -> list[int]:
     """
     if inside >= LEAST_ROWS:
         return [1, 2] if extent > 1 else [1]
-    whole = [extent] if extent & (extent - 1) == 0 else []
+    whole = [extent] if extent & (extent - 1) == 0 and extent * inside <= MOST_ROWS else []
     return whole or [size for size in (8, 16) if size <= extent] or [extent]
 
 
@@ -216,6 +220,26 @@ def _single(form: Form) -> set[str]:
             inner = max(long, key=lambda name: (name in unit, form.extents[name]), default="")
             found |= set(names) - {inner} if inner else set()
     return found & set(form.reduced) - form.held
+
+
+def _crowded(form: Form, chunks: dict[str, list[int]], single: set[str]) -> dict[str, int]:
+    """Chunks of more names that must be streamed: of a sum over several, each too short to be
+    streamed, that together are more than a tile holds. What lies together in memory stays whole.
+    """
+    unit = {atom for address in _addresses(form.terms) for atom in _unit(address)}
+    found: dict[str, int] = {}
+    for term in form.terms:
+        if term.op in REDUCING and isinstance(term.args[0], int):
+            left, right = (form.facts.free(f) for f in _factors(form, term) or (term, term))
+            most = MOST_AT_ONCE[left != right]
+            own = set(form.facts.universe.members(term.args[0])) & chunks.keys() - single
+            points = math.prod(min(chunks[n], default=form.extents[n]) for n in own)
+            for name in sorted(own, key=lambda n: (n in unit, form.extents[n], n)):
+                least = min(chunks[name], default=form.extents[name])
+                if most < points != least:
+                    found[name] = 1 << max(most * least // points, 1).bit_length() - 1
+                    points = points // least * found[name]
+    return found
 
 
 def _is_row(form: Form, name: str) -> bool:

@@ -181,10 +181,9 @@ class _Pricing(Tiling):
     def _read(self, term: Term, mask: int) -> None:
         read = term.args[0]
         assert isinstance(read, Read)
-        names = self.form.facts.universe.mask(read.names)
+        # What a gather reads depends on the names of its index too.
+        names = mask if read.extent else self.form.facts.universe.mask(read.names)
         touched = self.points(names) * read.dtype.itemsize
-        if read.extent:
-            touched = self.points(mask) * read.dtype.itemsize
         whole = self.pricer.sizes.get(read.buffer, 0) or touched
         lines = self.lines([str(a) for a, stride in read.address.terms if stride == 1], read.dtype)
         self._move(read.buffer, min(touched, whole), touched * self.times(names), lines)
@@ -444,11 +443,11 @@ class _Pricing(Tiling):
         return cycles / self.spec.cycles_per_s
 
     def _exposed(self, tiles: Array, busy: Array) -> Array:
-        """Latency that no other tile's work hides: all where a processor holds one tile.
+        """Latency of chunks that no other tile's work hides: all where a processor holds one tile.
 
         Staged operands are under way while their tile computes.
         """
-        if self.blocking is None or self.blocking.staged:
+        if self.blocking is None or self.blocking.staged or not self.chunks:
             return np.zeros_like(self.shape)
         beside = np.minimum(tiles, self._resident()) / self.spec.processors
         return busy / np.maximum(beside, 1)

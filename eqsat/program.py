@@ -105,6 +105,10 @@ class Backend(Protocol):
         """A result as the kind of array that the caller passed."""
         ...
 
+    def build(self, kernels: Sequence[Kernel]) -> None:
+        """Compile kernels that will be prepared one after another, if that can be done at once."""
+        ...
+
     def prepare(self, launches: Sequence[Launch]) -> Any:
         """A function of {buffer name: device array} that runs the launches in order."""
         ...

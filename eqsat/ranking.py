@@ -48,6 +48,11 @@ class Ranked:
         return (self.body, tiles, chunks, choice.threads, choice.parts)
 
     @property
+    def held(self) -> tuple[object, ...]:
+        """What decides over registers: any number of stages in shared memory takes the same."""
+        return (self.sizes, self.choice.memory)
+
+    @property
     def total(self) -> float:
         """Predicted seconds of everything."""
         return self.seconds + self.rest

@@ -11,6 +11,10 @@ from dataclasses import dataclass, replace
 
 from eqsat.errors import RuleError
 
+# The searches that rules grow: the first two that of a segment, the others that of a kernel.
+GROUPS = ("algebra", "distribute", "fusion", "substitution", "tiling", "staging")
+SORTS = ("Expr", "Indices", "Number", "Text", "Count", "Read", "Place", "Law")
+
 
 @dataclass(frozen=True)
 class Variable:
@@ -146,6 +150,28 @@ def allowed(rules: Iterable[Rule], precision: str) -> tuple[Rule, ...]:
     return tuple(rule for rule in rules if PRECISIONS.index(rule.precision) <= most)
 
 
+# Operations of kernels alone that a spec may lack; a rewrite to one names the dtypes it is for.
+OPTIONAL = frozenset({"one_plus_erf"})
+
+
+def priced(rules: Iterable[Rule], has_row: Callable[[str, str], bool]) -> tuple[Rule, ...]:
+    """The rules less rewrites to an optional operation that lacks a row (operation, dtype)."""
+
+    def kept(one: Rewrite) -> bool:
+        op = one.right.op if isinstance(one.right, Node) else ""
+        return op not in OPTIONAL or all(has_row(op, name) for name in _dtypes(one))
+
+    less = (replace(r, rewrites=tuple(one for one in r.rewrites if kept(one))) for r in rules)
+    return tuple(rule for rule in less if rule.rewrites)
+
+
+def _dtypes(one: Rewrite) -> Iterator[str]:
+    """The dtypes that a rewrite's guards name."""
+    for condition in one.conditions:
+        if condition.kind == "dtype_in":
+            yield from condition.args[1]  # type: ignore[misc]
+
+
 def disjoint(a: Mask, b: Mask) -> Condition:
     """a and b share no index."""
     return Condition("disjoint", (a, b))
@@ -215,6 +241,17 @@ def rule(
         equation, _, note = inspect.cleandoc(function.__doc__ or "").partition("\n")
         if not equation:
             raise RuleError(f"rule {function.__name__} needs a docstring that opens with its law")
+        if group not in GROUPS:
+            raise RuleError(
+                f"rule {function.__name__} is of group {group!r}, which no search runs. Use one of "
+                f"{', '.join(GROUPS)}."
+            )
+        for one in variables:
+            if one.sort not in SORTS:
+                raise RuleError(
+                    f"parameter {one.name} of rule {function.__name__} needs the name of a sort as "
+                    f'its annotation, such as {one.name}: "Expr". Use one of {", ".join(SORTS)}.'
+                )
         rewrites = tuple(function(*variables))
         for one in rewrites:
             _check_bound(function.__name__, one)
@@ -256,11 +293,13 @@ def _check_bound(name: str, one: Rewrite) -> None:
 
 def collect(*namespaces: Mapping[str, object]) -> tuple[Rule, ...]:
     """The rules of some modules, in order; a second rule of one name is refused."""
-    rules: dict[str, Rule] = {}
-    for namespace in namespaces:
-        for value in namespace.values():
-            if isinstance(value, Rule):
-                if value.name in rules and rules[value.name] is not value:
-                    raise RuleError(f"two rules are named {value.name}; rename one of them")
-                rules[value.name] = value
-    return tuple(rules.values())
+    return distinct(v for names in namespaces for v in names.values() if isinstance(v, Rule))
+
+
+def distinct(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    """The rules, in order, each once; a second rule of one name is refused."""
+    found: dict[str, Rule] = {}
+    for one in rules:
+        if found.setdefault(one.name, one) != one:
+            raise RuleError(f"two rules are named {one.name}; rename one of them")
+    return tuple(found.values())

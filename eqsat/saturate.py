@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from eqsat.algebra import Atom, Facts, Term, Universe, post_order
+from eqsat.algebra import MOST_NAMES, Atom, Facts, Term, Universe, post_order
 from eqsat.egglog_text import (
     BINDERS,
     AtomTable,
@@ -132,8 +132,13 @@ class SearchWorker:
                 cwd=os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
             )
 
-    def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """The worker's answer, or {"error": why} after a crash or an overrun."""
+    def ask(self, request: dict[str, Any], seconds: float, names: int) -> dict[str, Any]:
+        """The worker's answer, or {"error": why} after a crash or an overrun, or without asking
+        where the request has masks of more index names than an e-graph holds.
+        """
+        if names > MOST_NAMES:
+            self.failures.append(f"{names} index names, and an e-graph holds {MOST_NAMES}")
+            return {"error": self.failures[-1]}
         self.start()
         assert self._process and self._process.stdin and self._process.stdout
         try:
@@ -223,7 +228,7 @@ def saturate(
         "read": [*map(constructor, ops), "free", "dtype", "node"],
     }
     started = time.monotonic()
-    answer = worker.ask(request, limits.seconds)
+    answer = worker.ask(request, limits.seconds, len(universe.names))
     if "error" in answer:
         _refuse_unsound(answer["error"])
         warnings.warn(

@@ -110,11 +110,13 @@ def schedule_region(
     pricer: Pricer,
     buffers: dict[str, Buffer],
     search: Search,
+    whole: bool = False,
 ) -> list[Predicted]:
     """The cheapest kernels for the values, found by rewriting the unfused ones.
 
     One kernel, unless a missing fusion rule leaves values that must touch memory; their buffers
-    are added to `buffers`. Raises SpecError when no schedule fits the spec.
+    are added to `buffers`. Raises SpecError when no schedule fits the spec; for a region that must
+    stay whole also where several kernels would do.
     """
     given, before = stored, facts
     stored, facts = coalesce(stored, facts)
@@ -125,7 +127,8 @@ def schedule_region(
         bodies, choices = bodies_of(found, made, search.spec), _choices(found, made)
     except SearchError as error:
         warnings.warn(
-            f"{error}; {name} is scheduled without operations of the spec. Raise the limits.",
+            f"{error}; {name} is scheduled without operations of the spec. Raise the limits or "
+            f"compile it in parts.",
             SearchWarning,
             stacklevel=2,
         )
@@ -140,7 +143,7 @@ def schedule_region(
         return chosen
     parts = [(one,) for one in stored] if len(stored) > 1 else []
     parts = parts or _parted(name, stored, made, buffers)
-    if not parts:
+    if whole or not parts:
         raise SpecError(
             f"no schedule of {name} fits {search.spec.name}: each takes more of "
             f"{', '.join(sorted(refused))} than the spec allows. Use a spec with more, or split "
@@ -173,6 +176,7 @@ class _Choosing:
         self._ahead: dict[Preparation, tuple[Predicted, ...] | None] = {}
         self._made: dict[Division, dict[str, Buffer]] = {}
         self._kept: list[object] = []
+        self._cramped: list[object] = []  # what takes too many registers, in whatever stages
 
     def run(self, ranked: list[Ranked]) -> list[Predicted]:
         """The best kernel with its alternatives, and what joins its parts; empty if none fits."""
@@ -208,7 +212,7 @@ class _Choosing:
             if rest > one.rest:  # longer than it seemed: others may come first
                 heapq.heappush(queue, (one.seconds + rest, order, replace(one, rest=rest)))
                 continue
-            if self._kept.count(one.sizes) >= MOST_OF_SIZES:
+            if self._kept.count(one.sizes) >= MOST_OF_SIZES or one.held in self._cramped:
                 continue
             if varied and self._kept.count(one.body) >= -(-self.search.candidates // 2):
                 crowd.append(entry)
@@ -230,7 +234,7 @@ class _Choosing:
         trial = {**self.buffers, **made}
         name, rest = f"{self.name}_joined", (division.rest, division.rest_facts)
         try:
-            found = schedule_region(name, *rest, self.pricer, trial, self.search)
+            found = schedule_region(name, *rest, self.pricer, trial, self.search, whole=True)
         except SpecError:
             found = None
         self._rest[division] = found and tuple(found)
@@ -254,7 +258,7 @@ class _Choosing:
         self, one: Ranked, ahead: tuple[Predicted, ...], after: tuple[Predicted, ...]
     ) -> bool:
         """Keep the kernel, with those before and after it, if it is another one and fits."""
-        one = one.settled()
+        one, held = one.settled(), one.held
         search, made, division = self.search, one.opening.made, one.opening.division
         buffers = self._made[division] if division else self.buffers
         buffers = {**buffers, **{one.buffer.name: one.buffer for one in one.before}}
@@ -267,6 +271,7 @@ class _Choosing:
         misfit = "nothing new" if known else search.misfit(lowered, search.spec)
         if misfit:
             self.refused.add(misfit)
+            self._cramped += [held] if misfit == "registers" else []
             return False
         prepared = [f"prepare x{len(one.before)}"] if one.before else []
         rules = (*_body_rules(one.body), *prepared, *one.choice.rules)
@@ -402,7 +407,7 @@ def _explore(made: Form, ready: Sequence[Preparation], search: Search) -> Frozen
         "schedules": [f"(run-schedule (repeat 40 (saturate (run facts)) {every}))"],
         "read": [*map(constructor, ops), "free", "dtype", "node"],
     }
-    answer = search.worker.ask(request, search.limits.seconds)
+    answer = search.worker.ask(request, search.limits.seconds, len(made.facts.universe.names))
     if "error" in answer:
         raise SearchError(f"the search for a kernel's schedule failed: {answer['error']}")
     return thaw(answer, ops, table, made.facts.universe, terms, numbers, (root,))

@@ -1,10 +1,10 @@
 """Cut a graph into segments: pieces small enough to search whole, and found again when repeated.
 
 A cut falls where a single computed value is alive; it is then stored in memory. A piece that has no
-such place and is too large to search is cut where the fewest bytes are alive that it uses up
-itself: the rest crosses any cut. Of what crosses, elementwise values may be computed again by those
-who use them. What a gather looks up in lies in memory too. Equal segments have equal signatures, so
-that the layers of a model are solved once.
+such place and is too large to search, or has more index names than an e-graph holds, is cut where
+the fewest bytes are alive that it uses up itself: the rest crosses any cut. Of what crosses,
+elementwise values may be computed again by those who use them. What a gather looks up in lies in
+memory too. Equal segments have equal signatures, so that the layers of a model are solved once.
 """
 
 import hashlib
@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eqsat.algebra import SCANS
+from eqsat.algebra import MOST_NAMES, SCANS
 from eqsat.boundary import is_elementwise, stored_values
+from eqsat.encode import encode
 from eqsat.finite_tensors import finite_tensors
 from eqsat.graph.evaluate import topological
 from eqsat.graph.tensor import Tensor
@@ -65,6 +66,7 @@ def partition(outputs: Sequence[Tensor]) -> list[Segment]:
     forced = _forced(order)
     pieces = [p for p in _pieces(order, _cuts(order), forced) if p]
     pieces = [part for piece in pieces for part in _parts(piece, order)]
+    pieces = [part for piece in pieces for part in _of_few_names(piece, order)]
     owner = {tensor: number for number, piece in enumerate(pieces) for tensor in piece}
     # A scan is stored as it is; a view of one is read from memory.
     looks = {t for t in outputs if t.op == "view" and anchor(t).op in SCANS}
@@ -157,14 +159,31 @@ def _cuts(order: Sequence[Tensor]) -> set[int]:
     return cuts
 
 
-def _parts(piece: list[Tensor], order: Sequence[Tensor]) -> list[list[Tensor]]:
-    """A piece in about equal parts of at most MOST_PART tensors, cut where little is alive."""
+def _of_few_names(piece: list[Tensor], order: Sequence[Tensor]) -> list[list[Tensor]]:
+    """A piece in parts that have MOST_NAMES index names at most."""
+    if len(piece) < 2 or _names(piece) <= MOST_NAMES:
+        return [piece]
+    halves = _parts(piece, order, -(-len(piece) // 2))
+    return [part for half in halves for part in _of_few_names(half, order)]
+
+
+def _names(piece: list[Tensor]) -> int:
+    """How many index names a piece has, less those of what it may compute again."""
+    whole = _segment(set(piece), tuple(piece), ())
+    leaves = {leaf: f"b{i}" for i, leaf in enumerate(whole.leaves)}
+    return len(encode(whole.tensors, whole.stored, leaves).universe.names)
+
+
+def _parts(
+    piece: list[Tensor], order: Sequence[Tensor], most: int = MOST_PART
+) -> list[list[Tensor]]:
+    """A piece in about equal parts of at most so many tensors, cut where little is alive."""
     last_use = {anchor(operand): tensor for tensor in order for operand in tensor.operands}
     summed = _summed(order)
     parts: list[list[Tensor]] = []
-    while len(piece) > MOST_PART:
-        share = len(piece) // -(-len(piece) // MOST_PART)
-        window = piece[: min(MOST_PART, share + share // 4)]
+    while len(piece) > most:
+        share = len(piece) // -(-len(piece) // most)
+        window = piece[: min(most, share + share // 4)]
         alive = _used_up(window, last_use)
         ends = [i for i, t in enumerate(window) if i >= share * 3 // 4 and t not in summed]
         end = min(ends or [len(window) - 1], key=lambda at, alive=alive: (alive[at], -at))

@@ -33,6 +33,8 @@ ALIGNED = 64  # parts of unequal length begin at multiples of so many points
 MOST_POINTS = 1 << 15  # of a tile
 MOST_OFFERED = 3  # part counts
 LEAST_CHUNKS = 4  # of the shortest chunk on offer, in a part
+LONG = 16  # points of a chunk; shorter ones have other names of the sum inside
+LEAST_STEPS = 2  # points of a part along a name of short chunks
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ def part_menu(
     tiles: Mapping[str, Sequence[int]],
     chunks: Mapping[str, Sequence[int]],
 ) -> PartMenu:
-    """Powers of two up to what fills the device about twice, for the longest reduced axis; where
+    """Powers of two up to what fills the device about twice, for the axis of most chunks; where
     nothing is multiplied several times, since tiles that wait for memory hide each other's wait.
 
     None where the preferred tiles of the grid keep the device busy.
@@ -96,11 +98,13 @@ def part_menu(
     scatters = any(one.term.op in SCATTERS for one in form.stored)
     if not names or scatters or whole >= 2 * spec.processors:
         return PartMenu()
-    axis = max(names, key=lambda name: form.extents[name])
-    extent, least = form.extents[axis], LEAST_CHUNKS * min(chunks[axis])
+    ends = {name: min(chunks[name]) for name in names}
+    ends = {n: LEAST_CHUNKS * c if c >= LONG else max(c, LEAST_STEPS) for n, c in ends.items()}
+    axis = max(names, key=lambda name: (form.extents[name] // ends[name], form.extents[name]))
+    extent = form.extents[axis]
     filled = (-(-spec.processors // whole) - 1).bit_length() + 1
     filled += 0 if any(form.contraction(term) for term in form.terms) else 2
-    counts = [1 << power for power in range(1, filled + 1) if extent >= least << power]
+    counts = [1 << power for power in range(1, filled + 1) if extent >= ends[axis] << power]
     found = dict.fromkeys(-(-extent // part_length(extent, n)) for n in counts[-MOST_OFFERED:])
     extents = {name: form.extents[name] for name in form.grid}
     return PartMenu(axis, tuple(found), 4 * spec.processors, extents)

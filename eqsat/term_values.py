@@ -13,7 +13,7 @@ from eqsat.algebra import REDUCTIONS, SCATTERS, Facts, Read, Term, Universe
 from eqsat.carry_law import CarryLaw, evaluated
 from eqsat.carry_terms import definition, pivot_of
 from eqsat.graph.index import Affine, evaluate, free_names
-from eqsat.graph.meanings import affine_scan
+from eqsat.graph.meanings import affine_scan, erf
 from eqsat.graph.ops import OPS
 from eqsat.kernel import Guard
 from eqsat.scatter import neutral
@@ -106,6 +106,8 @@ class TermValues:
                 value = self._reduce(REDUCTIONS[op], mask, self._over(mask, body, whole))
             case "cast", (str(), Term() as body):
                 value = self.term(body, whole)
+            case "one_plus_erf", (Term() as body,):
+                value = 1 + erf(self.term(body, whole))
             case _:
                 assert not isinstance(first, int), f"{term.op} has no value here"
                 arrays = [self.term(child, whole) for child in term.children]

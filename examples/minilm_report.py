@@ -195,7 +195,7 @@ def _computes(kernel: Kernel) -> str:
                 found[operation or "contract"] += 1
             case Reduce(monoid=monoid) | Scan(monoid=monoid):
                 found[monoid] += 1
-            case Map(op="exp" | "erf" | "tanh" | "log" as op):
+            case Map(op="exp" | "erf" | "one_plus_erf" | "tanh" | "log" as op):
                 found[op] += 1
             case Map():
                 maps += 1

@@ -61,10 +61,6 @@ class Affine:
             text += f"{' - ' if self.constant < 0 else ' + '}{abs(self.constant)}"
         return "-" + text[3:] if text.startswith(" - ") else text[3:]
 
-    @property
-    def is_constant(self) -> bool:
-        return not self.terms
-
 
 def var(name: str) -> Affine:
     """The index `name` itself."""

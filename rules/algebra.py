@@ -302,6 +302,18 @@ def mul_identity(a: "Expr", d: "Text") -> Iterator[Rewrite]:
 
 
 @rule("algebra")
+def add_one_to_erf(a: "Expr", d: "Text") -> Iterator[Rewrite]:
+    """erf(a) + 1  ->  one_plus_erf(a)
+    when: the spec has a row for it (eqsat.rule.priced); a is wide, as what a kernel computes.
+    float: rounding changes; nothing cancels where erf(a) is near -1.
+    """
+    curve = apply("erf", a)
+    for dtype in WIDE_FLOATS:
+        for whole in (curve + one_of(d), one_of(d) + curve):
+            yield rewrite(whole, apply("one_plus_erf", a)).when(dtype_in(a, dtype))
+
+
+@rule("algebra")
 def cast_twice(a: "Expr", d: "Text") -> Iterator[Rewrite]:
     """cast_d cast_d a  ->  cast_d a"""
     yield rewrite(apply("cast", d, apply("cast", d, a)), apply("cast", d, a))  # type: ignore[arg-type]

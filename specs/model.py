@@ -271,6 +271,10 @@ class ParallelProcessingUnit:
             f"Add it to an operation's `implements`. {did_you_mean(function, known)}"
         )
 
+    def has_elementwise(self, function: str, data_type: str) -> bool:
+        """Whether some row serves an elementwise function of a dtype."""
+        return (function, data_type) in self._elementwise_rows
+
     def elementwise_elements_per_s(self, function: str, data_type: str) -> float:
         """Elements per second of the whole device, bound by the slowest pipe of the function."""
         rows = self.elementwise(function, data_type)

@@ -327,6 +327,7 @@ def other_cases() -> Iterator[Case]:
         for shared in (False, True):
             label = f"gather-sum-{size[0]}x{size[1]}-{shared}"
             yield case(label, gather_sum(*size), 64, 3, shared)
+    yield case("staged-steps", staged_steps(40, 64, 13), 64, 2)
     for dtype in DTYPES:
         yield case(f"totals-{dtype}", totals(dtype), 128)
     yield case("scan-of-long-rows", row_scan(2, 1300, 1, (1, 1, 1)), 64)
@@ -349,6 +350,24 @@ def matvec(m: int, k: int) -> Sample:
     p, q = normal((m, k), (k,))
     answer = p.astype(np.float64) @ q
     kernel = Kernel("matvec", (x, w, y), (Axis("i", m, 4),), (), phases)
+    return Sample(kernel, {"x": p, "w": q}, {"y": answer}, 1e-4)
+
+
+def staged_steps(m: int, n: int, k: int) -> Sample:
+    """y[i] = sum_lj x[i,l] w[j,l] in single steps over l; w is copied ahead as tiles"""
+    x, w, y = buffers(x=(m, k), w=(n, k), y=(m,))
+    b, end = Body(), Body()
+    b.load("f", "j l", at(w, "j", "l"), memory="shared")
+    b.load("a", "i l", at(x, "i", "l"))
+    b.contract("p", "i", "j l", "a", "f")
+    b.update("next", "i", "acc", "sum", "p")
+    carry = Carry("acc", float32, ("i",), "sum")
+    phase = b.phase(stream=(Axis("l", k, 1),), carries=(carry,))
+    phases = (phase, end.phase(Store(at(y, "i"), "acc")))
+    p, q = normal((m, k), (n, k))
+    answer = p.astype(np.float64) @ q.sum(axis=0, dtype=np.float64)
+    inner = (Axis("j", n, n),)
+    kernel = Kernel("staged_steps", (x, w, y), (Axis("i", m, 16),), inner, phases)
     return Sample(kernel, {"x": p, "w": q}, {"y": answer}, 1e-4)
 
 

@@ -25,7 +25,7 @@ from eqsat.carry_law import PIVOTS, CarryLaw, evaluated
 from eqsat.egglog_text import SCHEDULE
 from eqsat.graph.dtypes import DType, as_dtype
 from eqsat.graph.index import Affine, evaluate, free_names
-from eqsat.graph.meanings import affine_scan
+from eqsat.graph.meanings import affine_scan, erf
 from eqsat.graph.ops import OPS
 from eqsat.kernel import Guard
 from eqsat.saturate import Class, ENode, FrozenEGraph
@@ -78,6 +78,8 @@ class Meaning:
                 return body.astype(held(dtype))
             case "exp_difference", (np.ndarray() as a, np.ndarray() as b):
                 return exp_difference(a, b)
+            case "one_plus_erf", (np.ndarray() as a,):
+                return 1 + erf(a)
             case "scan_sum", (int(mask), np.ndarray() as body):
                 axes = self._axes(mask)
                 assert len(axes) == 1

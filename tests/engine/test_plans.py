@@ -1,5 +1,6 @@
-"""Which kernels programs become for a large GPU, and what those keep in memory. Nothing runs."""
+"""Which kernels programs become for a large GPU, and what those keep in memory. None runs on it."""
 
+from dataclasses import replace
 from math import prod
 from types import SimpleNamespace
 
@@ -9,13 +10,15 @@ import pytest
 import eqsat.graph as g
 from eqsat.algebra import post_order
 from eqsat.cache import Cache
+from eqsat.codegen.targets import TARGETS
 from eqsat.driver import compile, plan
 from eqsat.extract import Extractor, Plan
 from eqsat.fold import settle
 from eqsat.graph.evaluate import evaluate, topological
 from eqsat.graph.tensor import Tensor
-from eqsat.kernel import Contract, Kernel, Load
-from eqsat.specs import load
+from eqsat.kernel import Contract, Kernel, Load, Map
+from eqsat.program import Program
+from eqsat.specs import ParallelOperation, load
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 BF16 = "bfloat16"
@@ -129,6 +132,31 @@ def test_a_kernel_computes_nothing_that_it_also_reads(monkeypatch: pytest.Monkey
         assert not below & {stored[buffer] for buffer in reads & set(stored)}
 
 
+# --- operations of kernels alone -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["gelu", "half of the whole", "one before"])
+def test_one_plus_erf_is_one_operation_where_the_spec_has_a_row(form: str) -> None:
+    x = g.input("x", (1024, 1024))
+    curve = g.erf(x * 0.7071)
+    forms = {
+        "gelu": g.gelu(x),
+        "half of the whole": x * (curve + 1.0) / 2.0,
+        "one before": 0.5 * x * (1.0 + curve),
+    }
+    unit = load("h200")
+    bare = replace(unit, operations=tuple(map(without_one_plus_erf, unit.operations)))
+    for spec, expected in ((unit, {"one_plus_erf"}), (bare, {"erf"}), (load("cpu"), {"erf"})):
+        (launch,) = plan([forms[form]], spec, cache=Cache(None)).parts.launches
+        ops = {s.op for s in launch.kernel.statements() if isinstance(s, Map)}
+        assert ops & {"erf", "one_plus_erf"} == expected
+
+
+def without_one_plus_erf(operation: ParallelOperation) -> ParallelOperation:
+    kept = {name: n for name, n in operation.implements.items() if name != "one_plus_erf"}
+    return replace(operation, implements=kept) if kept else operation
+
+
 # --- gathers -------------------------------------------------------------------------------------
 
 
@@ -157,3 +185,44 @@ def test_points_are_taken_before_they_are_computed(name: str) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     program = compile(made.output, "cpu", inputs=[made.x, made.t], cache=Cache(None))
     np.testing.assert_allclose(program(*values.values()), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["h200", "cpu"])
+def test_rows_that_are_looked_up_cost_what_is_read(name: str) -> None:
+    table, rows = g.input("t", (50000, 64)), g.input("i", (1 << 20,), "int64")
+    spec = load(name)
+    launches = plan(g.take(table, rows, 0), spec, cache=Cache(None)).parts.launches
+    dram = spec.memory("dram").bandwidth_gb_per_s * 1e9
+    assert sum(launch.seconds for launch in launches) < 3 * 4 * (1 << 26) / dram
+
+
+def crowded(name: str) -> Tensor:
+    """A sum over several names, none long enough to be streamed in chunks, that do not join."""
+    x, y = g.input("x", (2, 200, 190)), g.input("y", (2, 190, 200))
+    if name == "extremum":
+        return g.max(x + y.mT, axis=(1, 2))
+    if name == "dot":
+        return g.sum(x * g.permute_dims(y, (0, 2, 1)))
+    a, b, w = (
+        g.input("a", (4, 16, 28, 28)),
+        g.input("b", (4, 16, 28, 28)),
+        g.input("w", (16, 16, 3, 3)),
+    )
+    return g.grad(g.conv(a, w, padding=1), w, cotangent=b)
+
+
+@pytest.mark.parametrize("device", ["h200", "a100"])
+@pytest.mark.parametrize("name", ["extremum", "dot", "weights of a convolution"])
+def test_sums_over_several_short_names_fit_a_tile(name: str, device: str) -> None:
+    output = crowded(name)
+    planned = plan(output, load(device), cache=Cache(None))
+    assert sum(launch.seconds for launch in planned.parts.launches) < 1e-3
+    backend = TARGETS["oracle"].backend(load(device), None)
+    program = Program(planned.parts, backend, output, planned.report, planned.explain)
+    rng = np.random.default_rng(5)
+    arrays = {a.name: rng.standard_normal(a.shape, np.float32) for a in program.arguments}
+    (expected,) = evaluate(
+        [output], {**arrays, "w": np.zeros((16, 16, 3, 3), np.float32)}, np.float64
+    )
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(program(**arrays) / scale, expected / scale, atol=1e-4)

@@ -80,6 +80,9 @@ def test_json_of_the_example_replays(tmp_path):
     steps = record["segments"][0]["trace"]["steps"]
     done = run(ATTENTION, "--check", str(path))
     assert done.returncode == 0 and "each one holds" in done.stdout
+    done = run(ATTENTION, "--spec", "example_cuda", "--check", str(path))
+    assert done.returncode == 1
+    assert "is of spec cpu, and is checked with example_cuda. Add --spec cpu" in done.stderr
     steps[1]["rule"] = "merge_sums"
     path.write_text(json.dumps(record))
     done = run(ATTENTION, "--check", str(path))

@@ -341,6 +341,26 @@ def mul_identity(t: Terms) -> Row:
 
 
 @row
+def add_one_to_erf(t: Terms) -> Row:
+    a, b = t.read("a", "ij"), t.read("b", "i", "float64")
+    h, one = t.read("h", "i", "float16"), t.number(1, "float16")
+    curve = Term("erf", a)
+    return Row(
+        (
+            (add(curve, t.number(1)), Term("one_plus_erf", a)),
+            (add(t.number(1), curve), Term("one_plus_erf", a)),
+            (add(Term("erf", b), t.number(1, "float64")), Term("one_plus_erf", b)),
+            (add(t.number(1, "float64"), Term("erf", b)), Term("one_plus_erf", b)),
+        ),
+        (
+            Miss(add(curve, t.number(2)), Term("one_plus_erf", a)),
+            Miss(sub(t.number(1), curve), Term("one_plus_erf", a)),
+            Miss(add(Term("erf", h), one), Term("one_plus_erf", h), "dtype_in", wrong=False),
+        ),
+    )
+
+
+@row
 def drop_rounding(t: Terms) -> Row:
     a, w, b = t.read("a", "i"), t.read("w", "i"), t.read("b", "i", "float64")
 

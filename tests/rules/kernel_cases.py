@@ -68,7 +68,7 @@ def search(case: Case, worker: SearchWorker, *rules: Rule) -> FrozenEGraph:
     schedule = f"(run-schedule (repeat 3 (saturate (run facts)) {every}) (saturate (run facts)))"
     read = [*map(constructor, ops), "free", "dtype", "node"]
     request = {"commands": commands, "schedules": [schedule], "read": read}
-    answer = worker.ask(request, 20)
+    answer = worker.ask(request, 20, len(over.names))
     assert "error" not in answer, answer
     return thaw(answer, ops, table, over, terms, numbers, roots)
 

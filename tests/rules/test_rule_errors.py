@@ -6,7 +6,9 @@ import pytest
 from numeric import check_terms
 from terms import Terms, mul, universe
 
+from eqsat.driver import default_rules, plan
 from eqsat.errors import RuleError
+from eqsat.graph import input as graph_input
 from eqsat.rule import Condition, Rule, Variable, apply, collect, dtype_in, fact, rewrite, rule
 from eqsat.saturate import FrozenEGraph, Limits, SearchWorker, saturate
 
@@ -62,6 +64,30 @@ def test_a_rule_without_its_equation_is_refused() -> None:
         @rule("algebra")
         def silent(a: "Expr"):
             yield rewrite(a + a, a)
+
+
+def test_a_rule_of_a_group_that_no_search_runs_is_refused() -> None:
+    with pytest.raises(RuleError, match=r"rule lost is of group 'algebr', .* one of algebra, dis"):
+
+        @rule("algebr")
+        def lost(a: "Expr"):
+            """a + a  ->  a"""
+            yield rewrite(a + a, a)
+
+
+def test_a_parameter_without_a_sort_is_refused() -> None:
+    with pytest.raises(RuleError, match=r'parameter b of rule bare needs .* as b: "Expr". Use one'):
+
+        @rule("algebra")
+        def bare(a: "Expr", b):
+            """a + b  ->  b + a"""
+            yield rewrite(a + b, b + a)
+
+
+def test_a_rule_given_beside_one_of_its_name_is_refused() -> None:
+    rules = [*default_rules(), made("mul_commute", rewrite(A * B, B * A))]
+    with pytest.raises(RuleError, match=r"two rules are named mul_commute; rename one of them"):
+        plan(graph_input("x", (2,)) * 2.0, "example_cuda", rules=rules)
 
 
 def test_a_left_side_that_matches_everything_is_refused() -> None:
