@@ -70,7 +70,8 @@ def mul_associate(a: "Expr", b: "Expr", c: "Expr") -> Iterator[Rewrite]:
 @rule("algebra")
 def divide_by_reciprocal(a: "Expr", b: "Expr") -> Iterator[Rewrite]:
     """a / b  ->  a * (1 / b)
-    when: b spans fewer indices than a, so that the division is done less often. float: rounding.
+    when: b spans fewer indices than a, so that the division is done less often. float: rounding;
+    1 / b is infinite for divisors below the smallest normal number.
     """
     yield rewrite(a / b, a * apply("reciprocal", b)).when(
         differ(Free(a) | Free(b), Free(b)), dtype_in(a, *FLOATS)
