@@ -42,15 +42,15 @@ class Ranked:
 
     @property
     def sizes(self) -> tuple[object, ...]:
-        """What tells it from those that differ in stages alone."""
+        """What tells it from those that differ in stages, or in how values are computed, alone."""
         choice = self.choice
         tiles, chunks = tuple(choice.tiles.items()), tuple(choice.chunks.items())
-        return (self.body, tiles, chunks, choice.threads, choice.parts)
+        return (tiles, chunks, choice.threads, choice.parts)
 
     @property
     def held(self) -> tuple[object, ...]:
         """What decides over registers: any number of stages in shared memory takes the same."""
-        return (self.sizes, self.choice.memory)
+        return (self.body, self.sizes, self.choice.memory)
 
     @property
     def total(self) -> float:

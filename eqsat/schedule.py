@@ -43,7 +43,7 @@ from eqsat.specs import ParallelProcessingUnit
 from eqsat.split import Division
 from eqsat.tile_order import in_bands
 
-MOST_OF_SIZES = 2  # kernels that differ in stages alone
+MOST_OF_SIZES = 2  # kernels of the same tiles and threads
 FAR = 1.5  # times the best: another body that is worth less than more of the same
 MOST_LOWERED = 60  # schedules, cheapest first, that are lowered and do not fit
 LEAST_LOWERED = 12  # of these the part of one body, so that no operation keeps others from a try
