@@ -92,10 +92,32 @@ class _Pusher:
         if term.op == "reindex":
             inner, body = term.args
             assert isinstance(inner, Renaming) and isinstance(body, Term)
-            return self.push(push(inner, body, self.facts), at)
+            inside = push(inner, body, self.facts)
+            return self._composed(inside, at) if inside.op == "reindex" else self.push(inside, at)
         if term.op in REDUCING:
             return self._push_reduction(term, at)
         return with_children(term, tuple(self.push(child, at) for child in term.children))
+
+    def _composed(self, term: Term, at: dict[str, Affine]) -> Term:
+        """A re-indexing of what stays where it is, such as a scan, at other indices."""
+        inner, body = term.args
+        assert isinstance(inner, Renaming) and isinstance(body, Term)
+        extents = self.facts.universe.extents
+        own = {
+            name: at[name]
+            for name in self.facts.universe.members(self.facts.free(body))
+            if name in at
+        }
+        placed = zip(inner.source, inner.target, strict=True)
+        own |= {name: substitute(target, at, extents) for name, target in placed}
+        guards = tuple(
+            replace(guard, expression=substitute(guard.expression, at, extents))
+            for guard in inner.guards
+        )
+        order = sorted(own)
+        targets = tuple(own[name] for name in order)
+        renaming = replace(inner, source=tuple(order), target=targets, guards=guards + self.guards)
+        return Term("reindex", renaming, body)
 
     def _moves(self, scan: Term, at: dict[str, Affine]) -> bool:
         """Whether a scan's own name is read elsewhere, or at an index that it would capture."""

@@ -7,13 +7,16 @@ import numpy as np
 import pytest
 
 import eqsat.graph as g
+from eqsat.algebra import Facts, Read, Renaming, Term, Universe
 from eqsat.cache import Cache
 from eqsat.codegen.cuda_compile import compile_cubin
 from eqsat.codegen.cuda_emit import emit
 from eqsat.driver import compile, plan
 from eqsat.graph.evaluate import evaluate, topological
+from eqsat.graph.index import Affine, var
 from eqsat.graph.tensor import Tensor
 from eqsat.kernel import Kernel, Load, Phase, Scan
+from eqsat.reindex import push
 from eqsat.specs import load
 
 pytestmark = pytest.mark.usefixtures("shared_search")
@@ -156,3 +159,14 @@ def agrees(program: Callable[..., object], *outputs: Tensor) -> None:
         near = 1e-5 if tensor.dtype.itemsize == 4 else 2e-2
         wide = np.asarray(array, np.float64), np.asarray(wanted, np.float64)
         np.testing.assert_allclose(*wide, rtol=near, atol=near)
+
+
+def test_a_scan_read_at_other_indices_may_be_read_so_again() -> None:
+    """flip(flip(scan)): a scan stays where it is, and the two re-indexings become one."""
+    universe = Universe()
+    i, j, k = (universe.add(5) for _ in range(3))
+    scan = Term("scan_sum", universe.mask([i]), Term("read", Read("x", g.float32, var(i))))
+    once = push(Renaming((i,), (Affine(((j, -1),), 4),)), scan, Facts(universe))
+    assert once.op == "reindex"
+    twice = push(Renaming((j,), (Affine(((k, -1),), 4),)), once, Facts(universe))
+    assert twice == Term("reindex", Renaming((i,), (var(k),)), scan)
