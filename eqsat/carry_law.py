@@ -7,7 +7,7 @@ is total_s w(s, p) * v; when the next chunk moves the pivot to q, that follows w
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -253,15 +253,6 @@ def evaluated(node: Pattern, **at: Any) -> np.ndarray:
         return np.asarray(placed(node, at, lambda value: np.asarray(value), apply_to))
 
 
-def distinct(laws: Iterable[CarryLaw]) -> tuple[CarryLaw, ...]:
-    """The laws, each once; RuleError for two of one name."""
-    found: dict[str, CarryLaw] = {}
-    for law in laws:
-        if found.setdefault(law.name, law) != law:
-            raise RuleError(f"two carry laws are named {law.name}; rename one of them.")
-    return tuple(found.values())
-
-
 # --- the check ----------------------------------------------------------------------------------
 
 SCALES = (0.1, 1.0, 30.0, 1e4)
@@ -313,22 +304,29 @@ def _check_points(law: CarryLaw, seen: np.ndarray, values: np.ndarray, q: np.nda
 
 
 def _check_bounds(law: CarryLaw, weights: np.ndarray, seen: np.ndarray, q: np.ndarray) -> None:
-    """Weights lie in [0, 1]; those that count as 0 for the pivot's sake are no numbers."""
+    """Weights lie in [0, 1], and are 0 for the pivot's sake only where they are no numbers."""
     if not np.all((weights >= 0) & (weights <= 1)):
         at = int(np.argmax(~((weights >= 0) & (weights <= 1))))
         raise RuleError(
             f"carry law {law.name}: the weight of {seen[at]:.6g} at the pivot {q:.6g} is "
             f"{weights[at]:.6g}; weights must lie in [0, 1], so that no total overflows."
         )
-    for points, pivot in ((seen, q), (np.atleast_1d(law.identity or 0.0), law.identity)):
-        for s in points if pivot is not None else ():
-            own = float(evaluated(law.weight, s=s, p=pivot))
-            if math.isfinite(own) and own != evaluated(law.guarded_weight, s=s, p=pivot):
-                raise RuleError(
-                    f"carry law {law.name}: weights count as 0 at the pivot {pivot:.6g}, as its "
-                    f"identity is {law.identity:g}; that of {s:.6g} there is {own:.6g}. Give "
-                    f"another identity, a domain, or None."
-                )
+    if law.identity is not None:
+        _check_identity(law, seen, q)
+        _check_identity(law, np.atleast_1d(law.identity), np.asarray(law.identity))
+
+
+def _check_identity(law: CarryLaw, points: np.ndarray, pivot: np.ndarray) -> None:
+    """Weights that count as 0 for the pivot's sake are no numbers."""
+    own = np.broadcast_to(evaluated(law.weight, s=points, p=pivot), points.shape)
+    wrong = np.isfinite(own) & (own != evaluated(law.guarded_weight, s=points, p=pivot))
+    if np.any(wrong):
+        at = int(np.argmax(wrong))
+        raise RuleError(
+            f"carry law {law.name}: weights count as 0 at the pivot {pivot:.6g}, as its "
+            f"identity is {law.identity:g}; that of {points[at]:.6g} there is {own[at]:.6g}. Give "
+            f"another identity, a domain, or None."
+        )
 
 
 def _total(law: CarryLaw, weights: np.ndarray, values: np.ndarray) -> float:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from eqsat.algebra import Read, Term
+from eqsat.algebra import Read, Term, post_order
 from eqsat.form import SUBSTITUTED, WEIGHTED, Form
 from eqsat.graph.dtypes import BY_NAME
 from eqsat.narrow import TERMS
@@ -188,7 +188,7 @@ def early(spec: ParallelProcessingUnit, started: Collection[str]) -> float:
 def is_factor(tiling: Tiling, product: Term) -> bool:
     """Whether weights of a later product follow from this one: they lie as its rows do."""
     weighted = (t for t in tiling.form.terms if t.op == "weighted_contract")
-    return any(product in _below(t) for t in weighted)
+    return any(product in post_order(t.children) for t in weighted)
 
 
 def as_factor(tiling: Tiling, found: Contraction) -> Array:
@@ -199,21 +199,11 @@ def as_factor(tiling: Tiling, found: Contraction) -> Array:
     for term in tiling.form.terms:
         named = term.op == "weighted_contract" and tiling.blocking is not None
         operation = tiling.spec.operation(str(term.args[3])) if named else None
-        if operation and next(iter(operation.extents.values())) and found.term in _below(term):
-            rows, extent = tiling.tile_points(found.rows), next(iter(operation.extents.values()))
+        extent = next(iter(operation.extents.values())) if operation else 0
+        if extent and found.term in post_order(term.children):
+            rows = tiling.tile_points(found.rows)
             padding = np.maximum(padding, np.ceil(rows / extent) * extent / rows)
     return padding
-
-
-def _below(term: Term) -> set[Term]:
-    """The terms that a term is computed from."""
-    found, todo = set[Term](), [*term.children]
-    while todo:
-        child = todo.pop()
-        if child not in found:
-            found.add(child)
-            todo += child.children
-    return found
 
 
 def _packing(tiling: Tiling, found: Contraction) -> Array:

@@ -22,7 +22,7 @@ from eqsat.algebra import (
     Universe,
     post_order,
 )
-from eqsat.carry_law import CarryLaw, distinct
+from eqsat.carry_law import CarryLaw
 from eqsat.errors import RuleError
 from eqsat.graph.index import Affine, free_names
 from eqsat.rule import (
@@ -35,6 +35,7 @@ from eqsat.rule import (
     Rewrite,
     Rule,
     Variable,
+    distinct,
 )
 
 BINDERS = (*REDUCTIONS, *SCATTERS, *WEIGHTED, "contract", "narrow_contract")
@@ -83,7 +84,7 @@ def table_for(terms: Iterable[Term], rules: Iterable[Rule]) -> AtomTable:
             found.append(pattern)
         elif isinstance(pattern, Node):
             stack += pattern.args
-    return AtomTable(laws={law.name: law for law in distinct(found)})
+    return AtomTable(laws={law.name: law for law in distinct(found, "carry laws")})
 
 
 def read_atom(op: str, place: int, sort: str, value: int | float | str, table: AtomTable) -> Atom:

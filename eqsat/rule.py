@@ -8,6 +8,7 @@ egglog text, the matcher of the independent trace checker, and the documentation
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 from eqsat.errors import RuleError
 
@@ -296,10 +297,20 @@ def collect(*namespaces: Mapping[str, object]) -> tuple[Rule, ...]:
     return distinct(v for names in namespaces for v in names.values() if isinstance(v, Rule))
 
 
-def distinct(rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    """The rules, in order, each once; a second rule of one name is refused."""
-    found: dict[str, Rule] = {}
-    for one in rules:
+class Named(Protocol):
+    """What has a name."""
+
+    @property
+    def name(self) -> str: ...
+
+
+N = TypeVar("N", bound=Named)
+
+
+def distinct(items: Iterable[N], kind: str = "rules") -> tuple[N, ...]:
+    """Things of a kind, in order, each once; RuleError for a second one of one name."""
+    found: dict[str, N] = {}
+    for one in items:
         if found.setdefault(one.name, one) != one:
-            raise RuleError(f"two rules are named {one.name}; rename one of them")
+            raise RuleError(f"two {kind} are named {one.name}; rename one of them")
     return tuple(found.values())

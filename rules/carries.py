@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from eqsat.carry_law import CarryLaw, carry_law, distinct, held, placed
+from eqsat.carry_law import CarryLaw, carry_law, held, placed
 from eqsat.graph import equal, exp, logical_or, not_equal, pow, square
 from eqsat.graph.reductions import NOWHERE
 from eqsat.rule import (
@@ -24,6 +24,7 @@ from eqsat.rule import (
     Variable,
     apply,
     disjoint,
+    distinct,
     dtype_in,
     known,
     overlap,
@@ -56,7 +57,9 @@ A, B, S = Variable("s"), Variable("r"), Variable("S", "Indices")
 
 def carry_rules(laws: Iterable[CarryLaw]) -> tuple[Rule, ...]:
     """The rules of some laws; RuleError for two laws of one name."""
-    return tuple(rule for law in distinct(laws) for rule in (carry_rule(law), hold_rule(law)))
+    return tuple(
+        rule for law in distinct(laws, "carry laws") for rule in (carry_rule(law), hold_rule(law))
+    )
 
 
 def carry_rule(law: CarryLaw) -> Rule:
