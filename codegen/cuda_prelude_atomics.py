@@ -6,6 +6,22 @@ exchanged until no other thread came between, a NaN staying.
 
 _DEVICE = "__device__ __forceinline__"
 
+
+def _combine_extreme(monoid: str, word: str) -> dict[str, str]:
+    name = f"combine_{monoid}"
+    text = f"""
+template <typename T>
+{_DEVICE} void {name}(T* target, T value) {{
+    T seen = *static_cast<volatile T*>(target);
+    while (!exchange_bits(target, seen, {monoid}imum(seen, value))) {{}}
+}}
+template <>
+{_DEVICE} void {name}<int>(int* target, int value) {{
+    atomic{word}(target, value);
+}}"""
+    return {name: text}
+
+
 FUNCTIONS: dict[str, str] = {
     "combine_sum": f"""
 template <typename T>
@@ -58,24 +74,6 @@ template <>
     seen = __longlong_as_double((long long)(found));
     return found == old;
 }}""",
-    "combine_max": f"""
-template <typename T>
-{_DEVICE} void combine_max(T* target, T value) {{
-    T seen = *static_cast<volatile T*>(target);
-    while (!exchange_bits(target, seen, maximum(seen, value))) {{}}
-}}
-template <>
-{_DEVICE} void combine_max<int>(int* target, int value) {{
-    atomicMax(target, value);
-}}""",
-    "combine_min": f"""
-template <typename T>
-{_DEVICE} void combine_min(T* target, T value) {{
-    T seen = *static_cast<volatile T*>(target);
-    while (!exchange_bits(target, seen, minimum(seen, value))) {{}}
-}}
-template <>
-{_DEVICE} void combine_min<int>(int* target, int value) {{
-    atomicMin(target, value);
-}}""",
+    **_combine_extreme("max", "Max"),
+    **_combine_extreme("min", "Min"),
 }

@@ -12,12 +12,12 @@ from eqsat.kernel import Kernel
 from eqsat.matching import Setting
 from eqsat.region import Region
 from eqsat.replay import check
-from eqsat.rule import Rule
+from eqsat.rule import ALGEBRA, Rule
 from eqsat.saturate import SearchWorker
 from eqsat.scatter import starts
 from eqsat.schedule import Chosen, Predicted, Search
 from eqsat.segments import Segment
-from eqsat.solve import ALGEBRA, Findings, investigate
+from eqsat.solve import Findings, investigate
 from eqsat.step_costs import KernelCosts, ProgramCosts
 from eqsat.steps import Trace
 

@@ -298,10 +298,10 @@ class _Pricing(Tiling):
         if not self.pricer.overlap:
             return
         stages = self.shape if self.blocking is None else self.blocking.stages
-        for side in {found.left: 0, found.right: 0}.keys() - self.staged:
+        for side in (found.left, found.right):
             facts = self.form.facts
-            if self.started and side.op != "read":
-                continue  # in registers
+            if side in self.staged or (self.started and side.op != "read"):
+                continue  # lies there already, or in registers
             self.staged.add(side)
             mask, itemsize = facts.free(side), facts.dtype(side).itemsize
             if self.blocking is None or self.blocking.staged:

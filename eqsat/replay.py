@@ -19,10 +19,10 @@ from eqsat.kernel import Buffer
 from eqsat.matching import Setting, bindings, failed, results, show_condition
 from eqsat.region import Region
 from eqsat.renaming import pushed_down, same_when_pushed
-from eqsat.rule import Rewrite, Rule
+from eqsat.rule import ALGEBRA, Rewrite, Rule
 from eqsat.scatter import starts
 from eqsat.segments import Segment
-from eqsat.solve import ALGEBRA, finite_buffers, leaf_names, segment_buffers
+from eqsat.solve import finite_buffers, leaf_names, segment_buffers
 from eqsat.specs import ParallelProcessingUnit
 from eqsat.split import Division
 from eqsat.steps import Step, Trace, digests, replace_at, term_at

@@ -12,8 +12,10 @@ from typing import Protocol, TypeVar
 
 from eqsat.errors import RuleError
 
-# The searches that rules grow: the first two that of a segment, the others that of a kernel.
-GROUPS = ("algebra", "distribute", "fusion", "substitution", "tiling", "staging")
+# The groups of rules by the search that they grow: that of a segment, that of a kernel.
+ALGEBRA = ("algebra", "distribute")
+SCHEDULING = ("fusion", "substitution", "tiling", "staging")
+GROUPS = (*ALGEBRA, *SCHEDULING)
 SORTS = ("Expr", "Indices", "Number", "Text", "Count", "Read", "Place", "Law")
 
 

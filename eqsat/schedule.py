@@ -35,7 +35,7 @@ from eqsat.narrow_price import is_joined
 from eqsat.prepare import Preparation, allowed_preparations, prepared_rows, started
 from eqsat.price import Pricer
 from eqsat.ranking import Ranked, rank
-from eqsat.rule import Rule
+from eqsat.rule import SCHEDULING, Rule
 from eqsat.saturate import Class, FrozenEGraph, Limits, SearchWarning, SearchWorker, thaw
 from eqsat.scatter_price import in_groups
 from eqsat.schedule_facts import schedule_facts
@@ -47,7 +47,6 @@ MOST_OF_SIZES = 2  # kernels of the same tiles and threads
 FAR = 1.5  # times the best: another body that is worth less than more of the same
 MOST_LOWERED = 60  # schedules, cheapest first, that are lowered and do not fit
 LEAST_LOWERED = 12  # of these the part of one body, so that no operation keeps others from a try
-GROUPS = ("fusion", "substitution", "tiling", "staging")
 
 
 @dataclass(frozen=True)
@@ -141,9 +140,9 @@ def schedule_region(
     chosen = work.run(ranked)
     if chosen:
         return chosen
-    parts = [(one,) for one in stored] if len(stored) > 1 else []
-    parts = parts or _parted(name, stored, made, buffers)
-    if whole or not parts:
+    one_each = [(one,) for one in stored] if len(stored) > 1 else []
+    parts = [] if whole else one_each or _parted(name, stored, made, buffers)
+    if not parts:
         raise SpecError(
             f"no schedule of {name} fits {search.spec.name}: each takes more of "
             f"{', '.join(sorted(refused))} than the spec allows. Use a spec with more, or split "
@@ -385,14 +384,14 @@ def _explore(made: Form, ready: Sequence[Preparation], search: Search) -> Frozen
     root = start.kernel
     roots = [root, *start.bodies.values(), *(one.copy for one in ready)]
     menus = schedule_menus(made, search.spec)
-    rules = [rule for rule in search.rules if rule.group in GROUPS]
+    rules = [rule for rule in search.rules if rule.group in SCHEDULING]
     table = table_for(roots, rules)
     terms = list(post_order(roots))
     weighed: list[int] = [t.args[0] for t in terms if t.op in WEIGHTED]  # type: ignore[misc]
     ops = signatures(terms, rules)
     seeds, numbers = seed(roots, made.facts.universe, table, frozenset())
     commands = [
-        *declarations(ops, GROUPS),
+        *declarations(ops, SCHEDULING),
         *schedule_facts(ops),
         *rule_lines(rules),
         *subset_points(weighed, made.facts.universe),
@@ -401,7 +400,7 @@ def _explore(made: Form, ready: Sequence[Preparation], search: Search) -> Frozen
         *prepared_rows(ready, numbers),
         *menus.facts(),
     ]
-    every = " ".join(f"(run {group})" for group in GROUPS)
+    every = " ".join(f"(run {group})" for group in SCHEDULING)
     request = {
         "commands": commands,
         "schedules": [f"(run-schedule (repeat 40 (saturate (run facts)) {every}))"],

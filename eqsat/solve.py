@@ -11,11 +11,10 @@ from eqsat.form import Stored
 from eqsat.graph.tensor import Tensor
 from eqsat.kernel import Buffer
 from eqsat.price import Pricer
+from eqsat.rule import ALGEBRA
 from eqsat.saturate import FrozenEGraph, saturate
 from eqsat.schedule import Predicted, Search
 from eqsat.segments import Segment, is_buffer
-
-ALGEBRA = frozenset({"algebra", "distribute"})
 
 
 @dataclass(frozen=True)

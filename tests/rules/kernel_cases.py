@@ -20,9 +20,8 @@ from eqsat.egglog_text import (
 from eqsat.form import Stored, form
 from eqsat.kernel import Buffer
 from eqsat.lower import Schedule, lower
-from eqsat.rule import Rule
+from eqsat.rule import SCHEDULING, Rule
 from eqsat.saturate import FrozenEGraph, SearchWorker, thaw
-from eqsat.schedule import GROUPS
 from eqsat.schedule_facts import schedule_facts
 
 UNTILED = Term("untiled")
@@ -52,7 +51,7 @@ def search(case: Case, worker: SearchWorker, *rules: Rule) -> FrozenEGraph:
     ops = signatures(terms, rules)
     seeds, numbers = seed(roots, over, table, frozenset())
     commands = [
-        *declarations(ops, GROUPS),
+        *declarations(ops, SCHEDULING),
         *schedule_facts(ops),
         *rule_lines(rules),
         *subset_points([over.mask("ijkt")], over),
@@ -64,7 +63,7 @@ def search(case: Case, worker: SearchWorker, *rules: Rule) -> FrozenEGraph:
         ),
         *case.facts,
     ]
-    every = " ".join(f"(run {group})" for group in GROUPS)
+    every = " ".join(f"(run {group})" for group in SCHEDULING)
     schedule = f"(run-schedule (repeat 3 (saturate (run facts)) {every}) (saturate (run facts)))"
     read = [*map(constructor, ops), "free", "dtype", "node"]
     request = {"commands": commands, "schedules": [schedule], "read": read}
