@@ -12,6 +12,10 @@ ASYNC_FUNCTIONS: dict[str, str] = {
 struct alignas(64) TensorMap {
     unsigned long long words[16];
 };""",
+    "prefetch_map": f"""
+{_DEVICE} void prefetch_map(const TensorMap& map) {{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}}""",
     "shared_address": f"""
 {_DEVICE} unsigned shared_address(const void* place) {{
     return unsigned(__cvta_generic_to_shared(place));

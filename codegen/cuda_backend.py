@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from eqsat.codegen import cuda_compile, cuda_emit, cuda_target
+from eqsat.codegen import cuda_compile, cuda_emit, cuda_launch, cuda_target
 from eqsat.errors import ArgumentError, EqsatError, UnsupportedError
 from eqsat.graph.dtypes import DType
 from eqsat.kernel import Kernel
@@ -102,10 +102,10 @@ class CudaBackend:
             )
         array = _as_cupy(value, "out")
         right = tuple(array.shape) == shape and _same_dtype(value, array, dtype)
-        if not right or not array.flags.c_contiguous or array.data.ptr % cuda_target.ALIGNMENT:
+        if not right or not array.flags.c_contiguous or array.data.ptr % cuda_launch.ALIGNMENT:
             raise ArgumentError(
                 f"out= is {value.dtype}{list(array.shape)}; the result needs a C-contiguous "
-                f"{dtype.name}{list(shape)} aligned to {cuda_target.ALIGNMENT} bytes."
+                f"{dtype.name}{list(shape)} aligned to {cuda_launch.ALIGNMENT} bytes."
             )
         return array
 
@@ -156,7 +156,7 @@ class CudaBackend:
         steps = [loaded[launch.kernel.fingerprint] for launch in launches]
         names = [launch.buffers for launch in launches]
         lock = threading.Lock()
-        graphs: list[cuda_target.Graph] = []
+        graphs: list[cuda_launch.Graph] = []
 
         def each(arrays: Mapping[str, Any]) -> None:
             for step, buffers in zip(steps, names, strict=True):
@@ -169,7 +169,7 @@ class CudaBackend:
                 return
             with lock:
                 if not graphs:
-                    graphs.append(cuda_target.Graph(steps, pointers))
+                    graphs.append(cuda_launch.Graph(steps, pointers))
                 graphs[0](pointers)
 
         return Replay(run, each)

@@ -91,10 +91,10 @@ def _emit(
             return None
         maps = {pipeline.map_name(name): box for name, box in pipeline.maps.items()}
         body = pipeline.program(origins)
-    elif kernel.resident:
-        body = "\n".join(program(block, origins, block.out.lines, held))
     else:
-        body = "\n".join(block.out.lines)
+        lines = block.out.lines
+        whole = program(block, origins, lines, held) if kernel.resident else lines
+        body = "\n".join(["    earlier_launches_done();", *whole])
     text = _assemble(block, entry, body, operations, pipeline)
     resident = pipeline.blocks if pipeline else kernel.resident
     return CudaSource(text, entry, threads, shared, kernel.tiles, tuple(maps.values()), resident)

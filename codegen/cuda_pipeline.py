@@ -315,7 +315,10 @@ class Pipeline:
             for turn in range(self.order, self.barriers):
                 out.line(f"barrier_init(barriers + {turn}, {warps});")
             out.line("barriers_ready();")
+            for name in self.maps:
+                out.line(f"prefetch_map({self.map_name(name)});")
         out.line("__syncthreads();")
+        out.line("earlier_launches_done();")
 
     def close(self, shared: int) -> int:
         """End the tile, and place the barriers behind so much shared memory; the bytes in all."""

@@ -39,6 +39,15 @@ FUNCTIONS: dict[str, str] = {
 {_DEVICE} void block_barrier() {{
     __syncthreads();
 }}""",
+    "earlier_launches_done": f"""
+// Waits until launches before this one have ended and what they wrote is seen; the next may be
+// set up meanwhile.
+{_DEVICE} void earlier_launches_done() {{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}}""",
     "Pack": """
 template <typename T, int N>
 struct alignas(sizeof(T) * N) Pack {

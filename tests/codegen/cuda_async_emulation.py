@@ -244,6 +244,7 @@ HOST_ASYNC = dict.fromkeys(
     "",
 )  # fmt: skip
 HOST_ASYNC["barriers_ready"] = "inline void barriers_ready() {}"
+HOST_ASYNC["prefetch_map"] = "inline void prefetch_map(const TensorMap&) {}"
 for _n in range(1, MOST_DIMENSIONS + 1):
     _where = ", ".join(f"c{i}" for i in range(_n))
     HOST_ASYNC[copy_box_name(_n)] = f"""inline void {copy_box_name(_n)}(void* target,

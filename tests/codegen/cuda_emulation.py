@@ -148,6 +148,7 @@ _PACK = "inline unsigned pack_{0}(float a, float b) {{ return {0}_bits(a) | {0}_
 _TO = "inline unsigned short to_{0}({1} value) {{ return {0}_bits(value); }}"
 _EXTREME = """template <typename T> T {0}(T a, T b) {{ return (a {1} b || a != a) ? a : b; }}"""
 HOST = {
+    "earlier_launches_done": "inline void earlier_launches_done() {}",
     "maximum": _EXTREME.format("maximum", ">="),
     "minimum": _EXTREME.format("minimum", "<="),
     "to_bfloat16": _TO.format("bfloat16", "float"),

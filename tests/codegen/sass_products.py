@@ -1,4 +1,5 @@
-"""Reads machine code for accumulators touched while a warpgroup operation still writes them.
+"""Reads machine code for what comes too early: accumulators touched while a warpgroup operation
+still writes them, global memory before earlier launches are done.
 
 The assembler may move instructions that read registers alone across a wait. A group of operations
 ends at `gsb0`; `DEPBAR.LE gsb0, N` returns when all but the N newest groups have finished.
@@ -18,6 +19,7 @@ _INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;")
 _LABEL = re.compile(r"^\s*\.?(\.L_[\w.]+|\.text\.\w+):")
 _PRODUCT = re.compile(r"[A-Z]GMMA\.(?:SP\.)?64x(\d+)x\w+\S* (?:R(\d+)), (.*)")
 _TARGET = re.compile(r"`\((\.L_\w+)\)")
+_GLOBAL = re.compile(r"\b(LDG|STG|LDGSTS|ATOMG|RED|REDG|LD|ST|ATOM|UTMALDG|UTMASTG|UBLKCP)\b")
 _OPEN = (frozenset[int](),)  # a group that nothing has been put into
 
 
@@ -44,6 +46,13 @@ def touched_early(text: str) -> list[str]:
         if onward and position < len(names):
             _reach(names[position], state, reached, todo)
     return [f"{address}: {text}" for address, text in sorted(found.items())]
+
+
+def before_launches(text: str) -> list[str]:
+    """Accesses to global memory in code before the wait for earlier launches (ACQBULK)."""
+    lines = [line for block in _blocks(text).values() for _, line in block]
+    wait = next(n for n, line in enumerate(lines) if "ACQBULK" in line)
+    return [line for line in lines[:wait] if _GLOBAL.search(line)]
 
 
 def _after(state: Groups, address: str, text: str, found: dict[str, str]) -> Groups:

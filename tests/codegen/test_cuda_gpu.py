@@ -10,7 +10,8 @@ from kernel_building import arrays, check
 from kernels import SAMPLES
 from pipeline_cases import OPERATIONS, pipeline_cases
 
-from eqsat.codegen.cuda_target import Graph, aligned, device_arch, load
+from eqsat.codegen.cuda_launch import Graph
+from eqsat.codegen.cuda_target import aligned, device_arch, load
 from eqsat.errors import ArgumentError, UnsupportedError
 
 pytestmark = pytest.mark.gpu

@@ -1,4 +1,4 @@
-"""What the assembler makes of kernels with warpgroup operations: it must not move their readers."""
+"""What the assembler makes of kernels: it must not move reads ahead of what they wait for."""
 
 import os
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from pipeline_cases import OPERATIONS, pipeline_cases
-from sass_products import disassembled, touched_early
+from sass_products import before_launches, disassembled, touched_early
 
 import eqsat.graph as eg
 from eqsat import driver
@@ -38,6 +38,22 @@ def attention() -> eg.Tensor:
     return nn.softmax((q @ eg.matrix_transpose(k)) * 0.125) @ v
 
 
+def softmax() -> eg.Tensor:
+    return nn.softmax(eg.input("x", (512, 1000), bfloat16))
+
+
+def transposed() -> eg.Tensor:
+    return eg.matrix_transpose(eg.input("x", (512, 1024), eg.float32))
+
+
+def running() -> eg.Tensor:
+    return eg.cumulative_sum(eg.input("x", (64, 4096), eg.float32), axis=1)
+
+
+def counted() -> eg.Tensor:
+    return eg.bincount(eg.input("x", (100000,), eg.int32), 64)
+
+
 def early(kernels: Iterator[Kernel]) -> dict[str, list[str]]:
     def of(kernel: Kernel) -> tuple[str, list[str]]:
         cubin = compile_cubin(emit(kernel, OPERATIONS).text, "sm_90a", kernel.rules)
@@ -66,3 +82,10 @@ def test_the_check_sees_a_missing_wait():
     last = "WARPGROUP.DEPBAR.LE gsb0, 0x0"
     assert last in text and not touched_early(text)
     assert touched_early(text.replace(last, "NOP"))
+
+
+@pytest.mark.parametrize("program", [odd, softmax, transposed, running, counted])
+def test_global_memory_waits_for_earlier_launches(program):
+    for launch in driver.plan([program()], load("h200")).parts.launches:
+        cubin = compile_cubin(emit(launch.kernel, OPERATIONS).text, "sm_90a", launch.kernel.rules)
+        assert before_launches(disassembled(cubin.data)) == []
