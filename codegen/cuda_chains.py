@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from eqsat.codegen.cuda_block import Block
-from eqsat.codegen.cuda_placement import SHARED
+from eqsat.codegen.cuda_placement import SHARED, Matrix, Placement
 from eqsat.codegen.cuda_warpgroup_operations import WarpgroupOperation
 from eqsat.kernel import Contract, Phase, Update
 
@@ -73,4 +73,9 @@ def holds_factor(block: Block, phase: Phase) -> bool:
     """Whether a product of the phase reads its left factor from registers."""
     matrices = block.placement.matrices
     found = [matrices[s.name] for s in phase.body if s.name in matrices]
-    return any(block.placement.where[m.left] != SHARED for m in found)
+    return any(in_registers(block.placement, m) for m in found)
+
+
+def in_registers(placement: Placement, matrix: Matrix) -> bool:
+    """Whether a product's left factor is read from registers: computed there, or gathered."""
+    return placement.where[matrix.left] != SHARED or matrix.gathered

@@ -72,18 +72,24 @@ def _side(block: Block, matrix: Matrix, name: str, free: tuple[str, ...], k: str
 
 
 def pack_left(block: Block, matrix: Matrix, target: str) -> None:
-    """`target[step][fragment]`: operand registers from a left factor in registers."""
+    """`target[step][fragment]`: operand registers from a left factor in registers, or gathered."""
     steps = -(-block.distribution.padded(matrix.k) // matrix.operation.k)
     here = {i: "0" for i in block.axes}
     point = Point({i: block.index("base", i) for i in block.axes}, here, block.frame.origin)
-    left = Side(matrix.left, matrix.rows, None)
+    left = Side(matrix.left, matrix.rows, block.tiles[matrix.left] if matrix.gathered else None)
     made = Product(block, matrix, left, left, point)
     count = made.fragments(matrix.rows)
-    block.out.line("#pragma unroll")
-    with block.out.block(f"for (int step = 0; step < {steps}; ++step)"):
+    with block.out.block():
+        if matrix.gathered:
+            made.declare_warps()
         block.out.line("#pragma unroll")
-        with block.out.block(f"for (int block = 0; block < {count}; ++block)"):
-            made.pack(f"{target}[step][block]")
+        with block.out.block(f"for (int step = 0; step < {steps}; ++step)"):
+            block.out.line("#pragma unroll")
+            with block.out.block(f"for (int block = 0; block < {count}; ++block)"):
+                if matrix.gathered:
+                    made.gather_left(f"{target}[step][block]")
+                else:
+                    made.pack(f"{target}[step][block]")
 
 
 @dataclass(frozen=True)
@@ -176,11 +182,15 @@ class Product:
             if self.left.tile is None:
                 self.pack()
             elif not self.load_matrices(self.left, registers):
-                for register in range(registers):
-                    row = f"lane / 4 + {8 * (register % 2)}"
-                    place = self.places(self.matrix.rows, "block", row)
-                    self.gather(self.left, place, register // 2, f"left[block][{register}]")
+                self.gather_left("left[block]")
         self.round("left", count * registers)
+
+    def gather_left(self, target: str) -> None:
+        """The registers of one fragment of the left factor, element by element."""
+        for register in range(self.matrix.operation.left_registers):
+            row = f"lane / 4 + {8 * (register % 2)}"
+            place = self.places(self.matrix.rows, "block", row)
+            self.gather(self.left, place, register // 2, f"{target}[{register}]")
 
     def load_right(self) -> None:
         operation, out = self.matrix.operation, self.block.out

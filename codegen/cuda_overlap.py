@@ -10,19 +10,19 @@ chunk before; elementwise work on the first one's result goes on beside the late
 from collections.abc import Mapping
 
 from eqsat.codegen.cuda_block import Block
+from eqsat.codegen.cuda_chains import in_registers
 from eqsat.codegen.cuda_matrix import pack_left
 from eqsat.codegen.cuda_pipeline import Pipeline
-from eqsat.codegen.cuda_placement import SHARED
 from eqsat.codegen.cuda_statements import Statements
 from eqsat.codegen.cuda_warpgroup import multiply, packed_shape
 from eqsat.kernel import Contract, Phase, Statement, Update
 
 
 def held_products(block: Block, phase: Phase) -> dict[str, str]:
-    """Names of registers for the left factors of a phase that are computed, and the products."""
-    matrices, where = block.placement.matrices, block.placement.where
+    """Names of registers for the left factors that products of a phase read from registers."""
+    matrices = block.placement.matrices
     products = [s.name for s in phase.body if isinstance(s, Contract) and s.name in matrices]
-    held = [name for name in products if where[matrices[name].left] != SHARED]
+    held = [name for name in products if in_registers(block.placement, matrices[name])]
     return {f"packed_{n}": name for n, name in enumerate(held)}
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from math import prod
 
+from eqsat.codegen.cuda_access import unit_stride
 from eqsat.codegen.cuda_math import SIXTEEN
 from eqsat.codegen.cuda_operations import OPERATIONS, MatrixOperation, find, find_shape
 from eqsat.codegen.cuda_warpgroup_operations import (
@@ -45,7 +46,8 @@ class Matrix:
 
     `rows` are the tiled indices of the left factor and the result, outermost first; `columns`
     those of the right factor and the result; `k` runs inside the instruction, other summed
-    indices are loops around it.
+    indices are loops around it. `gathered`: the instruction wants k contiguous in shared memory,
+    and the left factor has it otherwise: it goes through registers.
     """
 
     contract: Contract
@@ -56,6 +58,7 @@ class Matrix:
     left: str
     right: str
     function: str
+    gathered: bool = False
 
 
 @dataclass(frozen=True)
@@ -263,10 +266,19 @@ def _matrices(
             operand = bfloat16 if c.narrow == "bfloat16" else dtypes[left]  # tf32 is float32
             operation = find(invocation, operand, c.dtype)
         function = c.operation if native else operation.function
-        result[c.name] = Matrix(
-            c, operation, rows, columns, _summed(kernel, c), left, right, function
-        )
+        k = _summed(kernel, c)
+        gathered = isinstance(operation, WarpgroupOperation) and not operation.transposable
+        gathered = gathered and left in _across(kernel, c)
+        result[c.name] = Matrix(c, operation, rows, columns, k, left, right, function, gathered)
     return result
+
+
+def _across(kernel: Kernel, c: Contract) -> set[str]:
+    """The factors of a contraction that memory holds with their summed index not contiguous."""
+    k = _summed(kernel, c)
+    loads = {s.name: s for s in kernel.statements() if isinstance(s, Load)}
+    sides = {name for name in (c.left, c.right) if name in loads}
+    return {name for name in sides if not unit_stride(loads[name].access, k)}
 
 
 def _turned(
@@ -279,7 +291,8 @@ def _turned(
 ) -> bool:
     """Whether rows and columns are better exchanged, for the operations of a warpgroup.
 
-    Its left factor may be computed, its right one may not; and it has 64 rows, fewer columns.
+    Its left factor may be computed, or lie across the sum where the instruction does not allow it;
+    its right one may not. And it has 64 rows, fewer columns.
     """
     axes = kernel.axes()
     loads = {s.name for s in kernel.statements() if isinstance(s, Load)}
@@ -290,6 +303,7 @@ def _turned(
         if not extents or extents[0] != WARPGROUP_ROWS:
             return False
         groups = dict(zip(pairs[c.name], (c.left, c.right), strict=True))
+        copied = loads - (_across(kernel, c) if spec and spec.contiguous else set())
         size = {g: prod(min(axes[i].tile, axes[i].extent) for i in g) for g in groups}
         for turned in cost:
             counts = {}
@@ -297,7 +311,7 @@ def _turned(
                 row = (roles[group] == "m") != turned
                 unit = WARPGROUP_ROWS if row else extents[1]
                 counts[row] = -(-size[group] // unit)
-                cost[turned] += 0 if row or factor in loads else 1e6
+                cost[turned] += 0 if row or factor in copied else 1e6
             teams = max(kernel.threads // WARPGROUP, 1)
             cost[turned] += _busiest(counts[True], counts[False], teams)
     return TURNED * cost[True] < cost[False]

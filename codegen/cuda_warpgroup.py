@@ -87,8 +87,9 @@ class _Product:
 
     def emit(self, result: str, packed: str, fresh: bool) -> None:
         block, out, operation = self.block, self.block.out, self.operation
-        left, right = self.factor(self.matrix.left), self.factor(self.matrix.right)
-        if right is None or (left is None and operation.packed != 2):
+        gathered, right = self.matrix.gathered, self.factor(self.matrix.right)
+        left = None if gathered else self.factor(self.matrix.left)
+        if right is None or (left is None and operation.packed != 2 and not gathered):
             raise self.refusal("its factors are not where the instruction reads them")
         self.check_indices()
         steps, count = packed_shape(block, self.matrix)

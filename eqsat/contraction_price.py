@@ -1,6 +1,7 @@
 """What a contraction costs by a matrix operation or a library call of the spec."""
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,13 +106,30 @@ def misplaced(
     tiling: Tiling, operation: ParallelOperation, found: Contraction
 ) -> Iterator[tuple[Term, Need]]:
     """The factors that lie in memory as the operation does not take them, and what it needs."""
+    through = gathered(tiling, operation, found)
     for side in (found.left, found.right):
         read = side.args[0]
-        if side.op == "read" and isinstance(read, Read):
+        if side.op == "read" and isinstance(read, Read) and side is not through:
             need = tiling.pricer.need(operation, read.dtype.name)
             right = need is None or lies_right(read, need, found.summed, tiling.form)
             if need is not None and (need.narrow or not right):
                 yield side, need
+
+
+def gathered(tiling: Tiling, operation: ParallelOperation, found: Contraction) -> Term | None:
+    """The factor that is copied as it lies, across the sum, and taken into registers one element at
+    a time: for an operation that has one factor there and wants the other along the sum.
+    """
+    if not (operation.asynchronous and from_registers(operation) and operation.contiguous):
+        return None
+    for side in (found.left, found.right):
+        read = side.args[0]
+        need = tiling.pricer.need(operation, read.dtype.name) if isinstance(read, Read) else None
+        if side.op == "read" and isinstance(read, Read) and need and not need.narrow:
+            across = not lies_right(read, need, found.summed, tiling.form)
+            if across and lies_right(read, replace(need, summed=False), found.summed, tiling.form):
+                return side
+    return None
 
 
 def preparing_seconds(tiling: Tiling, operation: ParallelOperation, found: Contraction) -> float:
@@ -139,7 +157,34 @@ def takes_factors(tiling: Tiling, operation: ParallelOperation, found: Contracti
         side.op != "read" or tiling.form.facts.dtype(side).itemsize > narrowest
         for side in sides[weights:]
     )
-    return computed == from_registers(operation)
+    if computed and not _takes_results(operation):
+        return False
+    held = computed + (gathered(tiling, operation, found) is not None)
+    return held == from_registers(operation)
+
+
+def gather_cycles(tiling: Tiling, operation: ParallelOperation, found: Contraction) -> Array:
+    """Cycles of a chunk for which a group of threads waits for its product, reads the gathered
+    factor into the registers that the product has left, and starts the next one.
+    """
+    side = gathered(tiling, operation, found)
+    if side is None:
+        return np.zeros_like(tiling.shape)
+    spec, shared = tiling.spec, tiling.spec.memory("shared")
+    facts = tiling.form.facts
+    held = tiling.tile_points(facts.free(side)) * facts.dtype(side).itemsize
+    read = held * spec.processors * spec.cycles_per_s / (shared.bandwidth_gb_per_s * 1e9)
+    return read + shared.latency_cycles + operation.latency_cycles
+
+
+def _takes_results(operation: ParallelOperation) -> bool:
+    """Whether the factor in registers lies there as results of the operations do: each thread has
+    neighbours of two along the sum, so it is one of 16 bits.
+    """
+    assert operation.semantics is not None
+    first, *_ = operation.semantics.operands
+    kinds = {row.get(first, "") for row in operation.supported_data_types}
+    return from_registers(operation) and kinds <= {"bfloat16", "float16"}
 
 
 def from_registers(operation: ParallelOperation) -> bool:

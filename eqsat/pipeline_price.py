@@ -39,7 +39,7 @@ class Flow:
     resident: Array
     stored: Array
     turns: Array
-    chain: float = 0.0
+    chain: Array
 
 
 def pipelined(spec: ParallelProcessingUnit, flow: Flow, trip_cycles: float, rate: float) -> Array:

@@ -19,6 +19,7 @@ from eqsat.contraction_price import (
     as_factor,
     early,
     from_registers,
+    gather_cycles,
     matrix_seconds,
     narrowing_work,
     operand_seconds,
@@ -113,6 +114,7 @@ class _Pricing(Tiling):
         self.repeat = 1
         self.absorbed = absorbed(form)
         self.refused: dict[str, NDArray[np.bool_]] = {}
+        self.gathering = 0 * self.shape
         self.settled: dict[Term, tuple[list[str], NDArray[np.intp]]] = {}
         self.started: set[str] = set()  # asynchronous operations: few threads keep them busy
         self.takes_turns = False  # teams of threads, at operations that run on
@@ -280,6 +282,7 @@ class _Pricing(Tiling):
             self.started.add(operation.name)
             reason = f"operands of {operation.name}"
             unfit = unfit_operands(self, operation, found)
+            self.gathering = self.gathering + gather_cycles(self, operation, found)
             self.refused[reason] = self.refused.get(reason, False) | unfit
         self.charge(unit, best)
         if operation and self.blocking is not None and found.term.op == "narrow_contract":
@@ -397,19 +400,21 @@ class _Pricing(Tiling):
         stored = sum(self.tile_points(mask) * size for mask, size in self.stored_points())
         other = [seconds for name, seconds in self.units.items() if name not in self.started]
         rate, turns = cache.bandwidth_gb_per_s * 1e9, self._turns()
+        slots = any(map(is_joined, self.form.terms)) + early(spec, self.started)
+        teams = turns * self.blocking.threads / max(spec.members("warpgroup", "thread"), 1)
+        waits = np.where(teams > turns, 0.0, self.gathering * teams)  # else others multiply
+        waits += (self.reductions_in_turn() - 1) * cache.latency_cycles
         flow = Flow(
             matrix=self.shape * sum(self.units[name] for name in self.started),
             other=np.max(other, axis=0) if other else 0 * self.shape,
             tiles=tiles,
             steps=self.steps(),
-            stages=self.blocking.stages
-            + any(map(is_joined, self.form.terms))
-            + early(spec, self.started),
-            teams=turns * self.blocking.threads / max(spec.members("warpgroup", "thread"), 1),
+            stages=self.blocking.stages + slots,
+            teams=teams,
             resident=self._resident() / spec.processors,
             stored=self.shape * stored,
             turns=turns,
-            chain=(self.reductions_in_turn() - 1) * cache.latency_cycles / spec.cycles_per_s,
+            chain=waits / spec.cycles_per_s,
         )
         return pipelined(spec, flow, self.pricer.dram.latency_cycles, rate) + self.again / rate
 

@@ -47,6 +47,7 @@ def gemm(
     layout: str = "nt",
     dtype: DType = bfloat16,
     out: DType | None = None,
+    held: bool = False,
 ) -> Sample:
     """y[i,j] = sum_l x[i,l] w[l,j]; `layout`: n or t for each factor, as BLAS has it, row-major"""
     result = KINDS[dtype][2]
@@ -57,7 +58,7 @@ def gemm(
     b.load("a", "i l", at(x, "i", "l") if down == "n" else at(x, "l", "i"))
     b.load("f", "l j", at(w, "l", "j") if right == "n" else at(w, "j", "l"))
     b.dtype = result
-    b.contract("p", "i j", "l", "a", "f", by(columns, dtype))
+    b.contract("p", "i j", "l", "a", "f", by(columns, dtype, held))
     b.update("next", "i j", "acc", "sum", "p")
     carry = Carry("acc", result, ("i", "j"), "sum")
     stream = b.phase(stream=(Axis("l", k, tiles[2]),), carries=(carry,))
@@ -274,6 +275,13 @@ def pipeline_cases() -> Iterator[Case]:
     yield case("gemm-tf32", gemm(70, 50, 44, (64, 56, 16), 56, dtype=float32), 128, 2)
     yield case("gemm-tf32-wide", gemm(70, 50, 44, (128, 64, 32), 64, dtype=float32), 256, 2)
     yield case("gemm-s8", gemm(70, 50, 80, (64, 64, 64), 64, dtype=int8), 128, 2)
+    for layout in ("tt", "nn"):  # a factor that lies across the sum is gathered into registers
+        for stages in (1, 3):
+            sample = gemm(136, 72, 40, (128, 64, 16), 64, layout, float32, held=True)
+            yield case(f"gemm-tf32-{layout}-{stages}", sample, 256, stages)
+    sample = gemm(72, 264, 72, (64, 256, 32), 256, "tt", float32, held=True)
+    yield case("gemm-tf32-across-wide", sample, 128, 3)
+    yield case("gemm-s8-across", gemm(80, 50, 80, (64, 64, 64), 64, "tt", int8), 128, 2)
     yield case("batched", batched(70, 50, 40, (64, 64, 32), 64), 128, 2)
     yield case("swiglu", swiglu(70, 104, 40, (64, 64, 32), 64), 128, 2)
     yield case("biased", biased(70, 56, 40, (64, 32, 32), 32), 128, 3)

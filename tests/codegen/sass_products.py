@@ -13,7 +13,10 @@ from tempfile import NamedTemporaryFile
 
 import pytest
 
-Groups = tuple[frozenset[int], ...]  # accumulators of what is under way, the newest group last
+# Registers of what is under way, the newest group last: an accumulator by its number, one that
+# holds a left factor by FACTOR and its number, since that one may be read.
+Groups = tuple[frozenset[int], ...]
+FACTOR = 1000
 
 _INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;")
 _LABEL = re.compile(r"^\s*\.?(\.L_[\w.]+|\.text\.\w+):")
@@ -58,13 +61,19 @@ def before_launches(text: str) -> list[str]:
 def _after(state: Groups, address: str, text: str, found: dict[str, str]) -> Groups:
     if product := _PRODUCT.search(text):
         first, count = int(product[2]), int(product[1]) // 2
-        state = (*state[:-1], state[-1] | set(range(first, first + count)))
+        held = set(range(first, first + count))
+        if left := re.match(r"R(\d+)", product[3]):
+            held |= {FACTOR + int(left[1]) + n for n in range(4)}
+        state = (*state[:-1], state[-1] | held)
         return (*state, frozenset()) if "gsb0" in product[3] else state
     if "gsb0" in text:
         kept = int(re.search(r"gsb0, 0x(\d+)", text)[1])  # type: ignore[index]
         done = state[:-1]
         return (*(done[-kept:] if kept else ()), state[-1])
     registers = {int(r) for r in re.findall(r"\bR(\d+)\b", text)}
+    if written := re.match(r"(?:@!?U?P\w+ )?([\w.]+) R(\d+)\b", text):
+        wide = 4 if ".128" in written[1] else 2 if ".64" in written[1] else 1
+        registers |= {FACTOR + int(written[2]) + n for n in range(wide)}
     if any(registers & group for group in state):
         found[address] = text
     return state

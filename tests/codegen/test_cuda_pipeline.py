@@ -77,7 +77,12 @@ def test_cases_show_what_they_are_for():
     assert {"gemm-nt-2", "swiglu", "convolution"} <= later
     assert not later & {"gemm-nt-1", "attention-alone"}
     kept = {name for name, text in texts.items() if "packed_0" in text}  # for the next chunk
-    assert {n for n in texts if n.startswith("attention")} - {"attention-alone"} <= kept <= held
+    across = {"gemm-tf32-tt", "gemm-tf32-nn", "gemm-tf32-across", "gemm-s8-across"}
+    gathered = {n for n in texts if n.rpartition("-")[0] in across or n in across}
+    assert gathered == {n for n in texts if "_held(v_" in texts[n]}
+    alone = {"attention-alone", *(n for n in gathered if n.endswith("-1"))}
+    attentions = {n for n in texts if n.startswith("attention")}
+    assert (attentions | gathered) - alone <= kept <= held | gathered
     assert {n for n in texts if "first_chunk" in texts[n]} == {
         "attention-shorter",
         *(f"attention-{d}-{mask}" for d in (48, 64) for mask in ("causal", "window")),
@@ -215,7 +220,7 @@ def test_what_no_warpgroup_can_compute_is_refused_with_the_way_out():
     bad = case("strides", gemm(64, 60, 64, (64, 64, 64), 64, "nn"), 128, 2)
     with pytest.raises(UnsupportedError, match=r"no box of w .* multiples of 16 bytes\. Choose"):
         emit(bad.kernel, OPERATIONS)
-    rows = case("rows", gemm(64, 64, 64, (64, 64, 64), 64, "nn", dtype=int8), 128, 2)
+    rows = case("rows", gemm(64, 64, 64, (64, 64, 64), 64, "tn", dtype=int8), 128, 2)
     with pytest.raises(UnsupportedError, match=r"f is not contiguous along the sum\. Choose"):
         emit(rows.kernel, OPERATIONS)
     few = case("few", gemm(64, 64, 64, (64, 64, 64), 64), 96, 2)

@@ -38,6 +38,11 @@ def attention() -> eg.Tensor:
     return nn.softmax((q @ eg.matrix_transpose(k)) * 0.125) @ v
 
 
+def gathered() -> eg.Tensor:
+    """The right factor lies across the sum: it goes through registers that products read."""
+    return eg.input("a", (1024, 1024), eg.float32) @ eg.input("b", (1024, 1024), eg.float32)
+
+
 def softmax() -> eg.Tensor:
     return nn.softmax(eg.input("x", (512, 1000), bfloat16))
 
@@ -71,6 +76,13 @@ def test_planned_kernels_touch_no_accumulator_under_way(program):
     assert early(iter(kernels)) == {}
 
 
+def test_gathered_factors_stay_until_their_products_are_done():
+    launches = driver.plan([gathered()], load("h200"), precision="tf32").parts.launches
+    kernels = [launch.kernel for launch in launches]
+    assert any("_held" in emit(kernel, OPERATIONS).text for kernel in kernels)
+    assert early(iter(kernels)) == {}
+
+
 def test_no_accumulator_is_touched_while_it_is_written():
     assert early(c.kernel for c in pipeline_cases()) == {}
 
@@ -82,6 +94,19 @@ def test_the_check_sees_a_missing_wait():
     last = "WARPGROUP.DEPBAR.LE gsb0, 0x0"
     assert last in text and not touched_early(text)
     assert touched_early(text.replace(last, "NOP"))
+
+
+def test_the_check_sees_a_factor_overwritten():
+    (kernel,) = [
+        launch.kernel
+        for launch in driver.plan([gathered()], load("h200"), precision="tf32").parts.launches
+    ]
+    cubin = compile_cubin(emit(kernel, OPERATIONS).text, "sm_90a", kernel.rules)
+    text = disassembled(cubin.data)
+    product = next(line for line in text.splitlines() if "HGMMA" in line and "gsb0" in line)
+    factor = product.split("HGMMA")[1].split(", ")[1]
+    again = product.split("HGMMA")[0] + f"LDS {factor}, [R1] ;"
+    assert touched_early(text.replace(product, f"{product}\n{again}"))
 
 
 @pytest.mark.parametrize("program", [odd, softmax, transposed, running, counted])
