@@ -92,7 +92,7 @@ def test_cases_show_what_they_are_for():
     assert "map_mask" in texts["attention-48-added"] and "patch" in texts["biased"]
     assert "band" in texts["gemm-nt-banded"]
     teams = {name for name, text in texts.items() if "turn = " in text}
-    assert teams == {name for name in texts if name.startswith("two-teams")}
+    assert teams - {"gemm-tf32-across-wide"} == {n for n in texts if n.startswith("two-teams")}
 
 
 # the emulator sees what is missing
