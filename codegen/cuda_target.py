@@ -20,6 +20,7 @@ from eqsat.kernel import Kernel
 from eqsat.specs.model import ParallelOperation
 
 EARLY_CAPABILITY = 90  # compute capability from which on a launch is set up before the last ended
+MOST_UNEVEN = 1.25  # how much more than its share an SM may get of blocks that are set up early
 UNASKED_SHARED_BYTES = 48 * 1024  # a kernel that takes more must say so before it is launched
 
 
@@ -113,7 +114,7 @@ def _load(kernel: Kernel, source: CudaSource, path: Path, arch: str) -> Launch:
 
 def _launch(kernel: Kernel, source: CudaSource, path: Path, processors: int) -> Launch:
     """The kernel loaded. Blocks that are set up early go where there is room, which may be on few
-    SMs: so one must fill an SM, or all of them the device.
+    SMs: so one must fill an SM, or all of them about the device.
     """
     cupy, function = import_cupy(), _function(path, source)
     able = int(cupy.cuda.Device().compute_capability) >= EARLY_CAPABILITY
@@ -121,7 +122,9 @@ def _launch(kernel: Kernel, source: CudaSource, path: Path, processors: int) -> 
     fit = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
         function.kernel.ptr, source.threads, source.shared_bytes
     )
-    return replace(launch, early=able and (fit == 1 or launch.blocks >= fit * processors))
+    return replace(
+        launch, early=able and (fit == 1 or fit * processors <= MOST_UNEVEN * launch.blocks)
+    )
 
 
 def _write(path: Path, data: bytes) -> None:
