@@ -14,6 +14,8 @@ from eqsat.narrow_price import narrowing, products_of
 from eqsat.pipeline_price import spread
 from eqsat.prepare import Need, lies_right
 from eqsat.rates import Array, Contraction
+from eqsat.relayout import points as elements
+from eqsat.relayout import walked_axes
 from eqsat.siblings import siblings
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
 from eqsat.tiling import Tiling
@@ -138,6 +140,8 @@ def preparing_seconds(tiling: Tiling, operation: ParallelOperation, found: Contr
     launch = (spec.graph_launch_latency_us or spec.launch_latency_us) * 1e-6
     for side, need in misplaced(tiling, operation, found):
         points, size = tiling.points(facts.free(side)), facts.dtype(side).itemsize
+        axes = walked_axes(side.args[0], tiling.form.extents)  # type: ignore[arg-type]
+        points = min(points, elements(axes)) if axes else points
         stored = TERMS[need.narrow] * BY_NAME[need.narrow].itemsize if need.narrow else size
         seconds += points * (size + stored) / (tiling.pricer.dram.sustained_gb_per_s * 1e9) + launch
     return seconds

@@ -3,7 +3,8 @@
 An operation that is started while others run takes its factors from boxes of memory: rows whose
 distance is a multiple of some bytes, the elements of a row side by side along an index of its own
 or, for some operations, along the summed one alone. A factor that lies otherwise is copied to a
-temporary of such a layout by a kernel of its own. Likewise a float32 factor may be stored as its
+temporary of such a layout by a kernel of its own: where several indices walk one axis of it, as
+windows do, by its axes. Likewise a float32 factor may be stored as its
 terms of a narrower float, which an operation then multiplies as `eqsat.narrow` says.
 """
 
@@ -14,9 +15,10 @@ from math import prod
 from eqsat.algebra import WEIGHTED_SUMS, Read, Term, post_order
 from eqsat.form import Form, Stored
 from eqsat.graph.dtypes import BY_NAME
-from eqsat.graph.index import add, scale, var
+from eqsat.graph.index import add, const, scale, var
 from eqsat.kernel import Buffer
 from eqsat.narrow import TERMS
+from eqsat.relayout import WalkedAxis, first_place, in_order, walked_axes
 from eqsat.scatter import starts
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
 
@@ -133,12 +135,14 @@ def used(prepared: Iterable[Preparation], stored: Iterable[Stored]) -> tuple[Pre
 def lies_right(read: Read, need: Need, summed: int, made: Form) -> bool:
     """Whether a factor can be copied as boxes that an operation takes.
 
-    What guards and quotients make of an address is left to the target to judge.
+    What guards and quotients make of an address is left to the target to judge, unless a window
+    slides along what is contiguous.
     """
     if read.extent or read.fill:
         return False
     if read.guards:
-        return True
+        axes = walked_axes(read, made.extents)
+        return axes is None or not axes[-1].slides
     size, extents = read.dtype.itemsize, made.extents
     strides = {str(atom): c for atom, c in read.address.terms if extents.get(str(atom), 2) > 1}
     inner = [name for name, stride in strides.items() if stride == 1 and name in extents]
@@ -210,11 +214,14 @@ def _factors(made: Form, term: Term) -> Iterator[tuple[Term, int]]:
 
 @dataclass(frozen=True)
 class _Layout:
-    """The names of a factor outermost first, the elements from row to row, and of what dtype."""
+    """The names of a factor outermost first, the elements from row to row, and of what dtype; or,
+    where it is copied by the axes that several of its names walk, these axes.
+    """
 
     names: tuple[str, ...]
     pitch: int
     narrow: str
+    axes: tuple[WalkedAxis, ...] = ()
 
 
 def _layout(read: Read, need: Need, summed: int, made: Form) -> _Layout | None:
@@ -223,23 +230,71 @@ def _layout(read: Read, need: Need, summed: int, made: Form) -> _Layout | None:
     """
     universe, extents = made.facts.universe, made.extents
     names = list(universe.members(universe.mask(read.names)))
+    axes = walked_axes(read, extents) or ()
+    if any(axis.slides for axis in axes):
+        return _by_axes(read, need, summed, made, axes)
     within = [name for name in names if universe.mask([name]) & summed]
     if not within:
         return None
     strides = {str(atom): c for atom, c in read.address.terms if isinstance(atom, str)}
     names.sort(key=lambda name: -strides.get(name, 0))
     last = names[-1]
-    if need.summed or strides.get(last) != 1:
-        last = max(within, key=extents.__getitem__)
     size = BY_NAME[need.narrow].itemsize if need.narrow else read.dtype.itemsize
+    short = extents[last] * size < need.alignment
+    if need.summed or strides.get(last) != 1 or short:
+        last = max(within, key=extents.__getitem__)
     step = max(need.row // size, 1)
     pitch = -(-extents[last] // step) * step
     return _Layout((*(name for name in names if name != last), last), pitch, need.narrow)
 
 
+def _by_axes(
+    read: Read, need: Need, summed: int, made: Form, axes: tuple[WalkedAxis, ...]
+) -> _Layout | None:
+    """The axes as they lie, but last the longest that a summed name walks alone. None where there
+    is no such, or terms are asked for.
+    """
+    mask = made.facts.universe.mask
+    within = [axis for axis in axes if axis.alone and mask([axis.alone]) & summed]
+    if not within or need.narrow:
+        return None
+    last = max(within, key=lambda axis: axis.extent)
+    size = read.dtype.itemsize
+    row = need.row if last.extent * size >= need.row else need.alignment
+    step = max(row // size, 1)
+    pitch = -(-last.extent // step) * step
+    return _Layout((), pitch, "", (*(axis for axis in axes if axis is not last), last))
+
+
+def _copied_by_axes(
+    factor: Term, layout: _Layout, made: Form, number: int, operations: frozenset[str]
+) -> Preparation:
+    """A copy whose axes have names of their own."""
+    read = factor.args[0]
+    assert isinstance(read, Read)
+    names = tuple(made.facts.universe.add(axis.extent) for axis in layout.axes)
+    steps = (scale(var(n), axis.stride) for n, axis in zip(names, layout.axes, strict=True))
+    address = add(const(first_place(read, layout.axes)), *steps)
+    value = Term("read", Read(read.buffer, read.dtype, address))
+    pitch = layout.pitch if layout.pitch != layout.axes[-1].extent else 0
+    name = f"t{made.stored[0].buffer}_prepared{number}"
+    shape = (*(axis.extent for axis in layout.axes[:-1]), layout.pitch)
+    return Preparation(
+        source=factor,
+        copy=Term("read", in_order(read, name, layout.axes, layout.pitch)),
+        stored=(Stored(name, value, names, read.dtype, pitch),),
+        buffer=Buffer(name, shape, read.dtype, "temporary"),
+        narrow="",
+        terms=0,
+        operations=operations,
+    )
+
+
 def _prepared(
     factor: Term, layout: _Layout, made: Form, number: int, index: str, operations: frozenset[str]
 ) -> Preparation:
+    if layout.axes:
+        return _copied_by_axes(factor, layout, made, number, operations)
     read = factor.args[0]
     assert isinstance(read, Read)
     universe, extents = made.facts.universe, made.extents

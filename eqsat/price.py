@@ -188,7 +188,8 @@ class _Pricing(Tiling):
         touched = self.points(names) * read.dtype.itemsize
         whole = self.pricer.sizes.get(read.buffer, 0) or touched
         lines = self.lines([str(a) for a, stride in read.address.terms if stride == 1], read.dtype)
-        self._move(read.buffer, min(touched, whole), touched * self.times(names), lines)
+        drawn = touched * self.times(names) * self.sectors(read)
+        self._move(read.buffer, min(touched, whole), drawn, lines)
 
     def _move(self, buffer: str, unique: float, traffic: Array, lines: Array) -> None:
         cached = buffer[0] in "tb" and unique < self.pricer.cache.size_bytes / 2

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from eqsat.algebra import Term
+from eqsat.algebra import Read, Term
 from eqsat.form import REDUCING, Form
 from eqsat.graph.dtypes import DType
 from eqsat.rates import Array, Blocking, Rates
@@ -92,6 +92,32 @@ class Tiling:
             return self.shape
         whole = tile >= self.form.extents[name]
         return np.where(whole, 1.0, np.maximum(LINE / (tile * dtype.itemsize), 1.0) ** 0.5)
+
+    def sectors(self, read: Read) -> Array:
+        """How many times its bytes a tile draws from the cache, which gives whole sectors: where
+        neighbours in the tile are few, or lie apart in memory.
+        """
+        if not self.pricer.overlap or self.blocking is None:
+            return self.shape
+        tiles: dict[
+            int, Array
+        ] = {}  # of one stride are the indices of windows: they share elements
+        whole: dict[int, Array] = {}
+        for atom, stride in read.address.terms:
+            if str(atom) in self.form.extents:
+                tile = self.tile_points(self.form.facts.universe.mask([str(atom)]))
+                tiles[abs(stride)] = np.maximum(tiles.get(abs(stride), 0), tile)
+                inside = tile >= self.form.extents[str(atom)]
+                whole[abs(stride)] = whole.get(abs(stride), True) & inside
+        step = min(tiles, default=1)
+        run, joined = self.shape, self.shape > 0
+        for stride in sorted(tiles):
+            joined = joined & (stride == step * run)
+            run = np.where(joined, run * tiles[stride], run)
+            joined = joined & whole[stride]
+        sector, size = self.pricer.cache.access_granularity_bytes, read.dtype.itemsize
+        drawn = np.ceil(run * step * size / sector) * sector
+        return np.maximum(drawn / (run * size), 1.0)
 
     def largest(self, absorbed: Collection[Term]) -> Array:
         """Bytes of the largest value of a tile, of those that are computed."""

@@ -20,7 +20,7 @@ from eqsat.driver import plan
 from eqsat.errors import TraceError
 from eqsat.explanation import from_json, to_json
 from eqsat.form import Form, Stored, form
-from eqsat.graph.dtypes import as_dtype
+from eqsat.graph.dtypes import as_dtype, bfloat16
 from eqsat.kernel import Contract, check
 from eqsat.kernel_json import decode, encode
 from eqsat.planned import Planned
@@ -249,3 +249,37 @@ def test_what_a_body_reads_is_what_is_prepared():
     assert used(found, made.stored) == ()
     both = Stored("y", mul(found[0].copy, found[1].copy), ("i", "k"), as_dtype("bfloat16"))
     assert used(found, (both,)) == found
+
+
+# channels that are not contiguous: what windows read is copied by axes
+
+
+def convolution(batch: int, channels: int, out: int, side: int, **options: int) -> g.Tensor:
+    x = g.input("x", (batch, channels, side, side), "bfloat16")
+    return g.conv(x, g.input("w", (out, channels, 3, 3), "bfloat16"), **options)
+
+
+WINDOWS = [{"padding": 1}, {"padding": 1, "stride": 2}, {"padding": 2, "dilation": 2}, {}]
+
+
+@pytest.mark.parametrize("options", WINDOWS, ids=str)
+def test_convolutions_with_channels_first_compute_the_same(options):
+    out = convolution(2, 32, 40, 16, **options)
+    program = planned(out)
+    *copies, main = program.parts.launches
+    assert [len(launch.kernel.buffers) for launch in copies] == [2, 2]
+    assert "prepare x2" in main.kernel.rules
+    x, w = (np.rint(3 * normal(*shape)) for shape in ((2, 32, 16, 16), (40, 32, 3, 3)))
+    given = {"x": x.astype(bfloat16.numpy), "w": w.astype(bfloat16.numpy)}
+    (wanted,) = g.evaluate([out], given)
+    np.testing.assert_array_equal(run(program, **given), wanted)
+    explanation = program.explain()
+    assert not explanation.notes
+    check_trace(explanation, program.segments, program.search.rules, FAST)
+
+
+@pytest.mark.parametrize("options", WINDOWS, ids=str)
+def test_convolutions_with_channels_first_are_products_of_warpgroups(options):
+    *copies, main = planned(convolution(32, 128, 128, 56, **options), H200).parts.launches
+    (product,) = [s for s in main.kernel.statements() if isinstance(s, Contract)]
+    assert product.operation.startswith("wgmma") and len(copies) == 2

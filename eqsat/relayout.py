@@ -1,0 +1,113 @@
+"""The axes of an array that a read walks, found from its address; and the read in another order.
+
+Where several indices run along one axis, as in the windows of a convolution, a copy by the read's
+indices would hold each element many times. A copy by axes holds each once.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from eqsat.algebra import Read
+from eqsat.graph.index import Affine, add, bounds, const, free_names, scale, sub, var
+
+
+@dataclass(frozen=True)
+class WalkedAxis:
+    """One axis: elements from each of its `extent` places to the next, and where a read is on it.
+
+    Places that the read's guards exclude are not counted. `slides`: several indices reach the same
+    place, as those of a window do.
+    """
+
+    stride: int
+    extent: int
+    place: Affine
+    slides: bool = False
+
+    @property
+    def alone(self) -> str:
+        """The index that walks it by itself, from its first place on; empty where none does."""
+        terms = self.place.terms
+        single = len(terms) == 1 and terms[0][1] == 1 and not self.place.constant
+        return str(terms[0][0]) if single and isinstance(terms[0][0], str) else ""
+
+
+def walked_axes(read: Read, extents: Mapping[str, int]) -> tuple[WalkedAxis, ...] | None:
+    """The axes, the longest stride first; None where the address does not tell them, or an index
+    runs along two. The address is that of the first places, and each place a number of strides on.
+    """
+    if read.extent or any(not isinstance(atom, str) for atom, _ in read.address.terms):
+        return None
+    found: list[WalkedAxis] = []
+    left = read.address
+    for guard in read.guards:
+        stride = _stride(read.address, guard.expression)
+        if stride is None or guard.lower:
+            return None
+        _, high = bounds(guard.expression, extents)
+        extent, slides = min(guard.upper, high + 1), _slides(guard.expression, extents)
+        found.append(WalkedAxis(stride, extent, guard.expression, slides))
+        left = sub(left, scale(guard.expression, stride))
+    found += _unguarded(left, extents)
+    names = [name for axis in found for name in free_names(axis.place)]
+    if len(names) != len({*names}) or any(axis.stride <= 0 for axis in found):
+        return None
+    return tuple(sorted(found, key=lambda axis: -axis.stride))
+
+
+def in_order(read: Read, buffer: str, axes: tuple[WalkedAxis, ...], pitch: int) -> Read:
+    """The read of a copy whose axes lie in this order, rows of the last one `pitch` apart."""
+    address, stride = const(0), 1
+    for number, axis in enumerate(reversed(axes)):
+        address = add(address, scale(axis.place, stride))
+        stride *= axis.extent if number else pitch
+    return replace(read, buffer=buffer, address=address)
+
+
+def first_place(read: Read, axes: tuple[WalkedAxis, ...]) -> int:
+    """The address where every axis is at its first place."""
+    walked = add(*(scale(axis.place, axis.stride) for axis in axes))
+    return sub(read.address, walked).constant
+
+
+def points(axes: tuple[WalkedAxis, ...]) -> int:
+    """Elements of all axes together."""
+    return prod(axis.extent for axis in axes)
+
+
+def _stride(address: Affine, place: Affine) -> int | None:
+    """How many elements of memory one place is, if the address walks it as it is."""
+    whole = dict(address.terms)
+    strides = {divmod(whole.get(atom, 0), c) for atom, c in place.terms}
+    if len(strides) != 1:
+        return None
+    ((stride, rest),) = strides
+    return None if rest else stride
+
+
+def _slides(place: Affine, extents: Mapping[str, int]) -> bool:
+    """Whether the step of an index is within what those of shorter steps walk."""
+    walked = 1
+    for name, step in sorted(place.terms, key=lambda term: abs(term[1])):
+        if walked > 1 and abs(step) < walked:
+            return True
+        walked += abs(step) * (extents[str(name)] - 1)
+    return False
+
+
+def _unguarded(address: Affine, extents: Mapping[str, int]) -> list[WalkedAxis]:
+    """Axes of what no guard names: indices whose steps fall into the span of shorter ones share
+    theirs.
+    """
+    found: list[WalkedAxis] = []
+    for atom, coefficient in sorted(address.terms, key=lambda term: term[1]):
+        name = str(atom)
+        last = found[-1] if found else None
+        if last and coefficient % last.stride == 0 and coefficient < last.stride * last.extent:
+            place = add(last.place, scale(var(name), coefficient // last.stride))
+            extent = bounds(place, extents)[1] + 1
+            found[-1] = WalkedAxis(last.stride, extent, place, _slides(place, extents))
+        else:
+            found.append(WalkedAxis(coefficient, extents[name], var(name)))
+    return found

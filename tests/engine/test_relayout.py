@@ -1,0 +1,62 @@
+"""The axes that a read walks, found from its address, windows among them."""
+
+import pytest
+
+from eqsat.algebra import Read
+from eqsat.graph.dtypes import bfloat16
+from eqsat.graph.index import add, const, scale, var
+from eqsat.kernel import Guard
+from eqsat.relayout import first_place, in_order, points, walked_axes
+
+EXTENTS = {"n": 4, "c": 6, "p": 10, "q": 11, "r": 3, "s": 3}
+
+
+def address(**strides: int):
+    return add(*(scale(var(name), stride) for name, stride in strides.items()))
+
+
+def window(padding: int, step: int = 1) -> Read:
+    """An image of 6 channels of 10 x 11 read by windows of 3 x 3."""
+    down = add(scale(var("p"), step), var("r"), const(-padding))
+    across = add(scale(var("q"), step), var("s"), const(-padding))
+    where = add(address(n=660, c=110), scale(down, 11), across)
+    guards = (Guard(down, 0, 10), Guard(across, 0, 11)) if padding else ()
+    return Read("x", bfloat16, where, guards)
+
+
+@pytest.mark.parametrize(("padding", "step"), [(1, 1), (1, 2), (0, 1), (0, 2), (2, 3)])
+def test_axes_are_found_from_windows(padding, step):
+    read = window(padding, step)
+    extents = dict(EXTENTS)
+    if not padding:
+        extents |= {"p": (10 - 3) // step + 1, "q": (11 - 3) // step + 1}
+    axes = walked_axes(read, extents)
+    assert axes is not None
+    assert [axis.stride for axis in axes] == [660, 110, 11, 1]
+    assert [axis.alone for axis in axes] == ["n", "c", "", ""]
+    overlap = step < 3
+    assert [axis.slides for axis in axes] == [False, False, overlap, overlap]
+    assert axes[0].extent == 4 and axes[1].extent == 6
+    assert axes[2].extent <= 10 and axes[3].extent <= 11
+    assert points(axes) <= 4 * 6 * 10 * 11 and first_place(read, axes) == 0
+    moved = in_order(read, "y", (axes[0], axes[2], axes[3], axes[1]), 8)
+    assert dict(moved.address.terms)["c"] == 1 and moved.guards == read.guards
+    assert dict(moved.address.terms)["s"] == 8
+
+
+def test_what_does_not_tell_its_axes_is_left():
+    extents = {"i": 4, "j": 5}
+    assert walked_axes(Read("x", bfloat16, address(i=5, j=-1)), extents) is None
+    diagonal = Guard(add(var("i"), var("j")), 0, 5)  # j walks two axes
+    assert walked_axes(Read("x", bfloat16, address(i=5, j=6), (diagonal,)), extents) is None
+    late = Guard(var("j"), 1, 5)
+    assert walked_axes(Read("x", bfloat16, address(i=5, j=1), (late,)), extents) is None
+    assert walked_axes(Read("x", bfloat16, address(i=5), (), 0, 1, 7), extents) is None
+
+
+def test_parts_of_an_axis_do_not_slide():
+    along = add(var("i"), scale(var("p"), 3))
+    (axis,) = (
+        walked_axes(Read("x", bfloat16, along, (Guard(along, 0, 10),)), {"i": 3, "p": 4}) or ()
+    )
+    assert not axis.slides and not axis.alone and axis.extent == 10
