@@ -14,11 +14,6 @@ CASES: tuple[Case, ...] = (
     *host_cases.CASES,
 )
 
-# Rows that are not there yet, with the reason.
-MISSING = {
-    "matmul fp8": "products of 8-bit floats are computed in float32, by no matrix operation",
-}
-
 
 def select(patterns: str, cases: Sequence[Case] = CASES) -> list[Case]:
     """The rows whose name or group matches one of the comma-separated patterns, in table order.

@@ -71,7 +71,9 @@ class Cuda:
         dtype, shape = as_dtype(one.dtype), one.shape(sizes)
         if one.below:
             return random.integers(0, sizes[one.below], shape).astype(dtype.numpy)
-        values = numbers(one, sizes, random)
+        values = self.cupy.asarray(numbers(one, sizes, random))
+        if dtype.itemsize == 1:
+            return self.cupy.asarray(values.get().astype(dtype.numpy).view(np.uint8))
         if dtype.name == "bfloat16":
             bits = values.view(np.uint32)  # round to nearest, ties to even
             return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)

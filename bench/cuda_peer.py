@@ -15,7 +15,7 @@ WARM_UPS = 3
 
 
 def as_tensor(array: Any, dtype: str) -> Any:
-    """A CuPy array as a torch tensor of the same memory; 16-bit floats from their bits."""
+    """A CuPy array as a torch tensor of the same memory; narrow floats from their bits."""
     import torch
 
     wanted = getattr(torch, dtype)

@@ -5,6 +5,7 @@ from typing import Any
 from eqsat.bench.case import Case, Input, Sizes
 
 BF16 = "bfloat16"
+E4M3 = "float8_e4m3fn"
 
 
 def _matmul(
@@ -16,11 +17,34 @@ def _matmul(
         target="cuda",
         function=lambda f, a, b: a @ b,
         inputs={"a": Input("m k", dtype), "b": Input("k n", dtype)},
-        sizes={"full": full, "small": small, "tiny": _mnk(33, 40, 48)},
+        sizes=_scales(full, small),
         work={unit or f"contract {dtype}": ("m n k",)},
         rows="m",
         **further,
     )
+
+
+def _scaled(name: str, full: Sizes, small: Sizes) -> Case:
+    """Products of 8-bit floats with a scale for each factor."""
+    return Case(
+        name=name,
+        group="gemm",
+        target="cuda",
+        function=lambda f, a, b, p, q: f.scaled_product(a, b, p, q),
+        inputs={
+            "a": Input("m k", E4M3),
+            "b": Input("n k", E4M3),
+            "p": Input("one"),
+            "q": Input("one"),
+        },
+        sizes={s: {**sizes, "one": 1} for s, sizes in _scales(full, small).items()},
+        work={f"contract {E4M3}": ("m n k",)},
+        rows="m",
+    )
+
+
+def _scales(full: Sizes, small: Sizes) -> dict[str, Sizes]:
+    return {"full": full, "small": small, "tiny": _mnk(33, 40, 48)}
 
 
 def _mnk(m: int, n: int, k: int) -> Sizes:
@@ -40,6 +64,8 @@ GEMM = (
     _matmul("matmul-bf16-odd", _mnk(4095, 4097, 4099), _mnk(255, 257, 259)),
     _matmul("matmul-bf16-deep", _mnk(512, 512, 32768), _mnk(64, 64, 4096)),
     _matmul("matmul-fp16-4096", _cube(4096), _cube(384), "float16"),
+    _scaled("matmul-fp8-4096", _cube(4096), _cube(384)),
+    _scaled("matmul-fp8-8192", _cube(8192), _cube(512)),
     _matmul(
         "matmul-tf32-4096",
         _cube(4096),

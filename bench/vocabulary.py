@@ -39,6 +39,12 @@ class GraphVocabulary:
         return x
 
     @staticmethod
+    def scaled_product(a: Tensor, b: Tensor, p: Tensor, q: Tensor) -> Tensor:
+        """p q a b^T in bfloat16: a (m, k) and b (n, k) of 8-bit floats, p and q numbers."""
+        product = G.astype(a, "float32") @ G.astype(b, "float32").T
+        return G.astype(product * (p * q), "bfloat16")
+
+    @staticmethod
     def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
         """The loss of each row."""
         return G.cross_entropy(logits, targets, reduction="none")
@@ -169,6 +175,13 @@ class TorchVocabulary:
 
     def cross_entropy(self, logits: Any, targets: Any) -> Any:
         return self.functional.cross_entropy(logits, targets, reduction="none")
+
+    def scaled_product(self, a: Any, b: Any, p: Any, q: Any) -> Any:
+        torch = self.torch
+        if a.element_size() > 1:  # the reference
+            return (a @ b.T) * (p * q)
+        scales, out = {"scale_a": p, "scale_b": q}, torch.bfloat16
+        return torch._scaled_mm(a, b.T, **scales, out_dtype=out, use_fast_accum=False)
 
     def conv(self, x: Any, weight: Any) -> Any:
         channels_last: Sequence[int] = (0, 3, 1, 2)

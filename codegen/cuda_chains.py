@@ -35,7 +35,7 @@ def find_chain(block: Block, phase: Phase, boxes: Collection[str]) -> Chain | No
         matrix = placement.matrices.get(s.name)
         if matrix is None:
             continue
-        if not isinstance(matrix.operation, WarpgroupOperation):
+        if not isinstance(matrix.operation, WarpgroupOperation) or matrix.partial:
             return None
         update = updates.get(s.name)
         if update is None or placement.users[s.name] != (update.name,):
@@ -62,6 +62,8 @@ def is_lagging(block: Block, phase: Phase) -> bool:
     for s in phase.body:
         if isinstance(s, Contract) and s.name in block.placement.matrices:
             update = updates.get(s.name)
+            if block.placement.matrices[s.name].partial:
+                return False
             if update is None or update.scale or users[s.name] != (update.name,):
                 return False
             if users[update.name]:

@@ -33,6 +33,12 @@ def contract(block: Block, c: Contract, target: Accumulator) -> None:
     if matrix is not None:
         if isinstance(matrix.operation, WarpgroupOperation):
             multiply_by_warpgroups(block, matrix, target.array)
+        elif matrix.partial:
+            raise UnsupportedError(
+                f"contraction {c.name} of kernel {block.kernel.name} by {c.operation}, whose sums "
+                f"have few bits: the CUDA target adds partial sums of a warpgroup's operations "
+                f"alone. Choose another."
+            )
         elif c.term_index:
             raise UnsupportedError(
                 f"contraction {c.name} of kernel {block.kernel.name} multiplies terms that lie in "

@@ -16,6 +16,7 @@ from eqsat.codegen.cuda_distribution import Distribution
 from eqsat.codegen.cuda_matrix import Product, multiply
 from eqsat.codegen.cuda_operations import TABLE, MatrixOperation
 from eqsat.codegen.cuda_placement import Matrix, Placement
+from eqsat.codegen.cuda_warpgroup_operations import WarpgroupOperation
 from eqsat.graph.dtypes import bfloat16, float32
 from eqsat.narrow import products
 
@@ -40,10 +41,12 @@ def multiply_narrowed(block: Block, matrix: Matrix, result: str) -> None:
 
 def term_bytes(placement: Placement, distribution: Distribution) -> int:
     """The most bytes of split fragments that a thread holds at once, besides tile values; or, of
-    terms that lie in memory, of the products of later ones.
+    terms that lie in memory, of the products of later ones; or of partial sums.
     """
     most = 0
     for m in placement.matrices.values():
+        if m.partial and isinstance(m.operation, WarpgroupOperation):
+            most = max(most, 4 * m.operation.n // 2)
         if m.contract.term_index:
             count = prod(distribution.registers(i) for i in m.contract.indices)
             most = max(most, m.contract.dtype.itemsize * count)

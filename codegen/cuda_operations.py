@@ -25,6 +25,11 @@ class MatrixOperation:
     result: DType
 
     @property
+    def other(self) -> DType:
+        """The dtype of the right factor."""
+        return self.operand
+
+    @property
     def packed(self) -> int:
         """Elements of an operand in one 32-bit register."""
         return 4 // self.operand.itemsize
@@ -90,42 +95,53 @@ TABLE: tuple[MatrixOperation, ...] = (
 )
 """One row for each instruction. A float32 operand of a tf32 instruction is rounded to tf32."""
 
-_BY_NAME: dict[tuple[str, DType], MatrixOperation | WarpgroupOperation] = {
-    (name, row.operand): row
-    for row in TABLE
-    for name in (row.instruction, ".".join(row.instruction.split(".")[:6]))
-}
-_BY_NAME.update({(row.instruction, row.operand): row for row in WARPGROUP_TABLE})
+_TYPES = ("f32", "s32")  # of results: where an instruction's types begin
 
-OPERATIONS: frozenset[str] = frozenset(name for name, _ in _BY_NAME)
+
+def _untyped(instruction: str) -> str:
+    parts = instruction.split(".")
+    return ".".join(parts[: min(parts.index(kind) for kind in _TYPES if kind in parts)])
+
+
+_BY_NAME: dict[tuple[str, DType, DType], MatrixOperation | WarpgroupOperation] = {
+    (name, row.operand, row.other): row
+    for row in (*TABLE, *WARPGROUP_TABLE)
+    for name in (row.instruction, _untyped(row.instruction))
+}
+
+OPERATIONS: frozenset[str] = frozenset(name for name, *_ in _BY_NAME)
 """Invocation names with an emitter row, with their types (`....f32.bf16.bf16.f32`) or without."""
 
 
-def find(invocation: str, operand: DType, result: DType) -> MatrixOperation | WarpgroupOperation:
-    """The row of an invocation name for operands and result of these dtypes."""
-    row = _BY_NAME.get((invocation, operand))
+def find(
+    invocation: str, left: DType, right: DType, result: DType
+) -> MatrixOperation | WarpgroupOperation:
+    """The row of an invocation name for factors and result of these dtypes."""
+    row = _BY_NAME.get((invocation, left, right))
     if row is None or row.result != result:
         forms = sorted(
-            f"{name} ({dtype} to {row.result})"
-            for (name, dtype), row in _BY_NAME.items()
+            f"{name} ({a} by {b} to {row.result})"
+            for (name, a, b), row in _BY_NAME.items()
             if isinstance(row, MatrixOperation) or row.n in (64, 128, 256)
         )
         raise UnsupportedError(
-            f"the CUDA target cannot emit the operation {invocation!r} for {operand} operands and "
-            f"a {result} result. It has: {', '.join(forms)}. Choose one of these, or leave the "
-            f"contraction's operation empty."
+            f"the CUDA target cannot emit the operation {invocation!r} for factors of {left} and "
+            f"{right} and a {result} result. It has: {', '.join(forms)}. Choose one of these, or "
+            f"leave the contraction's operation empty."
         )
     return row
 
 
-def find_shape(name: str, extents: Iterable[int], operand: DType, result: DType) -> MatrixOperation:
+def find_shape(
+    name: str, extents: Iterable[int], left: DType, right: DType, result: DType
+) -> MatrixOperation:
     """The row whose fragments a native implementation takes: that of the same shape and dtypes."""
-    shape = tuple(extents)
+    shape, dtypes = tuple(extents), (left, right, result)
     for row in TABLE:
-        if (ROWS, COLUMNS, row.k) == shape and (row.operand, row.result) == (operand, result):
+        if (ROWS, COLUMNS, row.k) == shape and (row.operand, row.other, row.result) == dtypes:
             return row
     raise UnsupportedError(
-        f"the native implementation of {name} computes {' x '.join(map(str, shape))} of {operand} "
-        f"to {result}; the CUDA target has fragments for the 16 x 8 x k of mma.sync only. Give the "
-        f"operation such extents."
+        f"the native implementation of {name} computes {' x '.join(map(str, shape))} of {left} by "
+        f"{right} to {result}; the CUDA target has fragments for the 16 x 8 x k of mma.sync only. "
+        f"Give the operation such extents."
     )

@@ -328,7 +328,7 @@ class Pipeline:
         self.offset = -(-shared // 8) * 8
         total = self.offset + 8 * self.barriers
         held = sum(
-            self.block.register_count(m.contract.indices)
+            self.block.register_count(m.contract.indices) + bool(m.partial) * m.operation.n // 2
             for m in self.block.placement.matrices.values()
         )
         launch, _ = registers_of(self.block.kernel.threads, 2)
@@ -341,6 +341,7 @@ class Pipeline:
             or self.block.scratch_bytes
             or self.block.kernel.tiles == 1
             or self.chains
+            or any(m.partial for m in self.block.placement.matrices.values())  # waits by itself
             or len(self.rings) > 1
             or None in map(self.chunks.get, self.rings)
             or any("block_barrier" in line for line in self.block.out.lines)

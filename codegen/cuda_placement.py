@@ -48,6 +48,7 @@ class Matrix:
     those of the right factor and the result; `k` runs inside the instruction, other summed
     indices are loops around it. `gathered`: the instruction wants k contiguous in shared memory,
     and the left factor has it otherwise: it goes through registers.
+    After `partial` points of k sums leave the operation; 0: it keeps them.
     """
 
     contract: Contract
@@ -59,6 +60,7 @@ class Matrix:
     right: str
     function: str
     gathered: bool = False
+    partial: int = 0
 
 
 @dataclass(frozen=True)
@@ -251,25 +253,23 @@ def _matrices(
         swapped = roles[first] == "n"
         rows, columns = (second, first) if swapped else (first, second)
         left, right = (c.right, c.left) if swapped else (c.left, c.right)
-        if dtypes[left] != dtypes[right]:
-            raise UnsupportedError(
-                f"contraction {c.name} of kernel {kernel.name} multiplies "
-                f"{dtypes[c.left]} by {dtypes[c.right]} by {c.operation}; the "
-                f"CUDA target needs factors of one dtype. Cast one of them first."
-            )
         spec = operations.get(c.operation)
         native = spec is not None and "cuda" in spec.native_implementation
         if native and spec.invocation_name not in OPERATIONS:
-            operation = find_shape(c.operation, spec.extents.values(), dtypes[left], c.dtype)
+            factors = (dtypes[left], dtypes[right])
+            operation = find_shape(c.operation, spec.extents.values(), *factors, c.dtype)
         else:
             invocation = (spec.invocation_name or c.operation) if spec else c.operation
-            operand = bfloat16 if c.narrow == "bfloat16" else dtypes[left]  # tf32 is float32
-            operation = find(invocation, operand, c.dtype)
+            factors = [dtypes[left], dtypes[right]]  # tf32 is float32
+            if c.narrow == "bfloat16":
+                factors = [bfloat16, bfloat16]
+            operation = find(invocation, *factors, c.dtype)
         function = c.operation if native else operation.function
         k = _summed(kernel, c)
         gathered = isinstance(operation, WarpgroupOperation) and not operation.transposable
         gathered = gathered and left in _across(kernel, c)
-        result[c.name] = Matrix(c, operation, rows, columns, k, left, right, function, gathered)
+        how = (gathered, spec.partial_sum if spec else 0)
+        result[c.name] = Matrix(c, operation, rows, columns, k, left, right, function, *how)
     return result
 
 

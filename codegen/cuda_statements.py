@@ -456,7 +456,8 @@ class Statements:
     def contract(self, c: Contract, target: Contract | Update) -> None:
         matrix = self.block.placement.matrices.get(c.name)
         contract(self.block, c, self.accumulator(target))
-        self.issued |= matrix is not None and isinstance(matrix.operation, WarpgroupOperation)
+        if matrix is not None and isinstance(matrix.operation, WarpgroupOperation):
+            self.issued |= not matrix.partial  # partial sums are waited for
 
     def multiply_terms(self, c: Contract) -> None:
         """The products of first terms and those of others, apart until the chunk's are done: where

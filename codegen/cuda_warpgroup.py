@@ -98,13 +98,19 @@ class _Product:
                 packed = "left"
                 out.line(f"unsigned left[{steps}][{count}][{operation.left_registers}];")
                 pack_left(block, self.matrix, packed)
-            out.line("products_begin();")
+            if not self.matrix.partial:
+                out.line("products_begin();")
             if left is not None:
                 self.describe("left", left, self.matrix.rows)
             self.describe("right", right, self.matrix.columns)
             columns = prod(block.distribution.parts[i].blocks for i in self.matrix.columns)
             if columns * COLUMNS % operation.n:
                 raise self.refusal(f"a warpgroup's columns are no multiple of {operation.n}")
+            if self.matrix.partial:
+                across = columns * COLUMNS // operation.n
+                for fragment in product(range(count), range(across)):
+                    self.add_partial(result, steps, fragment, left, packed, right)
+                return
             for i, j, target, kept in self.terms(result, fresh):
                 out.line("#pragma unroll")
                 with out.block(f"for (int step = 0; step < {steps}; ++step)"):
@@ -137,19 +143,61 @@ class _Product:
         """The instructions of one step, for so many fragments of a term of each factor; of a left
         factor in registers its array is given.
         """
-        operation, wide = self.operation, self.operation.n // COLUMNS
+        wide = self.operation.n // COLUMNS
         for row, column in product(range(rows), range(columns)):
-            a = f"{left[2]}[step][{row}]"
-            if left[0] is not None:
-                a = self.place("left", left[0], self.matrix.rows, row, WARPGROUP_ROWS, left[1])
-            b = self.place("right", right[0], self.matrix.columns, column, operation.n, right[1])
             registers = self.registers(result, row, column * wide, wide)
-            kinds = [str(int(not right[0].along_k))]
-            if left[0] is not None:
-                kinds.insert(0, str(int(not left[0].along_k)))
-            template = f"<{', '.join(kinds)}>" if operation.transposable else ""
-            function = operation.name(left[0] is None)
-            self.block.out.line(f"{function}{template}({registers}, {a}, {b}, {kept});")
+            self.instruction(registers, kept, (row, column), left, right)
+
+    def instruction(
+        self,
+        registers: Sequence[str],
+        kept: str,
+        fragment: tuple[int, int],
+        left: tuple[_Operand | None, int, str],
+        right: tuple[_Operand, int],
+    ) -> None:
+        """One instruction, that of a fragment's row and column."""
+        operation, (row, column) = self.operation, fragment
+        a = f"{left[2]}[step][{row}]"
+        if left[0] is not None:
+            a = self.place("left", left[0], self.matrix.rows, row, WARPGROUP_ROWS, left[1])
+        b = self.place("right", right[0], self.matrix.columns, column, operation.n, right[1])
+        kinds = [str(int(not right[0].along_k))]
+        if left[0] is not None:
+            kinds.insert(0, str(int(not left[0].along_k)))
+        template = f"<{', '.join(kinds)}>" if operation.transposable else ""
+        function = operation.name(left[0] is None)
+        self.block.out.line(f"{function}{template}({', '.join(registers)}, {a}, {b}, {kept});")
+
+    def add_partial(
+        self,
+        result: str,
+        steps: int,
+        fragment: tuple[int, int],
+        left: _Operand | None,
+        packed: str,
+        right: _Operand,
+    ) -> None:
+        """Sums of a fragment that start anew after so many steps, each waited for and added to the
+        result, which has more bits than they.
+        """
+        out, count, (row, column) = self.block.out, self.operation.n // 2, fragment
+        each = max(self.matrix.partial // self.operation.k, 1)
+        wide = self.operation.n // COLUMNS
+        out.line("#pragma unroll")
+        with out.block(f"for (int first = 0; first < {steps}; first += {each})"):
+            out.line(f"float sums[{count}];")
+            out.line("products_begin();")
+            last = str(steps) if steps <= each else f"min(first + {each}, {steps})"
+            out.line("#pragma unroll")
+            with out.block(f"for (int step = first; step < {last}; ++step)"):
+                sums = [f"sums[{n}]" for n in range(count)]
+                kept = "step > first"
+                self.instruction(sums, kept, fragment, (left, 0, packed), (right, 0))
+            out.line("products_commit();")
+            out.line("products_wait<0>();")
+            for n, register in enumerate(self.registers(result, row, column * wide, wide)):
+                out.line(f"{register} += sums[{n}];")
 
     def refusal(self, reason: str) -> UnsupportedError:
         c = self.matrix.contract
@@ -250,7 +298,7 @@ class _Product:
             found.append(at)
         return found
 
-    def registers(self, result: str, row: int, column: int, count: int) -> str:
+    def registers(self, result: str, row: int, column: int, count: int) -> list[str]:
         """The accumulators of a fragment, in the instruction's order."""
         c, d = self.matrix.contract, self.block.distribution
         indices = self.block.ordered(c.indices)
@@ -262,7 +310,7 @@ class _Product:
             for i in indices:
                 place = place * d.registers(i) + numbers.get(i, 0)
             texts.append(f"{result}[{place}]")
-        return ", ".join(texts)
+        return texts
 
     def numbers(self, free: Sequence[str], fragment: int, pair: int) -> dict[str, int]:
         """Register numbers along each index of one of a lane's two rows (columns) of a fragment."""

@@ -7,6 +7,7 @@ writes them. Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accu
 """
 
 from dataclasses import dataclass
+from itertools import product
 
 from eqsat.graph.dtypes import BY_NAME, DType, bfloat16
 
@@ -16,7 +17,7 @@ WARPGROUP_ROWS = 64
 
 @dataclass(frozen=True)
 class WarpgroupOperation:
-    """d[m,n] += a[m,k] * b[k,n] by one warpgroup, m = 64.
+    """d[m,n] += a[m,k] * b[k,n] by one warpgroup, m = 64; a of dtype `operand`, b of `other`.
 
     `transposable`: the factors in shared memory may have m, or n, contiguous instead of k.
     """
@@ -25,6 +26,7 @@ class WarpgroupOperation:
     n: int
     k: int
     operand: DType
+    other: DType
     result: DType
     transposable: bool
 
@@ -89,27 +91,38 @@ class WarpgroupOperation:
 }}"""
 
 
-def _rows(operand: str, name: str, k: int, result: str) -> list[WarpgroupOperation]:
-    kind = {"float32": "f32", "int32": "s32"}[result]
+_NAMES = {
+    "bfloat16": "bf16", "float16": "f16", "float32": "tf32", "float8_e4m3fn": "e4m3",
+    "float8_e5m2": "e5m2", "int8": "s8", "uint8": "u8", "int32": "s32",
+}  # fmt: skip
+
+
+def _rows(left: str, right: str, result: str) -> list[WarpgroupOperation]:
+    a, b, d = BY_NAME[left], BY_NAME[right], BY_NAME[result]
+    kind = "f32" if result == "float32" else _NAMES[result]
+    k = 32 // a.itemsize
     columns = [n for n in range(8, 257, 8) if result != "int32" or n % 16 == 0 or n in (8, 24)]
     return [
         WarpgroupOperation(
-            f"wgmma.mma_async.sync.aligned.m64n{n}k{k}.{kind}.{name}.{name}",
-            n,
-            k,
-            BY_NAME[operand],
-            BY_NAME[result],
-            BY_NAME[operand].itemsize == 2,
+            f"wgmma.mma_async.sync.aligned.m64n{n}k{k}.{kind}.{_NAMES[left]}.{_NAMES[right]}",
+            n, k, a, b, d, a.itemsize == 2,
         )
         for n in columns
-    ]
+    ]  # fmt: skip
 
+
+_EIGHT = {"float32": ("float8_e4m3fn", "float8_e5m2"), "int32": ("int8", "uint8")}
 
 WARPGROUP_TABLE: tuple[WarpgroupOperation, ...] = (
-    *_rows("bfloat16", "bf16", 16, "float32"),
-    *_rows("float16", "f16", 16, "float32"),
-    *_rows("float32", "tf32", 8, "float32"),
-    *_rows("int8", "s8", 32, "int32"),
+    *_rows("bfloat16", "bfloat16", "float32"),
+    *_rows("float16", "float16", "float32"),
+    *_rows("float32", "float32", "float32"),
+    *(
+        row
+        for result, kinds in _EIGHT.items()
+        for pair in product(kinds, kinds)
+        for row in _rows(*pair, result)
+    ),
 )
 """One row for each instruction. A float32 operand of a tf32 instruction is cut to tf32."""
 

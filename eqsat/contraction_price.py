@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from eqsat.algebra import Read, Term, post_order
 from eqsat.form import SUBSTITUTED, WEIGHTED, Form
-from eqsat.graph.dtypes import BY_NAME
-from eqsat.narrow import TERMS
-from eqsat.narrow_price import narrowing, products_of
+from eqsat.graph.dtypes import BY_NAME, is_held
+from eqsat.narrow_price import is_joined, narrowing, products_of
+from eqsat.partial_sums import count_parts
 from eqsat.pipeline_price import spread
 from eqsat.prepare import Need, lies_right
 from eqsat.rates import Array, Contraction
@@ -20,6 +20,7 @@ from eqsat.siblings import siblings
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
 from eqsat.tiling import Tiling
 
+HELD = 0.8  # part of a thread's registers that sums may take, those under way included
 TURNED = 1.02  # results that lie across what they are stored to cost a little more
 
 
@@ -73,12 +74,18 @@ def matrix_seconds(
 def narrowing_work(
     tiling: Tiling, operation: ParallelOperation, found: Contraction, work: Array
 ) -> Iterator[tuple[str, Array]]:
-    """Elementwise operations on float32, with how many, that a product of narrower floats needs."""
+    """Elementwise operations on float32, with how many, that a product of narrower floats needs,
+    and one of which parts are added up.
+    """
     assert tiling.blocking is not None
+    if operation.partial_sum:
+        yield "add", work / operation.partial_sum
+    if found.term.op != "narrow_contract":
+        return
     points = tiling.tile_points(found.rows | found.columns)
     warps = tiling.blocking.threads / tiling.spec.members(operation.supported_by, "thread")
     depth = tiling.tile_points(found.summed)
-    return narrowing(operation, found.term, work, points, warps, depth)
+    yield from narrowing(operation, found.term, work, points, warps, depth)
 
 
 def sibling_seconds(
@@ -89,9 +96,27 @@ def sibling_seconds(
     """
     spec, emitted = tiling.spec, tiling.pricer.operations
     options = siblings(spec, operation, emitted) or [operation]
-    seconds = np.stack([matrix_seconds(tiling, o, found, work)[0] for o in options])
+    seconds = np.stack(
+        [
+            np.where(parts_fit(tiling, o, found), matrix_seconds(tiling, o, found, work)[0], np.inf)
+            for o in options
+        ]
+    )
     best = seconds.argmin(axis=0)
     return seconds.min(axis=0), [o.name for o in options], best
+
+
+def parts_fit(
+    tiling: Tiling, operation: ParallelOperation, found: Contraction
+) -> NDArray[np.bool_]:
+    """Where registers hold an operation's partial sums beside those that they are added to."""
+    if not operation.partial_sum or tiling.blocking is None:
+        return tiling.shape > 0
+    rows, columns, *_ = operation.extents.values()
+    members = tiling.spec.members(operation.supported_by, "thread")
+    held = tiling.tile_points(found.batch | found.rows | found.columns) / tiling.blocking.threads
+    limit = tiling.spec.memory("registers").limit_per_group_bytes
+    return 4 * (held + rows * columns / members) <= HELD * limit
 
 
 def unfit_operands(
@@ -114,7 +139,7 @@ def misplaced(
         if side.op == "read" and isinstance(read, Read) and side is not through:
             need = tiling.pricer.need(operation, read.dtype.name)
             right = need is None or lies_right(read, need, found.summed, tiling.form)
-            if need is not None and (need.narrow or not right):
+            if need is not None and (need.converts or not right):
                 yield side, need
 
 
@@ -127,7 +152,7 @@ def gathered(tiling: Tiling, operation: ParallelOperation, found: Contraction) -
     for side in (found.left, found.right):
         read = side.args[0]
         need = tiling.pricer.need(operation, read.dtype.name) if isinstance(read, Read) else None
-        if side.op == "read" and isinstance(read, Read) and need and not need.narrow:
+        if side.op == "read" and isinstance(read, Read) and need and not need.converts:
             across = not lies_right(read, need, found.summed, tiling.form)
             if across and lies_right(read, replace(need, summed=False), found.summed, tiling.form):
                 return side
@@ -142,7 +167,7 @@ def preparing_seconds(tiling: Tiling, operation: ParallelOperation, found: Contr
         points, size = tiling.points(facts.free(side)), facts.dtype(side).itemsize
         axes = walked_axes(side.args[0], tiling.form.extents)  # type: ignore[arg-type]
         points = min(points, elements(axes)) if axes else points
-        stored = TERMS[need.narrow] * BY_NAME[need.narrow].itemsize if need.narrow else size
+        stored = need.terms * BY_NAME[need.converts].itemsize if need.converts else size
         seconds += points * (size + stored) / (tiling.pricer.dram.sustained_gb_per_s * 1e9) + launch
     return seconds
 
@@ -154,6 +179,8 @@ def takes_factors(tiling: Tiling, operation: ParallelOperation, found: Contracti
     """
     if not operation.asynchronous:
         return True
+    if found.term.op not in (*SUBSTITUTED, *WEIGHTED) and _is_widened(tiling, operation, found):
+        return True  # in registers, or beforehand
     weights = found.term.op in WEIGHTED
     sides = (found.left, found.right)
     narrowest = min(tiling.form.facts.dtype(side).itemsize for side in sides)
@@ -191,6 +218,13 @@ def _takes_results(operation: ParallelOperation) -> bool:
     return from_registers(operation) and kinds <= {"bfloat16", "float16"}
 
 
+def _is_widened(tiling: Tiling, operation: ParallelOperation, found: Contraction) -> bool:
+    """Whether an operation takes a wider float than that of a factor."""
+    names = {tiling.form.facts.dtype(side).name for side in (found.left, found.right)}
+    kinds = {kind for row in operation.supported_data_types for kind in row.values()}
+    return any(is_held(a, b) for a in names - kinds for b in kinds - {"float32"} if b in BY_NAME)
+
+
 def from_registers(operation: ParallelOperation) -> bool:
     """Whether the first factor of an operation lies in registers."""
     assert operation.semantics is not None
@@ -226,12 +260,15 @@ def rows_stay(made: Form) -> bool:
     return any(made.facts.free(t) & reduced for t in products)
 
 
-def early(spec: ParallelProcessingUnit, started: Collection[str]) -> float:
-    """Half a chunk, where one product's factor is computed from another's result: their rings
-    differ, and either lets go of its slot as soon as its own product is done.
+def early(spec: ParallelProcessingUnit, made: Form, started: Collection[str]) -> float:
+    """By how many chunks a ring's slot is let go of before the next chunk is done: one where
+    products are waited for; half a chunk, where one product's factor is computed from another's
+    result: their rings differ, and either lets go of its slot as soon as its own product is done.
     """
+    waited = any(is_joined(term) for term in made.terms) or count_parts(spec, made) > 0
     operations = [spec.operation(name) for name in started]
-    return 0.5 if len(operations) > 1 and any(map(from_registers, operations)) else 0.0
+    chained = len(operations) > 1 and any(map(from_registers, operations))
+    return waited + 0.5 * chained
 
 
 def is_factor(tiling: Tiling, product: Term) -> bool:

@@ -27,6 +27,7 @@ from eqsat.egglog_witness import (
 )
 from eqsat.inlining import Expanded, Inlining
 from eqsat.matching import Setting, bindings, build, failed, results
+from eqsat.partial_sums import rounded_facts
 from eqsat.prepare import prepared_rows
 from eqsat.proof import Closure, Equation, Move, Unrolling, shortest
 from eqsat.region import Region, prefixes
@@ -316,7 +317,9 @@ def kernel_trace(name: str, region: Region, target: Term, hunt: Hunt) -> Trace:
     def bodies(numbers: Mapping[Term, int]) -> tuple[list[str], list[str]]:
         rows = [f"(body {n} (node {numbers[body]}))" for n, body in start.bodies.items()]
         rows += prepared_rows(region.prepared, numbers)
-        return ["(relation body (i64 E))", "(relation prepared (E E String i64))"], rows
+        rows += rounded_facts(region.made)
+        relations = ("body (i64 E)", "prepared (E E String i64)", "rounded (String)")
+        return [f"(relation {one})" for one in relations], rows
 
     source, goal = start.kernel.children[0], target.children[0]
     fusion = replace(hunt, rules=tuple(rule for rule in hunt.rules if rule.group in FUSION))

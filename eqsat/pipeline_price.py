@@ -23,17 +23,18 @@ class Flow:
     """What a kernel does, an array entry for each choice; seconds are of the whole device.
 
     matrix: seconds of the matrix operations; other: of the unit that is busiest besides; tiles;
-    steps: chunks of a tile; stages of the ring, and one more where a slot is let go of with its
-    chunk, before the next one is computed; teams: groups of threads that take turns;
-    resident: blocks at once on a processor; stored: bytes that a tile writes; turns: tiles of a
-    block under way, of which one stores while another multiplies; chain: seconds for which the
-    products of a chunk wait for each other.
+    steps: chunks of a tile; waits: how often its products are waited for; stages of the ring, and
+    one more where a slot is let go of with its chunk, before the next one is computed; teams:
+    groups of threads that take turns; resident: blocks at once on a processor; stored: bytes that
+    a tile writes; turns: tiles of a block under way, of which one stores while another multiplies;
+    chain: seconds for which the products of a chunk wait for each other.
     """
 
     matrix: Array
     other: Array
     tiles: Array
     steps: Array
+    waits: Array
     stages: Array
     teams: Array
     resident: Array
@@ -51,7 +52,7 @@ def pipelined(spec: ParallelProcessingUnit, flow: Flow, trip_cycles: float, rate
     each = spec.processors / flow.tiles
     trip = LOADED * trip_cycles / spec.cycles_per_s
     hand_over = spec.group(spec.tile_group).barrier_latency_cycles / spec.cycles_per_s
-    work = (flow.matrix + flow.other / flow.teams) * each + flow.steps * 2 * hand_over
+    work = (flow.matrix + flow.other / flow.teams) * each + flow.waits * 2 * hand_over
     ahead = np.maximum(flow.stages - 1, 0.5)  # a slot is let go of one chunk later
     turns = work + flow.steps * flow.chain / flow.teams
     streamed = np.maximum(turns, (turns + flow.steps * trip) / ahead)

@@ -4,8 +4,9 @@ An operation that is started while others run takes its factors from boxes of me
 distance is a multiple of some bytes, the elements of a row side by side along an index of its own
 or, for some operations, along the summed one alone. A factor that lies otherwise is copied to a
 temporary of such a layout by a kernel of its own: where several indices walk one axis of it, as
-windows do, by its axes. Likewise a float32 factor may be stored as its
-terms of a narrower float, which an operation then multiplies as `eqsat.narrow` says.
+windows do, by its axes. Likewise a float32 factor may be stored as its terms of a narrower float,
+which an operation then multiplies as `eqsat.narrow` says; and one of 8 bits as the float of 16 that
+holds it.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -14,7 +15,7 @@ from math import prod
 
 from eqsat.algebra import WEIGHTED_SUMS, Read, Term, post_order
 from eqsat.form import Form, Stored
-from eqsat.graph.dtypes import BY_NAME
+from eqsat.graph.dtypes import BY_NAME, is_held
 from eqsat.graph.index import add, const, scale, var
 from eqsat.kernel import Buffer
 from eqsat.narrow import TERMS
@@ -23,6 +24,7 @@ from eqsat.scatter import starts
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
 
 WIDE = "float32"
+SIXTEEN = ("bfloat16", "float16")
 STORED_TERMS = frozenset({"bfloat16"})
 """Narrow floats that are dtypes of memory, so that a factor's terms can be stored."""
 
@@ -35,20 +37,33 @@ class Need:
 
     alignment: bytes that divide the distance of rows, wherever the operation's copies leave a
     choice; row: bytes at multiples of which rows best begin; summed: whether a summed index must be
-    contiguous; narrow: the float whose terms it takes in place of a float32.
+    contiguous; narrow: the float whose terms it takes in place of a float32; wide: that which it
+    takes in place of a narrower one.
     """
 
     alignment: int
     row: int
     summed: bool
     narrow: str = ""
+    wide: str = ""
+
+    @property
+    def converts(self) -> str:
+        """The float that is stored in place of the factor's own, if one is."""
+        return self.narrow or self.wide
+
+    @property
+    def terms(self) -> int:
+        """How many of these for each element."""
+        return TERMS[self.narrow] if self.narrow else 1
 
 
 @dataclass(frozen=True)
 class Preparation:
     """What a kernel stores of a factor, and the read of it: of its terms each is a stored value.
 
-    `terms` is the mask of the index that numbers its terms, 0 where it is a copy. `operations` are
+    `narrow` is the float of its terms, or that which holds it; `terms` the mask of the index that
+    numbers its terms, 0 where there are none. `operations` are
     those of the spec that take it.
     """
 
@@ -87,15 +102,15 @@ def preparations(made: Form, spec: ParallelProcessingUnit) -> tuple[Preparation,
             if factor.op != "read" or not isinstance(read, Read):
                 continue
             for operation, need in _needs(spec, read.dtype.name, made.facts.dtype(term).name):
-                if need.narrow or not lies_right(read, need, summed, made):
+                if need.converts or not lies_right(read, need, summed, made):
                     layout = _layout(read, need, summed, made)
                     if layout is not None:
                         wanted.setdefault((factor, layout), set()).add(operation.name)
     universe = made.facts.universe
-    narrow = {layout.narrow for _, layout in wanted if layout.narrow}
+    narrow = {layout.dtype for _, layout in wanted if layout.terms > 1}
     index = {name: universe.add(TERMS[name]) for name in sorted(narrow)}
     return tuple(
-        _prepared(factor, layout, made, number, index.get(layout.narrow, ""), frozenset(names))
+        _prepared(factor, layout, made, number, index.get(layout.dtype, ""), frozenset(names))
         for number, ((factor, layout), names) in enumerate(wanted.items())
     )
 
@@ -170,9 +185,12 @@ def needs(spec: ParallelProcessingUnit, operation: ParallelOperation, dtype: str
     kinds = {row.get(pair[0].operand) for row in operation.supported_data_types}
     if dtype in kinds or (dtype == WIDE and "tfloat32" in kinds):
         return Need(alignment, row, summed)
-    for narrow in STORED_TERMS & kinds:
-        if dtype == WIDE and len(inside) == len(pair):
-            return Need(alignment, row, summed, narrow)
+    if len(inside) == len(pair):
+        for kind in sorted({*BY_NAME} & kinds):
+            if dtype == WIDE and kind in STORED_TERMS:
+                return Need(alignment, row, summed, narrow=kind)
+            if kind in SIXTEEN and dtype in BY_NAME and is_held(dtype, kind):
+                return Need(alignment, row, summed, wide=kind)
     return None
 
 
@@ -214,13 +232,15 @@ def _factors(made: Form, term: Term) -> Iterator[tuple[Term, int]]:
 
 @dataclass(frozen=True)
 class _Layout:
-    """The names of a factor outermost first, the elements from row to row, and of what dtype; or,
-    where it is copied by the axes that several of its names walk, these axes.
+    """The names of a factor outermost first, the elements from row to row, the dtype that is stored
+    in place of its own, if one is, and how many terms of it; or, where it is copied by the axes
+    that several of its names walk, these axes.
     """
 
     names: tuple[str, ...]
     pitch: int
-    narrow: str
+    dtype: str
+    terms: int
     axes: tuple[WalkedAxis, ...] = ()
 
 
@@ -239,31 +259,32 @@ def _layout(read: Read, need: Need, summed: int, made: Form) -> _Layout | None:
     strides = {str(atom): c for atom, c in read.address.terms if isinstance(atom, str)}
     names.sort(key=lambda name: -strides.get(name, 0))
     last = names[-1]
-    size = BY_NAME[need.narrow].itemsize if need.narrow else read.dtype.itemsize
+    size = BY_NAME[need.converts or read.dtype.name].itemsize
     short = extents[last] * size < need.alignment
     if need.summed or strides.get(last) != 1 or short:
         last = max(within, key=extents.__getitem__)
     step = max(need.row // size, 1)
     pitch = -(-extents[last] // step) * step
-    return _Layout((*(name for name in names if name != last), last), pitch, need.narrow)
+    outer = (name for name in names if name != last)
+    return _Layout((*outer, last), pitch, need.converts, need.terms)
 
 
 def _by_axes(
     read: Read, need: Need, summed: int, made: Form, axes: tuple[WalkedAxis, ...]
 ) -> _Layout | None:
     """The axes as they lie, but last the longest that a summed name walks alone. None where there
-    is no such, or terms are asked for.
+    is no such, or another dtype is asked for.
     """
     mask = made.facts.universe.mask
     within = [axis for axis in axes if axis.alone and mask([axis.alone]) & summed]
-    if not within or need.narrow:
+    if not within or need.converts:
         return None
     last = max(within, key=lambda axis: axis.extent)
     size = read.dtype.itemsize
     row = need.row if last.extent * size >= need.row else need.alignment
     step = max(row // size, 1)
     pitch = -(-last.extent // step) * step
-    return _Layout((), pitch, "", (*(axis for axis in axes if axis is not last), last))
+    return _Layout((), pitch, "", 1, (*(axis for axis in axes if axis is not last), last))
 
 
 def _copied_by_axes(
@@ -299,8 +320,10 @@ def _prepared(
     assert isinstance(read, Read)
     universe, extents = made.facts.universe, made.extents
     dtype, values, names = read.dtype, [factor], layout.names
-    if layout.narrow:
-        dtype, values = BY_NAME[layout.narrow], _terms(factor, layout.narrow)
+    if layout.dtype:
+        dtype, values = BY_NAME[layout.dtype], [Term("cast", layout.dtype, factor)]
+    if layout.terms > 1:
+        values = _terms(factor, layout.dtype)
     pitch = layout.pitch if layout.pitch != extents[names[-1]] else 0
     shape = (*(extents[name] for name in names[:-1]), layout.pitch)
     name, each = f"t{made.stored[0].buffer}_prepared{number}", prod(shape)
@@ -308,15 +331,15 @@ def _prepared(
         Stored(name, value, names, dtype, pitch, place * each) for place, value in enumerate(values)
     )
     address = stored[0].address(extents)
-    if layout.narrow:
+    if layout.terms > 1:
         shape, address = (len(values), *shape), add(address, scale(var(index), each))
     return Preparation(
         source=factor,
         copy=Term("read", Read(name, dtype, address)),
         stored=stored,
         buffer=Buffer(name, shape, dtype, "temporary"),
-        narrow=layout.narrow,
-        terms=universe.mask([index]) if layout.narrow else 0,
+        narrow=layout.dtype,
+        terms=universe.mask([index]) if layout.terms > 1 else 0,
         operations=operations,
     )
 

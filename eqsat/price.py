@@ -30,6 +30,7 @@ from eqsat.contraction_price import (
 )
 from eqsat.form import REDUCING, SUBSTITUTED, WEIGHTED, Form, passes, walked
 from eqsat.narrow_price import is_joined
+from eqsat.partial_sums import count_parts
 from eqsat.pipeline_price import SLOT, Flow, in_flight, issue_seconds, pipelined
 from eqsat.rates import Array, Blocking, Contraction, Rates
 from eqsat.scan_price import at_work, is_stuck, redone, step_cycles
@@ -40,7 +41,6 @@ from eqsat.tiling import Tiling
 
 REDUCING_OP = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 FREE_OPS = frozenset({"read", "literal", "gather", "reindex"})  # reindex: is_stuck
-INFEASIBLE = np.inf
 TIE = 0.005  # part of hidden work that still counts
 BESIDE = 0.05  # part of memory's time that arithmetic does not hide: they share power
 MATRIX = "matrix operations"  # the best of them, until one is chosen
@@ -286,7 +286,7 @@ class _Pricing(Tiling):
             self.gathering = self.gathering + gather_cycles(self, operation, found)
             self.refused[reason] = self.refused.get(reason, False) | unfit
         self.charge(unit, best)
-        if operation and self.blocking is not None and found.term.op == "narrow_contract":
+        if operation and self.blocking is not None:
             for op, amount in narrowing_work(self, operation, found, work):
                 self._apply(op, amount, "float32")
             if is_joined(found.term):  # the sums of a chunk are held beside those before it
@@ -390,18 +390,15 @@ class _Pricing(Tiling):
         hidden = {*self.units, pricer.cache.name, "issue"} if pricer.overlap else {*self.units}
         for unit in hidden & parts.keys():  # of kernels that wait, the one with less other work
             seconds = seconds + TIE * parts[unit]
-        for bad in self.refused.values():
-            seconds = np.where(bad, INFEASIBLE, seconds)
+        seconds = np.where(np.any([*self.refused.values()], axis=0), np.inf, seconds)
         return Price(seconds, parts, self.refused, self.settled)
 
     def _pipelined(self, tiles: Array) -> Array:
         """Seconds of tiles that stay, their products asynchronous."""
         assert self.blocking is not None
         spec, cache = self.spec, self.pricer.cache
-        stored = sum(self.tile_points(mask) * size for mask, size in self.stored_points())
         other = [seconds for name, seconds in self.units.items() if name not in self.started]
         rate, turns = cache.bandwidth_gb_per_s * 1e9, self._turns()
-        slots = any(map(is_joined, self.form.terms)) + early(spec, self.started)
         teams = turns * self.blocking.threads / max(spec.members("warpgroup", "thread"), 1)
         waits = np.where(teams > turns, 0.0, self.gathering * teams)  # else others multiply
         waits += (self.reductions_in_turn() - 1) * cache.latency_cycles
@@ -410,10 +407,11 @@ class _Pricing(Tiling):
             other=np.max(other, axis=0) if other else 0 * self.shape,
             tiles=tiles,
             steps=self.steps(),
-            stages=self.blocking.stages + slots,
+            waits=np.maximum(self.steps(), count_parts(spec, self.form)),
+            stages=self.blocking.stages + early(spec, self.form, self.started),
             teams=teams,
             resident=self._resident() / spec.processors,
-            stored=self.shape * stored,
+            stored=self.shape * sum(self.tile_points(m) * size for m, size in self.stored_points()),
             turns=turns,
             chain=waits / spec.cycles_per_s,
         )
@@ -424,6 +422,7 @@ class _Pricing(Tiling):
         if self.blocking is None or len(self.started) != 1 or self.reductions_in_turn() > 1:
             return self.shape
         team = self.blocking.threads == self.spec.members("warpgroup", "thread")
+        team &= not count_parts(self.spec, self.form)  # or it waits for products of its own
         return np.where(team & (self._resident() <= self.spec.processors), 2.0, 1.0)
 
     def _tile_latency(self) -> Array:

@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 from eqsat.algebra import Term
 from eqsat.form import Form
+from eqsat.graph.dtypes import is_held
+from eqsat.partial_sums import rounded
 from eqsat.prepare import Need, needs
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
 
@@ -42,8 +44,8 @@ class Contraction:
 
 
 class Rates:
-    """Rates of one spec. `operations`: invocation names that the target can emit;
-    `rounds_factors`: whether a float32 factor may be rounded to the bfloat16 of the other one.
+    """Rates of one spec. `operations`: invocation names that the target can emit; `precision`: what
+    may be rounded, as of eqsat.rule.
     """
 
     def __init__(
@@ -52,17 +54,17 @@ class Rates:
         operations: frozenset[str],
         cached_buffers: Mapping[str, int] | None = None,
         float32_products: Mapping[str, int] | None = None,
-        rounds_factors: bool = True,
+        precision: str = "default",
     ) -> None:
         self.spec = spec
         self.operations = operations
         self.sizes = dict(cached_buffers or {})
         self.float32_products = dict(float32_products or {})
-        self.rounds_factors = rounds_factors
+        self.precision = precision
         self.overlap = self.spec.group(spec.tile_group).max_resident > 1
         self._rates: dict[tuple[str, str], list[tuple[str, float]]] = {}
         self._needs: dict[tuple[str, str], Need | None] = {}
-        self._contractions: dict[tuple[str, str], list[ParallelOperation]] = {}
+        self._contractions: dict[tuple[str, str, str], list[ParallelOperation]] = {}
         memories = [m for m in spec.memory_domains if m.managed == "hardware"]
         self.dram = memories[0]
         self.cache = memories[1] if len(memories) > 1 else memories[0]
@@ -82,21 +84,42 @@ class Rates:
     def matrix_operations(self, form: Form, found: Contraction) -> list[ParallelOperation]:
         """Operations of the spec that compute such a contraction and that the target can emit."""
         a, b = form.facts.dtype(found.left).name, form.facts.dtype(found.right).name
-        if {a, b} == {"float32", "bfloat16"} and self.rounds_factors:
+        if {a, b} == {"float32", "bfloat16"} and self.precision != "exact":
             a = b = "bfloat16"
-        if a != b:
-            return []
-        output = form.facts.dtype(found.term).name
-        if (a, output) not in self._contractions:
-            rounding = self.float32_products if a == output == "float32" else ()
-            self._contractions[a, output] = [*map(self.spec.operation, rounding)] + [
-                operation
-                for operation in self.spec.contractions(a, output)
-                if operation.invocation_name in self.operations
-                or self.spec.target in operation.native_implementation
-            ]
+        key = (a, b, form.facts.dtype(found.term).name)
+        if key not in self._contractions:
+            self._contractions[key] = self._operations_for(*key)
         matrix = found.rows and found.columns
-        return [o for o in self._contractions[a, output] if matrix or not any(o.extents.values())]
+        return [
+            o
+            for o in self._contractions[key]
+            if (matrix or not any(o.extents.values())) and self._keeps_enough(o, form)
+        ]
+
+    def _operations_for(self, a: str, b: str, output: str) -> list[ParallelOperation]:
+        """Those that multiply factors of two dtypes, as they are or in one that holds both."""
+        rounding = self.float32_products if a == b == output == "float32" else ()
+        found = [*map(self.spec.operation, rounding), *self.spec.contractions(a, output, b)]
+        for wide in ("float16", "bfloat16") if output == "float32" else ():
+            cast = [name for name in (a, b) if name != wide]
+            if cast and all(is_held(name, wide) for name in cast):
+                for operation in self.spec.contractions(wide, output):
+                    held = _held_factors(operation)
+                    ahead = operation.asynchronous and not held
+                    found += [operation] if ahead or len(cast) <= held else []
+        return [
+            operation
+            for operation in found
+            if operation.name in rounding
+            or operation.invocation_name in self.operations
+            or self.spec.target in operation.native_implementation
+        ]
+
+    def _keeps_enough(self, operation: ParallelOperation, form: Form) -> bool:
+        """Whether an operation's sums have bits enough for what is stored of them."""
+        if not operation.accumulator_bits or self.precision in ("tf32", "bf16"):
+            return True
+        return self.precision == "default" and rounded(form)
 
     def need(self, operation: ParallelOperation, dtype: str) -> Need | None:
         """What an operation asks of a factor of that dtype in memory."""
@@ -114,3 +137,10 @@ class Rates:
                 (row.name, slots / self.spec.invocations_per_s(row)) for row, slots in rows
             ]
         return self._rates[key]
+
+
+def _held_factors(operation: ParallelOperation) -> int:
+    """How many factors of an operation lie in registers, where they can be cast."""
+    pair = operation.semantics.contraction if operation.semantics else None
+    places = [operation.operand_memory.get(read.operand, "registers") for read in pair or ()]
+    return places.count("registers")

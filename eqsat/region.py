@@ -13,6 +13,7 @@ from eqsat.kernel import Buffer, Kernel
 from eqsat.lower import lower
 from eqsat.matching import RegionFacts, Relation, Setting, Value
 from eqsat.menu import Menus, schedule_menus
+from eqsat.partial_sums import rounded_rows
 from eqsat.prepare import Preparation, preparations, used
 from eqsat.scatter_price import in_groups
 from eqsat.schedule import Unfused, together, unfused
@@ -67,6 +68,7 @@ class Region:
             "stage_menu": list(menus.stages),
             "body": list(self.start.bodies.items()),
             "prepared": [one.row for one in self.prepared],
+            "rounded": rounded_rows(self.made),
         }
         relations: dict[str, Relation] = {k: _table(rows) for k, rows in offered.items()}
         relations["next_axis"] = self._next_axis

@@ -32,6 +32,7 @@ from eqsat.kernel import Buffer, Kernel
 from eqsat.lower import lower
 from eqsat.menu import schedule_menus
 from eqsat.narrow_price import is_joined
+from eqsat.partial_sums import rounded_facts
 from eqsat.prepare import Preparation, allowed_preparations, prepared_rows, started
 from eqsat.price import Pricer
 from eqsat.ranking import Ranked, rank
@@ -381,8 +382,7 @@ def _preparations(made: Form, search: Search) -> tuple[Preparation, ...]:
 def _explore(made: Form, ready: Sequence[Preparation], search: Search) -> FrozenEGraph:
     """Saturate the region's kernel terms."""
     start = unfused(made)
-    root = start.kernel
-    roots = [root, *start.bodies.values(), *(one.copy for one in ready)]
+    roots = [start.kernel, *start.bodies.values(), *(one.copy for one in ready)]
     menus = schedule_menus(made, search.spec)
     rules = [rule for rule in search.rules if rule.group in SCHEDULING]
     table = table_for(roots, rules)
@@ -398,6 +398,7 @@ def _explore(made: Form, ready: Sequence[Preparation], search: Search) -> Frozen
         *seeds,
         *(f"(body {n} (node {numbers[body]}))" for n, body in start.bodies.items()),
         *prepared_rows(ready, numbers),
+        *rounded_facts(made),
         *menus.facts(),
     ]
     every = " ".join(f"(run {group})" for group in SCHEDULING)
@@ -409,7 +410,7 @@ def _explore(made: Form, ready: Sequence[Preparation], search: Search) -> Frozen
     answer = search.worker.ask(request, search.limits.seconds, len(made.facts.universe.names))
     if "error" in answer:
         raise SearchError(f"the search for a kernel's schedule failed: {answer['error']}")
-    return thaw(answer, ops, table, made.facts.universe, terms, numbers, (root,))
+    return thaw(answer, ops, table, made.facts.universe, terms, numbers, (start.kernel,))
 
 
 @dataclass(frozen=True)

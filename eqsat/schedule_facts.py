@@ -10,6 +10,7 @@ def schedule_facts(ops: Mapping[str, tuple[str, ...]]) -> list[str]:
     lines = [
         "(relation body (i64 E))",
         "(relation prepared (E E String i64))",
+        "(relation rounded (String))",
         "(relation axis (i64 String))",
         "(relation next_axis (E String))",
         "(relation tile_menu (String i64))",

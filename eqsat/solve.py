@@ -93,7 +93,7 @@ def investigate(segment: Segment, search: Search) -> Findings:
         search.operations,
         {name: tensor.size * tensor.dtype.itemsize for tensor, name in leaves.items()},
         search.float32_products,
-        search.precision != "exact",
+        search.precision,
     )
     extractor = Extractor(graph, pricer, _order(encoding, graph))
     plan = _cut(encoding, graph, extractor)

@@ -117,6 +117,16 @@ def finfo(dtype: DTypeLike) -> FInfo:
     )
 
 
+def is_held(narrow: DTypeLike, wide: DTypeLike) -> bool:
+    """Whether a float of more bytes has every number of another, infinities and NaN included."""
+    a, b = as_dtype(narrow), as_dtype(wide)
+    if {a.kind, b.kind} != {"float"} or a.itemsize >= b.itemsize:
+        return False
+    few, many = finfo(a), finfo(b)
+    least = many.smallest_normal * many.eps <= few.smallest_normal * few.eps
+    return many.eps <= few.eps and many.max >= few.max and least
+
+
 def iinfo(dtype: DTypeLike) -> IInfo:
     """Limits of an integer dtype; DTypeError for others."""
     dtype = as_dtype(dtype)

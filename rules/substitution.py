@@ -5,8 +5,9 @@ split into terms; how much a program allows of that is its precision.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import product
 
-from eqsat.graph.dtypes import BY_NAME
+from eqsat.graph.dtypes import BY_NAME, is_held
 from eqsat.narrow import TERMS, products
 from eqsat.prepare import STORED_TERMS
 from eqsat.rule import (
@@ -50,7 +51,18 @@ def substitutions(
             inside = operation.invocation_name in splits
             kinds = (round_factors_inside, split_factors) if inside else (round_factors,)
             ahead = (split_ahead,) if operation.invocation_name in stored else ()
-            for kind in (substitute, round_weights, round_factor, *kinds, *ahead):
+            sums = (substitute_where_rounded, substitute_few_bits)
+            kinds = (
+                substitute,
+                *sums,
+                widen,
+                widen_ahead,
+                round_weights,
+                round_factor,
+                *kinds,
+                *ahead,
+            )
+            for kind in kinds:
                 rules += _rules(kind, operation, spec.name)
     return tuple(rules)
 
@@ -99,14 +111,76 @@ def substitute(operation: ParallelOperation) -> Drawn:
     """contract_S(a, b)  ->  contract_S(a, b) by OPERATION
     when: the factors are of its dtypes; for a matrix, each has an index of its own.
     """
+    if not operation.accumulator_bits:
+        for one in _as_they_are(operation):
+            yield "exact", one
     for narrow, out in _dtypes(operation):
-        if narrow not in BY_NAME:
-            continue
-        sides = (_widened(A, narrow, out), _widened(B, narrow, out))
-        guards = (dtype_in(A, narrow), dtype_in(B, narrow), *_matrix(operation))
-        yield "exact", _by(operation, sides, sides, guards)
-        if out == narrow == WIDE:
+        if out == narrow == WIDE and not operation.accumulator_bits:
             yield "exact", _weighted(operation, B, B, dtype_in(B, narrow))
+
+
+def substitute_where_rounded(operation: ParallelOperation) -> Drawn:
+    """contract_S(a, b)  ->  contract_S(a, b) by OPERATION,  whose sums have few bits
+    when: as for substitute; what the kernel stores of its sums has no more than 11 bits (see
+    eqsat.partial_sums). float: partial sums are of fewer bits than float32, their total is not.
+    """
+    if operation.accumulator_bits:
+        for one in _as_they_are(operation):
+            yield "default", one.when(fact("rounded", WIDE))
+
+
+def substitute_few_bits(operation: ParallelOperation) -> Drawn:
+    """contract_S(a, b)  ->  contract_S(a, b) by OPERATION,  whose sums have few bits
+    when: as for substitute. float: partial sums have the bits of tf32.
+    """
+    if operation.accumulator_bits:
+        for one in _as_they_are(operation):
+            yield "tf32", one
+
+
+def widen(operation: ParallelOperation) -> Drawn:
+    """contract_S(a, b)  ->  contract_S(cast a, cast b) by OPERATION
+    when: its dtype holds every number of the factors' narrower ones; those that are cast lie in
+    registers on their way to the operation.
+    """
+    places = [*_places_of_each(operation)]
+    for wide, out in _dtypes(operation):
+        if wide not in SIXTEEN or out != WIDE:
+            continue
+        for pair in _held_by(wide):
+            cast = sum(kind != wide for kind in pair)
+            if cast <= places.count("registers"):
+                before = [_widened(x, out, kind) for x, kind in zip((A, B), pair, strict=True)]
+                after = [
+                    side if kind == wide else apply("cast", out, apply("cast", wide, x))
+                    for x, side, kind in zip((A, B), before, pair, strict=True)
+                ]
+                own = [dtype_in(x, kind) for x, kind in zip((A, B), pair, strict=True)]
+                guards = (*own, *_matrix(operation))
+                yield "exact", _by(operation, tuple(before), tuple(after), guards)
+
+
+def widen_ahead(operation: ParallelOperation) -> Drawn:
+    """contract_S(a, b)  ->  contract_S(cast a, cast b) by OPERATION
+    when: its dtype holds every number of the factors' narrower ones; those that are cast lie in
+    memory, where a kernel of its own stores them so.
+    """
+    if "registers" in _places(operation) or not operation.asynchronous:
+        return
+    reads = Variable("r", "Read"), Variable("s", "Read")
+    for wide, out in _dtypes(operation):
+        for pair in _held_by(wide) if wide in SIXTEEN and out == WIDE else ():
+            before, guards = [], list(_matrix(operation))
+            for x, read, kind in zip((A, B), reads, pair, strict=True):
+                source = x if kind == wide else apply("read", read)
+                before.append(apply("cast", out, source))
+                guards.append(dtype_in(x, wide))
+                if kind != wide:
+                    guards.append(fact("prepared", source, x, wide, 0))
+            after = (apply("cast", out, A), apply("cast", out, B))
+            left = apply("contract", S, *before, "")
+            right = apply("contract", S, *after, operation.name)
+            yield "exact", Rewrite(left, right, tuple(guards))
 
 
 def round_weights(operation: ParallelOperation) -> Drawn:
@@ -116,7 +190,7 @@ def round_weights(operation: ParallelOperation) -> Drawn:
     """
     for narrow, out in _dtypes(operation):
         if narrow in SIXTEEN and out == WIDE:
-            b = _widened(B, narrow, out)
+            b = _widened(B, out, narrow)
             yield "default", _weighted(operation, b, b, dtype_in(B, narrow))
 
 
@@ -125,7 +199,7 @@ def round_factor(operation: ParallelOperation) -> Drawn:
     when: a is float32, and b came from bfloat16. float: a is rounded to bfloat16 too.
     """
     if ("bfloat16", WIDE) in _dtypes(operation):
-        a, b = _widened(A, "bfloat16", WIDE), _widened(B, "bfloat16", WIDE)
+        a, b = _widened(A, WIDE, "bfloat16"), _widened(B, WIDE, "bfloat16")
         for before, after, wide, narrow in (
             ((A, b), (_round(A), b), A, B),
             ((a, B), (a, _round(B)), B, A),
@@ -207,14 +281,43 @@ def _dtypes(operation: ParallelOperation) -> list[tuple[str, str]]:
     return [(a, out) for a, b, out in found if a == b and a is not None and out is not None]
 
 
+def _combinations(operation: ParallelOperation) -> list[tuple[str, str, str]]:
+    """(dtype of a, dtype of b, dtype of the result) of each row that holds dtypes of ours."""
+    pair = operation.semantics.contraction if operation.semantics else None
+    if pair is None or operation.semantics is None:
+        return []
+    names = [*(read.operand for read in pair), operation.semantics.output.operand]
+    found = [tuple(row.get(name, "") for name in names) for row in operation.supported_data_types]
+    return [(a, b, out) for a, b, out in found if {a, b, out} <= {*BY_NAME}]
+
+
+def _as_they_are(operation: ParallelOperation) -> Iterator[Rewrite]:
+    """By the operation, factors being of its dtypes."""
+    for first, second, out in _combinations(operation):
+        sides = (_widened(A, out, first), _widened(B, out, second))
+        guards = (dtype_in(A, first), dtype_in(B, second), *_matrix(operation))
+        yield _by(operation, sides, sides, guards)
+
+
+def _held_by(wide: str) -> Iterator[tuple[str, ...]]:
+    """Pairs of factors' dtypes, one or both narrower floats that a wide one holds."""
+    kinds = [wide, *(name for name in BY_NAME if is_held(name, wide))]
+    return (pair for pair in product(kinds, kinds) if pair != (wide, wide))
+
+
 def _from_registers(operation: ParallelOperation) -> bool:
     return _places(operation) <= {"registers"}
 
 
 def _places(operation: ParallelOperation) -> set[str]:
     """The memories that the factors lie in."""
+    return {*_places_of_each(operation)}
+
+
+def _places_of_each(operation: ParallelOperation) -> Iterator[str]:
     pair = operation.semantics.contraction if operation.semantics else None
-    return {operation.operand_memory.get(read.operand, "registers") for read in pair or ()}
+    for read in pair or ():
+        yield operation.operand_memory.get(read.operand, "registers")
 
 
 def _matrix(operation: ParallelOperation) -> tuple[Condition, ...]:
@@ -256,7 +359,7 @@ def _weighted(
     return Rewrite(left, right, guards)
 
 
-def _widened(factor: Variable, narrow: str, out: str) -> Variable | Node:
+def _widened(factor: Variable, out: str, narrow: str) -> Variable | Node:
     return factor if narrow == out else apply("cast", out, factor)
 
 

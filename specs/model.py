@@ -19,6 +19,9 @@ from .references import reference_problems
 from .semantics import OperationSemantics
 from .toml_text import write_unit
 
+NARROW_BITS = 11
+"""Of the significands of float16 and tfloat32: what sums of few bits must be good for."""
+
 _EMPTY: FrozenTable[Any] = FrozenTable()
 
 
@@ -122,6 +125,8 @@ class ParallelOperation:
     """What memory operands must be aligned to."""
     contiguous: FrozenTable[str] = field(default=_EMPTY, metadata=table_field("names", '{b = "k"}'))
     """Operand -> the index along which its elements must lie side by side; others: any index."""
+    accumulator_bits: int = spec_field("count", 0)
+    """Significand bits that sums keep while they are in the operation's hands; 0 for all of d's."""
     asynchronous: bool = spec_field("flag", False)
     """Completes in the background: other work goes on between issue and wait."""
     implements: FrozenTable[float] = field(
@@ -142,6 +147,16 @@ class ParallelOperation:
     def updates_per_invocation(self) -> int:
         """The product of the extents (an extent of 0 counts as 1): multiply-adds of an mma."""
         return math.prod(extent for extent in self.extents.values() if extent)
+
+    @property
+    def partial_sum(self) -> int:
+        """Points of a sum after which it leaves an accumulator of few bits, 0 where it may stay:
+        an invocation loses up to a unit of the accumulator, all of them half one of NARROW_BITS.
+        """
+        if not self.accumulator_bits or self.semantics is None:
+            return 0
+        depth = math.prod(self.extents[name] for name in self.semantics.reduced_index_names)
+        return depth << max(self.accumulator_bits - NARROW_BITS - 1, 0)
 
     def supports(self, data_types: Mapping[str, str]) -> bool:
         """Whether one allowed combination has these dtypes at these operands."""
@@ -233,15 +248,17 @@ class ParallelProcessingUnit:
         return self.invocations_per_s(operation) * operation.updates_per_invocation
 
     def contractions(
-        self, data_type: str, output_data_type: str | None = None
+        self, data_type: str, output_data_type: str | None = None, other: str | None = None
     ) -> tuple[ParallelOperation, ...]:
-        """The sum-of-products operations whose two factors have `data_type`, fastest first."""
+        """The sum-of-products operations whose first factor has `data_type` and whose second has
+        that or an `other`, fastest first.
+        """
         found: list[ParallelOperation] = []
         for operation in self.operations:
             pair = operation.semantics.contraction if operation.semantics else None
             if pair is None or operation.semantics is None:
                 continue
-            wanted = {read.operand: data_type for read in pair}
+            wanted = {pair[0].operand: data_type, pair[1].operand: other or data_type}
             if output_data_type:
                 wanted[operation.semantics.output.operand] = output_data_type
             if operation.supports(wanted):

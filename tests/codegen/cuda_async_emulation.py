@@ -22,7 +22,7 @@ struct TensorMap {
 struct Box { unsigned target; TensorMap map; Barrier* barrier; int at[5]; };
 struct Product {
     int group, n, k, accumulate;
-    char kind;
+    char kind, other;
     bool held, rows, columns;
     uint64_t a, b;
     unsigned left[4];
@@ -156,7 +156,7 @@ static double element(uint64_t descriptor, bool transposed, char kind, int mn, i
     const int from = (descriptor & 0x3fff) << 4, leading = (descriptor >> 16 & 0x3fff) << 4;
     const int stride = (descriptor >> 32 & 0x3fff) << 4, code = descriptor >> 62;
     if (!code) fail("a factor is not swizzled");
-    const int row = 256 >> code, size = kind == 't' ? 4 : kind == 's' ? 1 : 2, wide = row / size;
+    const int row = 256 >> code, size = 4 / elements(kind), wide = row / size;
     const unsigned place =
         transposed ? mn / wide * leading + k / 8 * stride + k % 8 * row + mn % wide * size
                    : mn / 8 * stride + mn % 8 * row + k * size;
@@ -168,7 +168,7 @@ static double element(uint64_t descriptor, bool transposed, char kind, int mn, i
 static std::vector<double> left_factor(int first, size_t number) {
     const Product& one = products[first][number];
     std::vector<double> left(64 * one.k);
-    const int packed = one.kind == 't' ? 1 : one.kind == 's' ? 4 : 2;
+    const int packed = elements(one.kind);
     for (int m = 0; m < 64; ++m)
         for (int k = 0; k < one.k; ++k) {
             const int lane = m / 16 * 32 + m % 8 * 4 + k % (4 * packed) / packed;
@@ -188,7 +188,7 @@ static void finish_product(std::deque<Product>& under_way, size_t number, const 
         if (under_way[n].d[0] == one.d[0]) next = &under_way[n];
     for (int n = 0; n < one.n / 2; ++n) {
         unsigned bits = one.accumulate ? one.value[n] : 0;
-        if (one.kind == 's')
+        if (one.kind == 's' || one.kind == 'u')
             bits += unsigned((long long)sums[n]);
         else
             bits = __float_as_uint(float(__uint_as_float(bits) + sums[n]));
@@ -218,7 +218,7 @@ static void finish_products(int first, int pending) {
         std::vector<double> right(one.n * one.k);
         for (int n = 0; n < one.n; ++n)
             for (int k = 0; k < one.k; ++k)
-                right[n * one.k + k] = element(one.b, one.columns, one.kind, n, k);
+                right[n * one.k + k] = element(one.b, one.columns, one.other, n, k);
         for (int t = 0; t < GROUP_THREADS; ++t) {
             double sums[128] = {};
             for (int n = 0; n < one.n / 2; ++n) {
@@ -234,6 +234,11 @@ static void finish_products(int first, int pending) {
         products[first + t].erase(products[first + t].begin(), products[first + t].begin() + count);
 }
 """
+
+LETTERS = {
+    "bfloat16": "b", "float16": "h", "float32": "t", "int8": "s", "uint8": "u",
+    "float8_e4m3fn": "3", "float8_e5m2": "2",
+}  # fmt: skip
 
 HOST_ASYNC = dict.fromkeys(
     (
@@ -256,11 +261,11 @@ for _n in range(1, MOST_DIMENSIONS + 1):
 
 def _host_product(operation: WarpgroupOperation, held: bool) -> str:
     head = operation.definition(held).split(" {\n    asm")[0]
-    letter = {"bfloat16": "b", "float16": "h", "float32": "t", "int8": "s"}
     places = ", ".join(f"(unsigned*)&d{i}" for i in range(operation.n // 2))
     rows, columns = ("Rows", "Columns") if operation.transposable else ("false", "false")
     left = ("0, b, {a[0], a[1], a[2], a[3]}", "false") if held else ("a, b, {}", rows)
-    fields = f"0, {operation.n}, {operation.k}, accumulate, '{letter[operation.operand.name]}'"
+    kinds = ", ".join(f"'{LETTERS[d.name]}'" for d in (operation.operand, operation.other))
+    fields = f"0, {operation.n}, {operation.k}, accumulate, {kinds}"
     return f"""{head} {{
     unsigned* d[] = {{{places}}};
     issue(d, {{{fields}, {int(held)}, {left[1]}, {columns}, {left[0]}}});

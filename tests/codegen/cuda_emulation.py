@@ -115,9 +115,19 @@ static void load_matrices(unsigned* fragment, const void* row, int count, bool t
     stop(WARP, 1000007);
 }
 
+static int elements(char kind) {  // in 32 bits
+    return kind == 't' ? 1 : kind == 'b' || kind == 'h' ? 2 : 4;
+}
 static double operand(unsigned bits, char kind, int e) {
-    const unsigned part = kind == 't' ? bits : kind < 'c' || kind == 'h' ? bits >> 16 * e & 0xffff
-                                                                        : bits >> 8 * e & 0xff;
+    const int count = elements(kind);
+    const unsigned part = count == 1 ? bits : bits >> 32 / count * e & (count == 2 ? 0xffff : 0xff);
+    if (kind == '2') return bits_as<_Float16>(uint16_t(part << 8));
+    if (kind == '3') {
+        const int power = part >> 3 & 15, low = part & 7;
+        if (power == 15 && low == 7) return NAN;
+        const double size = power ? std::ldexp(8 + low, power - 10) : std::ldexp(low, -9);
+        return part & 0x80 ? -size : size;
+    }
     if (kind == 't') return __uint_as_float(part & 0xffffe000u);
     if (kind == 'b') return __uint_as_float(part << 16);
     if (kind == 'h') return bits_as<_Float16>(uint16_t(part));

@@ -9,7 +9,18 @@ from kernel_building import Body, Sample, at, buffers, normal, wide
 from kernel_products import matmul
 
 from eqsat.graph import index
-from eqsat.graph.dtypes import DType, bfloat16, bool_, float16, float32, int8, int32
+from eqsat.graph.dtypes import (
+    DType,
+    bfloat16,
+    bool_,
+    float8_e4m3fn,
+    float8_e5m2,
+    float16,
+    float32,
+    int8,
+    int32,
+    uint8,
+)
 from eqsat.kernel import Axis, Buffer, Carry, Contract, Guard, Kernel, Position, Store
 from eqsat.specs import load
 
@@ -18,7 +29,10 @@ KINDS = {
     bfloat16: ("k16", "bf16", float32),
     float16: ("k16", "f16", float32),
     float32: ("k8", "tf32", float32),
-    int8: ("k32", "s8", int32),
+    int8: ("k32", "i8", int32),
+    uint8: ("k32", "i8", int32),
+    float8_e4m3fn: ("k32", "f8", float32),
+    float8_e5m2: ("k32", "f8", float32),
 }
 Tiles = tuple[int, int, int]
 
@@ -48,14 +62,19 @@ def gemm(
     dtype: DType = bfloat16,
     out: DType | None = None,
     held: bool = False,
+    other: DType | None = None,
 ) -> Sample:
-    """y[i,j] = sum_l x[i,l] w[l,j]; `layout`: n or t for each factor, as BLAS has it, row-major"""
+    """y[i,j] = sum_l x[i,l] w[l,j]; `layout`: n or t for each factor, as BLAS has it, row-major;
+    w is of dtype `other` where that is given.
+    """
     result = KINDS[dtype][2]
     down, right = layout
-    x, w = buffers(dtype, x=(m, k) if down == "n" else (k, m), w=(k, n) if right == "n" else (n, k))
+    (x,) = buffers(dtype, x=(m, k) if down == "n" else (k, m))
+    (w,) = buffers(other or dtype, w=(k, n) if right == "n" else (n, k))
     y = Buffer("y", (m, n), out or result, "output")
     b, end = Body(dtype), Body(result)
     b.load("a", "i l", at(x, "i", "l") if down == "n" else at(x, "l", "i"))
+    b.dtype = other or dtype
     b.load("f", "l j", at(w, "l", "j") if right == "n" else at(w, "j", "l"))
     b.dtype = result
     b.contract("p", "i j", "l", "a", "f", by(columns, dtype, held))
@@ -64,7 +83,7 @@ def gemm(
     stream = b.phase(stream=(Axis("l", k, tiles[2]),), carries=(carry,))
     grid = (Axis("i", m, tiles[0]), Axis("j", n, tiles[1]))
     phases = (stream, end.phase(Store(at(y, "i", "j"), "acc")))
-    p, q = integers(x.shape, w.shape, dtype=dtype)
+    (p,), (q,) = integers(x.shape, dtype=dtype), integers(w.shape, dtype=other or dtype)
     left, right_ = (a if side == "n" else a.T for a, side in zip((p, q), layout, strict=True))
     answer = (wide(left) @ wide(right_)).astype(result.numpy if not out else np.float64)
     tolerance = 4e-3 if out == bfloat16 else 1e-6
@@ -282,6 +301,21 @@ def pipeline_cases() -> Iterator[Case]:
     sample = gemm(72, 264, 72, (64, 256, 32), 256, "tt", float32, held=True)
     yield case("gemm-tf32-across-wide", sample, 128, 3)
     yield case("gemm-s8-across", gemm(80, 50, 80, (64, 64, 64), 64, "tt", int8), 128, 2)
+    sample = gemm(70, 50, 80, (64, 64, 64), 64, dtype=int8, other=uint8)
+    yield case("gemm-s8-u8", sample, 128, 2)
+    for name, size, tiles, columns, threads, stages in (
+        ("parts", (70, 50, 336), (64, 64, 256), 64, 128, 2),  # two of a chunk, of the last one
+        ("parts-of-rows", (200, 72, 272), (128, 64, 128), 32, 128, 3),  # four fragments
+        ("parts-of-teams", (130, 136, 144), (128, 64, 64), 64, 256, 2),  # chunks shorter than one
+        ("parts-alone", (64, 64, 64), (64, 64, 64), 64, 128, 1),
+    ):
+        for dtype, other in ((float8_e4m3fn, float8_e4m3fn), (float8_e4m3fn, float8_e5m2)):
+            sample = gemm(*size, tiles, columns, dtype=dtype, other=other)
+            yield case(f"{name}-{other.name[7:]}", sample, threads, stages)
+    sample = gemm(70, 136, 208, (64, 128, 128), 128, dtype=float8_e5m2, other=float8_e4m3fn)
+    yield case("parts-turned", sample, 128, 2)
+    sample = gemm(80, 50, 80, (64, 64, 64), 64, "tt", float8_e4m3fn)
+    yield case("parts-across", sample, 128, 2)
     yield case("batched", batched(70, 50, 40, (64, 64, 32), 64), 128, 2)
     yield case("swiglu", swiglu(70, 104, 40, (64, 64, 32), 64), 128, 2)
     yield case("biased", biased(70, 56, 40, (64, 32, 32), 32), 128, 3)

@@ -24,7 +24,7 @@ from eqsat.codegen.cuda_emit import emit
 from eqsat.codegen.cuda_fit import misfit
 from eqsat.codegen.cuda_pipeline import MOST_REGISTERS, PRODUCER_REGISTERS, registers_of
 from eqsat.errors import UnsupportedError
-from eqsat.graph.dtypes import bfloat16, float32, int8
+from eqsat.graph.dtypes import bfloat16, float8_e4m3fn, float32, int8
 from eqsat.kernel import check as check_kernel
 from eqsat.specs import load
 
@@ -91,6 +91,9 @@ def test_cases_show_what_they_are_for():
     assert "copy_box_3d" in texts["convolution"]
     assert "map_mask" in texts["attention-48-added"] and "patch" in texts["biased"]
     assert "band" in texts["gemm-nt-banded"]
+    parts = {name for name, text in texts.items() if "_part" in text or "sums[" in text}
+    assert parts == {name for name in texts if name.startswith("parts")}
+    assert not parts & later
     teams = {name for name, text in texts.items() if "turn = " in text}
     assert teams - {"gemm-tf32-across-wide"} == {n for n in texts if n.startswith("two-teams")}
 
@@ -101,6 +104,8 @@ GEMM = case("stripped", gemm(70, 96, 200, (64, 32, 32), 32), 128, 2)
 ATTENTION = case("stripped_attention", attention(70, 80, 64, (64, 32)), 128, 2)
 STAGED = scaled(256, 50, 200, (128, 64, 48), 64, memory="shared")  # the block copies factors
 STAGED = case("stripped_staged", STAGED, 256, 2)
+PARTS = gemm(70, 50, 336, (64, 64, 256), 64, dtype=float8_e4m3fn)
+PARTS = case("stripped_parts", PARTS, 128, 2)
 STRIPPED = {
     "full": (GEMM, r"barrier_wait\([^;]*, parity_0\);", ""),
     "empty": (GEMM, r"barrier_wait\([^;]*parity_0 \^ 1\);", ""),
@@ -117,6 +122,9 @@ STRIPPED = {
     "later wait": (ATTENTION, r"products_wait<1>\(\);", ""),
     "carry wait": (ATTENTION, r"products_wait<0>\(\);\s*__syncwarp", "__syncwarp"),
     "query wait": (ATTENTION, r"barrier_wait\([^;]*, parity_0\);", ""),
+    "part wait": (PARTS, r"products_wait<0>\(\);", ""),
+    "part begin": (PARTS, r"products_begin\(\);", ""),
+    "part kept": (PARTS, r"step > first\)", "1)"),
     "own tile read": (STAGED, r"block_barrier\(\);(\s*\{\s*const int copy_base)", r"\1"),
     "own tile written": (STAGED, r"block_barrier\(\);(\s*float v_s1)", r"\1"),
 }

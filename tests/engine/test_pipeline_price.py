@@ -51,6 +51,7 @@ def flow(**more) -> Flow:
     """A product of 4096 in tiles of 128 x 256 and chunks of 64."""
     fields = {"matrix": 2e-4, "other": 1e-6, "tiles": 512, "steps": 64, "stages": 4, "teams": 2}
     fields |= {"resident": 1, "stored": 65536, "turns": 1, "chain": 0} | more
+    fields.setdefault("waits", fields["steps"])
     return Flow(**{name: np.array([float(value)]) for name, value in fields.items()})
 
 

@@ -45,7 +45,13 @@ def fast(kind: str) -> ParallelProcessingUnit:
     return unit
 
 
-KINDS = {"bfloat16": "bf16", "float16": "f16", "int8": "s8", "float32": "tf32"}
+KINDS = {
+    "bfloat16": "bf16",
+    "float16": "f16",
+    "int8": "i8",
+    "float32": "tf32",
+    "float8_e4m3fn": "f8",
+}
 FAST = fast("bf16")
 
 
@@ -146,6 +152,8 @@ def normal(*shape: int) -> np.ndarray:
         ("float16", (70, 80, 99), 1, {}),
         ("float32", (130, 136, 100), 1, {"precision": "tf32"}),
         ("int8", (70, 80, 128), 1, {}),
+        ("float8_e4m3fn", (70, 80, 128), 1, {}),
+        ("float8_e4m3fn", (70, 80, 99), 2, {}),
     ],
 )
 def test_programs_compute_the_same(dtype, extents, copies, options):
@@ -161,7 +169,8 @@ def test_programs_compute_the_same(dtype, extents, copies, options):
     if dtype == "int8":
         np.testing.assert_array_equal(found, exact)
         return
-    tolerance = {"bfloat16": 4e-3, "float16": 5e-4, "float32": 1e-6}[dtype]
+    tolerances = {"bfloat16": 4e-3, "float16": 5e-4, "float32": 1e-6, "float8_e4m3fn": 0.065}
+    tolerance = tolerances[dtype]
     np.testing.assert_allclose(found.astype(np.float64), exact, rtol=tolerance, atol=30 * tolerance)
 
 

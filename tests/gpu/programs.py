@@ -26,6 +26,28 @@ def integer_matmul() -> list[Tensor]:
     return [G.astype(a, "int32") @ G.astype(b, "int32")]
 
 
+def eight_bits() -> list[Tensor]:
+    """Products of 8-bit floats with scales: rounded, exposed, across the sum, by 16-bit ones."""
+    kinds = {"a": "float8_e4m3fn", "b": "float8_e5m2", "c": "float8_e4m3fn", "d": "bfloat16"}
+    shapes = {"a": (530, 2064), "b": (1032, 2064), "c": (2064, 1032), "d": (530, 2064)}
+    a, b, c, d = (
+        G.astype(tensor(name, *shapes[name], dtype=kind), "float32") for name, kind in kinds.items()
+    )
+    rows, columns = tensor("r", 530, 1), tensor("s", 1032)
+    return [
+        G.astype((a @ b.T) * (rows * columns), "bfloat16"),
+        G.astype(a @ c, "float16"),
+        a @ b.T,
+        G.astype(G.gelu((a @ a.T) * 0.1), "bfloat16"),
+        G.astype(d @ b.T, "bfloat16"),
+    ]
+
+
+def eight_bit_integers() -> list[Tensor]:
+    a, b = tensor("a", 530, 2064, dtype="int8"), tensor("b", 2064, 1032, dtype="uint8")
+    return [G.astype(a, "int32") @ G.astype(b, "int32")]
+
+
 def batched_transposed() -> list[Tensor]:
     return [tensor("a", 3, 40, 70).mT @ tensor("b", 3, 40, 50)]
 
@@ -129,8 +151,8 @@ def _named() -> Iterator[tuple[str, Build]]:
         yield f"functions-{dtype}", lambda a=dtype: functions(a)
     for build in (
         integer_matmul, batched_transposed, gelu_epilogue, gated, normed_product, reassociated,
-        views, convolution, gather, scan, empty_and_scalar, negated_number, several_kernels,
-        in_parts,
+        views, convolution, gather, eight_bits, eight_bit_integers, scan, empty_and_scalar,
+        negated_number, several_kernels, in_parts,
     ):  # fmt: skip
         yield build.__name__, build
 

@@ -28,17 +28,22 @@ PRODUCTS: list[One] = [
 ]
 
 
-def rows_of(operation: ParallelOperation) -> list[tuple[str, str]]:
-    """(factors' dtype, result's dtype) of each row."""
+def all_rows_of(operation: ParallelOperation) -> list[tuple[str, str, str]]:
+    """(dtypes of both factors, result's dtype) of each row."""
     assert operation.semantics is not None and operation.semantics.contraction is not None
-    left, _ = (read.operand for read in operation.semantics.contraction)
+    left, right = (read.operand for read in operation.semantics.contraction)
     out = operation.semantics.output.operand
-    return [(row[left], row[out]) for row in operation.supported_data_types]
+    return [(row[left], row[right], row[out]) for row in operation.supported_data_types]
 
 
-def dtypes_of(operation: ParallelOperation) -> list[tuple[str, str]]:
+def rows_of(operation: ParallelOperation) -> list[tuple[str, str]]:
+    """(factors' dtype, result's dtype) of each row whose factors are alike."""
+    return [(a, d) for a, b, d in all_rows_of(operation) if a == b]
+
+
+def dtypes_of(operation: ParallelOperation) -> list[tuple[str, str, str]]:
     """The rows that hold dtypes of ours."""
-    return [(a, d) for a, d in rows_of(operation) if a in BY_NAME and d in BY_NAME]
+    return [row for row in all_rows_of(operation) if set(row) <= {*BY_NAME}]
 
 
 def those(*rows: tuple[str, str]) -> list[One]:
@@ -62,12 +67,22 @@ def rule_of(kind: str, spec: str, operation: ParallelOperation, splits: bool = F
     return {rule.name: rule for rule in found}[f"{kind}_{operation.name}"]
 
 
-def product(t: Terms, factor: str, result: str, name: str) -> Term:
-    """contract_j(a, b) of a factor dtype, widened to the result's dtype, by an operation."""
-    sides: Sequence[Term] = [t.read("a", "ij", factor), t.read("b", "jk", factor)]
-    if result != factor:
-        sides = [t.cast(result, side) for side in sides]
-    return t.contract("j", sides[0], sides[1], name)
+def factors(t: Terms, kinds: Sequence[str], result: str, right: str = "jk") -> list[Term]:
+    """a and b of two dtypes, widened to the result's dtype."""
+    sides = [t.read("a", "ij", kinds[0]), t.read("b", right, kinds[1])]
+    pairs = zip(sides, kinds, strict=True)
+    return [side if kind == result else t.cast(result, side) for side, kind in pairs]
+
+
+def as_it_is(spec: str, operation: ParallelOperation) -> Rule:
+    """The rule that asks for no more than the operation's dtypes."""
+    kind = "substitute_few_bits" if operation.accumulator_bits else "substitute"
+    return rule_of(kind, spec, operation)
+
+
+def product(t: Terms, left: str, right: str, result: str, name: str) -> Term:
+    """contract_j(a, b) of factor dtypes, widened to the result's dtype, by an operation."""
+    return t.contract("j", *factors(t, (left, right), result), name)
 
 
 def rounded(t: Terms, term: Term) -> Term:
@@ -80,7 +95,8 @@ def narrowed(t: Terms, a: Term, b: Term, name: str, narrow: str, terms: int) -> 
 
 def test_every_rule_is_drawn_from_an_operation() -> None:
     kinds = {"substitute", "round_weights", "round_factor", "round_factors", "split_factors"}
-    kinds.add("split_ahead")
+    kinds |= {"split_ahead", "widen", "widen_ahead"}
+    kinds |= {"substitute_where_rounded", "substitute_few_bits"}
     for unit in SPECS.values():
         emitted = frozenset(operation.invocation_name for operation in unit.operations)
         for splits in (frozenset(), emitted):
@@ -96,25 +112,28 @@ def test_every_rule_is_drawn_from_an_operation() -> None:
 def test_a_substitution_takes_its_dtypes_alone(
     spec: str, operation: ParallelOperation, worker: SearchWorker
 ) -> None:
-    rule = rule_of("substitute", spec, operation)
-    assert rule.precision == "exact"
+    rule = as_it_is(spec, operation)
+    assert rule.precision == ("tf32" if operation.accumulator_bits else "exact")
     t = Terms(universe())
-    pairs = dtypes_of(operation)
-    for factor, result in pairs:
-        case = Case(*(product(t, factor, result, name) for name in ("", operation.name)))
+    rows = dtypes_of(operation)
+    for row in rows:
+        case = Case(*(product(t, *row, name) for name in ("", operation.name)))
         assert equal(case, worker, rule)
-    others = [d for d in BY_NAME if d not in {factor for factor, _ in pairs}]
+    others = [d for d in BY_NAME if d not in {factor for factor, *_ in rows}]
     wrong = others[len(operation.name) % len(others)]
-    case = Case(*(product(t, wrong, wrong, name) for name in ("", operation.name)))
+    case = Case(*(product(t, wrong, wrong, wrong, name) for name in ("", operation.name)))
     assert not equal(case, worker, rule)
+    factor, _, result = rows[0]
+    half = Case(*(product(t, factor, wrong, result, name) for name in ("", operation.name)))
+    assert equal(half, worker, rule) == (factor == result)  # then any factor is cast to its dtype
 
 
 @each(PLAIN)
 def test_a_substitution_computes_the_same(spec: str, operation: ParallelOperation) -> None:
     rng = np.random.default_rng(len(operation.name))
-    for factor, result in dtypes_of(operation):
+    for row in dtypes_of(operation):
         over = universe(*rng.integers(1, 20, 4).tolist())
-        term = product(Terms(over), factor, result, operation.name)
+        term = product(Terms(over), *row, operation.name)
         arrays = random_buffers([term], over)
         schedule = Schedule({"i": over.extents["i"], "k": over.extents["k"]})
         plain = run(term, over, arrays, schedule)
@@ -130,12 +149,10 @@ def test_an_operation_on_matrices_refuses_a_vector(
     spec: str, operation: ParallelOperation, worker: SearchWorker
 ) -> None:
     """Its rows or columns would be padding; a library call takes any extents."""
-    rule = rule_of("substitute", spec, operation)
+    rule = as_it_is(spec, operation)
     t = Terms(universe())
-    for factor, result in dtypes_of(operation):
-        sides = [t.read("a", "ij", factor), t.read("v", "j", factor)]
-        if result != factor:
-            sides = [t.cast(result, side) for side in sides]
+    for left, right, result in dtypes_of(operation):
+        sides = factors(t, (left, right), result, "j")
         case = Case(*(t.contract("j", *sides, name) for name in ("", operation.name)))
         assert equal(case, worker, rule) != any(operation.extents.values())
 
@@ -154,7 +171,7 @@ def test_carried_weights_meet_an_operation(
     spec: str, operation: ParallelOperation, worker: SearchWorker
 ) -> None:
     rng = np.random.default_rng(2)
-    for factor, result in dtypes_of(operation):
+    for factor, _, result in dtypes_of(operation):
         if result != "float32":
             continue
         wide = factor == "float32"
@@ -173,6 +190,91 @@ def test_carried_weights_meet_an_operation(
         expected = run(plain, over, arrays, Schedule(tiles, chunks))
         digits = 1e-5 if wide else 2e-2  # weights are rounded as b was
         np.testing.assert_allclose(found, expected, rtol=digits, atol=digits)
+
+
+@each([one for one in PLAIN if one[1].accumulator_bits])
+def test_sums_of_few_bits_serve_where_they_are_rounded(
+    spec: str, operation: ParallelOperation, worker: SearchWorker
+) -> None:
+    """What is stored of them decides; a program may round factors to tf32, and then it is no
+    matter. No rule computes them so where a program asks for exact sums.
+    """
+    rule = rule_of("substitute_where_rounded", spec, operation)
+    assert rule.precision == "default"
+    t = Terms(universe())
+    for row in dtypes_of(operation):
+        sides = [product(t, *row, name) for name in ("", operation.name)]
+        assert equal(Case(*sides, facts=('(rounded "float32")',)), worker, rule)
+        assert not equal(Case(*sides), worker, rule)
+    with pytest.raises(KeyError):
+        rule_of("substitute", spec, operation)
+    wide = SPECS[spec].replace_operation(operation.name, accumulator_bits=0)
+    drawn = substitutions(wide, frozenset({operation.invocation_name}))
+    assert f"substitute_{operation.name}" in {rule.name for rule in drawn}
+
+
+@each(those(("float16", "float32"), ("bfloat16", "float32")))
+def test_factors_are_widened_where_registers_hold_them(
+    spec: str, operation: ParallelOperation, worker: SearchWorker
+) -> None:
+    """Of 8-bit floats alone, whose every number a 16-bit one has; a float16 is no bfloat16."""
+    ((wide, _),) = rows_of(operation)
+    places = [operation.operand_memory[x] for x in "ab"]
+    if "registers" not in places:
+        with pytest.raises(KeyError):
+            rule_of("widen", spec, operation)
+        return
+    rule = rule_of("widen", spec, operation)
+    assert rule.precision == "exact"
+    t = Terms(universe())
+
+    def case(left: str, right: str) -> Case:
+        before = factors(t, (left, right), "float32")
+        plain = [t.read("a", "ij", left), t.read("b", "jk", right)]
+        after = [
+            side if kind == wide else t.cast("float32", t.cast(wide, own))
+            for side, own, kind in zip(before, plain, (left, right), strict=True)
+        ]
+        return Case(t.contract("j", *before), t.contract("j", *after, operation.name))
+
+    eight, other = "float8_e4m3fn", {"float16": "bfloat16", "bfloat16": "float16"}[wide]
+    assert equal(case(eight, wide), worker, rule)
+    assert equal(case(wide, "float8_e5m2"), worker, rule)
+    assert equal(case(eight, "float8_e5m2"), worker, rule) == (places.count("registers") == 2)
+    for pair in ((eight, other), (other, wide), (eight, "int8")):
+        assert not equal(case(*pair), worker, rule)
+
+
+@each(those(("float16", "float32"), ("bfloat16", "float32")))
+def test_factors_are_widened_before_where_memory_holds_them(
+    spec: str, operation: ParallelOperation, worker: SearchWorker
+) -> None:
+    """By a kernel of its own, which stores those that are narrower."""
+    ((wide, _),) = rows_of(operation)
+    if set(operation.operand_memory[x] for x in "ab") != {"shared"}:
+        with pytest.raises(KeyError):
+            rule_of("widen_ahead", spec, operation)
+        return
+    rule = rule_of("widen_ahead", spec, operation)
+    assert rule.precision == "exact"
+    t = Terms(universe())
+    a, b = t.read("a", "ij", "float8_e4m3fn"), t.read("b", "jk", "float8_e5m2")
+    copies = {x: t.read(f"{x}_wide", names, wide) for x, names in (("a", "ij"), ("b", "jk"))}
+    rows = ((a, copies["a"], wide, 0), (b, copies["b"], wide, 0))
+    same = t.read("c", "jk", wide)
+
+    def case(right: Term, stored: Term, ready: tuple = rows) -> Case:
+        before = [t.cast("float32", side) for side in (a, right)]
+        after = [t.cast("float32", side) for side in (copies["a"], stored)]
+        names = ("", operation.name)
+        pair = (t.contract("j", *s, n) for s, n in zip((before, after), names, strict=True))
+        return Case(*pair, prepared=ready)
+
+    assert equal(case(b, copies["b"]), worker, rule)
+    assert equal(case(same, same), worker, rule)
+    for ready in (rows[:1], (rows[0], (b, copies["b"], "", 0))):
+        assert not equal(case(b, copies["b"], ready), worker, rule)
+    assert not equal(case(same, same, rows[1:]), worker, rule)
 
 
 @each(BFLOAT16)
@@ -311,8 +413,8 @@ def test_a_precision_allows_what_those_before_it_allow() -> None:
                  if "_mma_m16n8k16_bf16" in rule.name or "_mma_m16n8k8_tf32" in rule.name}
         for choice in PRECISIONS
     }  # fmt: skip
-    assert kinds["exact"] == {"substitute"}
-    default = {"substitute", "round_weights", "round_factor", "split_factors"}
+    assert kinds["exact"] == {"substitute", "widen"}
+    default = {"substitute", "widen", "round_weights", "round_factor", "split_factors"}
     assert kinds["default"] == default
     assert kinds["tf32"] == kinds["bf16"] == default | {"round_factors"}
     count = {choice: float32_products(unit, names, names, choice) for choice in PRECISIONS}
