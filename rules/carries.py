@@ -4,12 +4,11 @@ A law makes two rules: `carry_NAME` finds the reductions that one pass computes;
 back to the definition, for a kernel that holds the whole row in its tile.
 """
 
-from collections.abc import Callable, Iterable
-
-import numpy as np
+from collections.abc import Callable, Iterable, Sequence
 
 from eqsat.carry_law import CarryLaw, carry_law, held, placed
 from eqsat.graph import equal, exp, logical_or, not_equal, pow, square
+from eqsat.graph.dtypes import BY_NAME
 from eqsat.graph.reductions import NOWHERE
 from eqsat.rule import (
     WIDE_FLOATS,
@@ -30,6 +29,8 @@ from eqsat.rule import (
     overlap,
     rewrite,
 )
+
+FLOATS = (*WIDE_FLOATS, "bfloat16", "float16")
 
 SOFTMAX = carry_law("softmax", lambda s, p: exp(s - p), lambda p, q: exp(p - q))
 BASE_2 = carry_law("base_2", lambda s, p: pow(2.0, s - p), lambda p, q: pow(2.0, p - q))
@@ -100,7 +101,7 @@ def _carry_first(law: CarryLaw) -> Rule:
                 apply("reduce_min", S, apply("where", weight, place, _nowhere())),
                 apply("weighted_min", S, A, place - _nowhere(), law) + _nowhere(),
             ).when(*guards)
-            for weight, guards in _written(law)
+            for weight, guards in _written(law, FLOATS)  # compared, not computed with
             for place in _places()
         ),
     )
@@ -164,18 +165,20 @@ def shown(node: Pattern, pivot: str) -> str:
     return f"{node.op}({', '.join(parts)})"
 
 
-def _written(law: CarryLaw) -> list[tuple[Node, tuple[Condition, ...]]]:
+def _written(
+    law: CarryLaw, dtypes: Sequence[str] = WIDE_FLOATS
+) -> list[tuple[Node, tuple[Condition, ...]]]:
     """The weights as programs write them, their numbers rounded to the dtype; and the guards."""
     found: dict[Node, list[str]] = {}
-    for dtype in WIDE_FLOATS:
+    for dtype in dtypes:
 
         def rounded(value: float, dtype: str = dtype) -> Node:
-            return _literal(float(np.dtype(dtype).type(value)))
+            return _literal(float(BY_NAME[dtype].numpy.type(value)))
 
         found.setdefault(_over_pivot(law, law.weight, rounded), []).append(dtype)
     spans = disjoint(S, S.without(Free(A))) if law.pivot == "mean" else overlap(S, Free(A))
     asked = known(law.domain, A) if law.domain else ()
-    return [(node, (spans, dtype_in(A, *dtypes), *asked)) for node, dtypes in found.items()]
+    return [(node, (spans, dtype_in(A, *names), *asked)) for node, names in found.items()]
 
 
 def _running(law: CarryLaw) -> str:
