@@ -10,6 +10,7 @@ from eqsat.graph.build import (
     TensorLike,
     as_tensor,
     broadcast,
+    build,
     cast,
     constant,
     elementwise,
@@ -141,7 +142,8 @@ def astype(x: TensorLike, dtype: DTypeLike) -> Tensor:
 
     A float outside the integer dtype, or NaN, gives an unspecified integer, as in NumPy.
     """
-    return cast(as_tensor(x), as_dtype(dtype))
+    x, dtype = as_tensor(x), as_dtype(dtype)
+    return x if x.dtype == dtype else build("cast", (x,), {"dtype": dtype, "written": True})
 
 
 def clip(x: TensorLike, min: TensorLike | None = None, max: TensorLike | None = None) -> Tensor:
