@@ -74,9 +74,14 @@ class Launch:
 
     @property
     def blocks(self) -> int:
-        """Blocks of the grid; where they stay for several tiles, as many as the device holds."""
+        """Blocks of the grid; where they stay for several tiles, as many as the device holds, or
+        fewer that have as many tiles each: those that share a processor also share its memory.
+        """
         source = self.source
-        return min(source.grid, source.resident * self.processors or source.grid)
+        most = min(source.grid, source.resident * self.processors or source.grid)
+        if source.resident < 2 or self.kernel.backwards:
+            return most
+        return -(-source.grid // -(-source.grid // most))
 
     def maps(self, pointers: Sequence[int]) -> tuple[np.ndarray, ...]:
         """The tensor maps of the buffers at these addresses."""

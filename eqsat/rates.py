@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from eqsat.algebra import Term
+from eqsat.algebra import WEIGHTED_SUMS, Term
 from eqsat.form import Form
 from eqsat.prepare import Need, needs
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
@@ -43,7 +43,8 @@ class Contraction:
 
 class Rates:
     """Rates of one spec. `operations`: invocation names that the target can emit;
-    `rounds_factors`: whether a float32 factor may be rounded to the bfloat16 of the other one.
+    `rounds_factors`: whether a float32 factor may be rounded to the bfloat16 of the other one, and
+    weights to its float16.
     """
 
     def __init__(
@@ -82,8 +83,10 @@ class Rates:
     def matrix_operations(self, form: Form, found: Contraction) -> list[ParallelOperation]:
         """Operations of the spec that compute such a contraction and that the target can emit."""
         a, b = form.facts.dtype(found.left).name, form.facts.dtype(found.right).name
-        if {a, b} == {"float32", "bfloat16"} and self.rounds_factors:
-            a = b = "bfloat16"
+        weights = found.term.op in WEIGHTED_SUMS  # in [0, 1]
+        short = {a, b} & ({"bfloat16", "float16"} if weights else {"bfloat16"})
+        if "float32" in (a, b) and short and self.rounds_factors:
+            a = b = short.pop()
         if a != b:
             return []
         output = form.facts.dtype(found.term).name

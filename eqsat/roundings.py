@@ -52,9 +52,9 @@ def held_wide(
     """
     found: set[Tensor] = set()
     for tensor in tensors:
-        if tensor.op in CONTINUOUS and tensor.dtype.name in SHORT:
-            if any(x in found or x in unasked for x in tensor.operands):
-                found.add(tensor)
+        rests = any(x in found or x in unasked for x in tensor.operands)
+        if rests and tensor.op in CONTINUOUS and tensor.dtype.name in SHORT:
+            found.add(tensor)
     found -= set(stored)
     for tensor in reversed(tensors):
         if tensor not in found and not _is_widening(tensor):

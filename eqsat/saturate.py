@@ -288,9 +288,7 @@ def thaw(
             for place, (sort, value) in enumerate(zip(sorts, values, strict=True)):
                 whole = sort == "E"
                 args.append(Class(value) if whole else read_atom(op, place, sort, value, table))
-            node = ENode(_computed(op), tuple(args))
-            if node not in nodes.setdefault(result, []):
-                nodes[result].append(node)
+            nodes.setdefault(result, []).append(ENode(_computed(op), tuple(args)))
     by_number = {number: cls for number, cls in rows["node"]}
     class_of = {term: by_number[numbers[term]] for term in terms}
     return FrozenEGraph(

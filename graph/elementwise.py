@@ -11,7 +11,6 @@ from eqsat.graph.build import (
     as_tensor,
     broadcast,
     build,
-    cast,
     constant,
     elementwise,
     expand,

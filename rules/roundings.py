@@ -24,9 +24,7 @@ def round_by_cast(a: "Expr", d: "Text") -> Iterator[Rewrite]:
 
 
 @rule("algebra", precision="default")
-def keep_bits(
-    a: "Expr", b: "Expr", c: "Expr", S: "Indices", d: "Text"
-) -> Iterator[Rewrite]:
+def keep_bits(a: "Expr", b: "Expr", c: "Expr", S: "Indices", d: "Text") -> Iterator[Rewrite]:
     """f(cast_float32 rounded_d a, b)  ->  f(a, b),  for a 16-bit float d
     when: f is continuous, or sums; a is float32. Comparisons see what was rounded. float: fewer
     roundings.
