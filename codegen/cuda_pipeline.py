@@ -249,14 +249,15 @@ class Pipeline:
                 if chunks // stages % 2:
                     out.line(f"parity_{n} ^= 1;")
 
-    def finish(self, done: Collection[str] = ()) -> None:
-        """Let go of boxes that lie there for a whole tile, all of whose readers are among the
-        products named, which are over; without names at the end of a tile, of those that are left.
+    def finish(self, over: Collection[str] | None = None) -> None:
+        """Let go of boxes that lie there for a whole tile: of those that only products which are
+        `over` read; at the end of a tile of all that are left.
         """
-        for ring in [ring for ring in self.whole if self._is_read_by(ring, done) or not done]:
-            self.release(ring)
-            self.advance(ring, self.block.out)
-            self.whole.remove(ring)
+        for ring in list(self.whole):
+            if over is None or self._is_read_by(ring, over):
+                self.release(ring)
+                self.advance(ring, self.block.out)
+                self.whole.remove(ring)
 
     def _is_read_by(self, ring: Ring, products: Collection[str]) -> bool:
         users = self.block.placement.users

@@ -43,16 +43,16 @@ def unasked(tensors: Sequence[Tensor]) -> set[Tensor]:
 
 
 def held_wide(
-    tensors: Sequence[Tensor], stored: Collection[Tensor], unasked: Collection[Tensor]
+    tensors: Sequence[Tensor], stored: Collection[Tensor], rounded: Collection[Tensor]
 ) -> set[Tensor]:
-    """What is computed of such roundings in 16-bit floats for float32 alone: as kernels compute it
-    in float32, they may as well be said to.
+    """What is computed of `rounded` values in 16-bit floats for float32 alone: terms may say that
+    it is float32, as kernels compute it so.
 
     tensors: those of a segment, operands first; stored: those that lie in memory.
     """
     found: set[Tensor] = set()
     for tensor in tensors:
-        rests = any(x in found or x in unasked for x in tensor.operands)
+        rests = any(x in found or x in rounded for x in tensor.operands)
         if rests and tensor.op in CONTINUOUS and tensor.dtype.name in SHORT:
             found.add(tensor)
     found -= set(stored)
