@@ -7,6 +7,7 @@ Source: CUDA driver API, programmatic dependent launch.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -74,9 +75,17 @@ class Launch:
 
     @property
     def blocks(self) -> int:
-        """Blocks of the grid; where they stay for several tiles, as many as the device holds."""
-        source = self.source
-        return min(source.grid, source.resident * self.processors or source.grid)
+        """Blocks of the grid; where they stay for several tiles, as many as the device holds, or
+        fewer that have as many tiles each, if no processor gets more tiles by that.
+        """
+        source, processors = self.source, self.processors
+        most = min(source.grid, source.resident * processors or source.grid)
+        if source.resident < 2 or self.kernel.backwards:
+            return most
+        rounds = ceil(source.grid / most)
+        even = ceil(source.grid / rounds)
+        longest = ceil(even / processors) * rounds
+        return even if longest <= ceil(source.grid / processors) else most
 
     def maps(self, pointers: Sequence[int]) -> tuple[np.ndarray, ...]:
         """The tensor maps of the buffers at these addresses."""

@@ -261,6 +261,9 @@ def _emit_chain(
                 pipeline.advance(ring, out)
             if not first:
                 pipeline.advance(later, out)
+    before = block.kernel.phases[: block.kernel.phases.index(phase) + 1]
+    over = {s.name for one in before for s in one.body} & block.placement.matrices.keys()
+    pipeline.finish(over - {update.chunk for update in chain.delayed})
     pipeline.wait(later)
     issue_delayed(block, phase, pipeline)
     out.line("products_wait<0>();")

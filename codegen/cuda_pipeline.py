@@ -11,7 +11,7 @@ own while the other multiplies. Each passes over the other's slots, and waits un
 its last chunk: a parity tells a slot's use only from the one before.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -127,6 +127,8 @@ class Pipeline:
             if boxes:
                 self.maps.update(boxes)
                 self.rings[phase] = tuple(self._rings(phase, boxes))
+        straight = [phase for phase in self.rings if not phase.stream]
+        self.whole = [ring for phase in straight for ring in self.rings[phase]]
         self.order = self.barriers
         self.barriers += turns if turns > 1 else 0
 
@@ -247,12 +249,19 @@ class Pipeline:
                 if chunks // stages % 2:
                     out.line(f"parity_{n} ^= 1;")
 
-    def finish_tile(self) -> None:
-        """At the end of a tile let go of what all of its phases could read."""
-        for phase, rings in self.rings.items():
-            for ring in rings if not phase.stream else ():
+    def finish(self, over: Collection[str] | None = None) -> None:
+        """Let go of boxes that lie there for a whole tile: of those that only products which are
+        `over` read; at the end of a tile of all that are left.
+        """
+        for ring in list(self.whole):
+            if over is None or self._is_read_by(ring, over):
                 self.release(ring)
                 self.advance(ring, self.block.out)
+                self.whole.remove(ring)
+
+    def _is_read_by(self, ring: Ring, products: Collection[str]) -> bool:
+        users = self.block.placement.users
+        return all(user in products for name in ring.boxes for user in users[name])
 
     # the producer
 
@@ -322,7 +331,7 @@ class Pipeline:
 
     def close(self, shared: int) -> int:
         """End the tile, and place the barriers behind so much shared memory; the bytes in all."""
-        self.finish_tile()
+        self.finish()
         if self.block.tiles_written or self.block.tiles_read:
             self.block.barrier()
         self.offset = -(-shared // 8) * 8

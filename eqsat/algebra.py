@@ -212,7 +212,7 @@ class Facts:
                 return read.dtype
             case "literal", (_, str(name)):
                 return as_dtype(name)
-            case "cast", (str(name), _):
+            case (("cast" | "rounded"), (str(name), _)):
                 return as_dtype(name)
             case "position", _:
                 return as_dtype("int64")

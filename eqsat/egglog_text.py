@@ -192,7 +192,7 @@ def _dtype_rule(op: str, head: str, exprs: list[str]) -> str:
         condition, source = " (= d (atom_dtype x0))", "d"
     elif op == "position":
         source = '"int64"'
-    elif op in {"literal", "cast"}:
+    elif op in {"literal", "cast", "rounded"}:
         source = "x1" if op == "literal" else "x0"
     else:
         last = dict.fromkeys((*WEIGHTED, *SCATTERS), -1)

@@ -1,7 +1,7 @@
 """From a tensor graph to terms over named indices: the names first, then the terms."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from eqsat.algebra import SCANS, Facts, Read, Renaming, Term, Universe, post_order
@@ -22,6 +22,7 @@ from eqsat.graph.tensor import Tensor
 from eqsat.kernel import Guard
 from eqsat.naming import Dims, Naming
 from eqsat.reindex import push
+from eqsat.roundings import held_wide, unasked
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,13 @@ class Encoding:
 class TermBuilder:
     """Second pass: terms over the final names."""
 
-    def __init__(self, naming: Naming) -> None:
+    def __init__(
+        self, naming: Naming, unasked: Collection[Tensor] = (), wide: Collection[Tensor] = ()
+    ) -> None:
         self.naming = naming
+        self.unasked, self.wide = unasked, wide
         self.universe = Universe()
+        self.facts = Facts(self.universe)
         self._name: dict[int, str] = {}
         self.terms: dict[Tensor, Term] = {}
         self.shared: set[Term] = set()
@@ -116,7 +121,7 @@ class TermBuilder:
         if renaming is None:
             return term
         if self.naming.uses[operand] == 1:
-            pushed = push(renaming, term, Facts(self.universe), self.shared)
+            pushed = push(renaming, term, self.facts, self.shared)
             self._order_pushed(renaming, term, pushed)
             return pushed
         return Term("reindex", renaming, term)
@@ -185,18 +190,32 @@ class TermBuilder:
             return self._build_gather(tensor, dims)
         if tensor.op.startswith("reduce_"):
             inner = self.naming.edges[tensor, 0]
-            body = self.operand(tensor, 0, inner)
+            body = self._held(tensor, self.operand(tensor, 0, inner))
             names = [n for axis in tensor.attributes["axes"] for n in self.names(inner[axis])]
             return Term(tensor.op, self.universe.mask(names), body) if names else body
-        operands = [self.operand(tensor, i, dims) for i in range(len(tensor.operands))]
+        operands = [
+            self._held(tensor, self.operand(tensor, i, dims)) for i in range(len(tensor.operands))
+        ]
         if tensor.op in SCANS:
             return self._build_scan(tensor, dims, operands)
         if tensor.op == "cast":
-            return Term("cast", tensor.dtype.name, *operands)
+            if self.facts.dtype(operands[0]) == tensor.dtype:  # held so
+                return operands[0]
+            op = "rounded" if tensor in self.unasked else "cast"
+            return Term(op, tensor.dtype.name, *operands)
         if tensor.op == "equal" and any(map(self._narrowed, operands)):
             wide = [o.children[0] if self._narrowed(o) else None for o in operands]
             operands = [w or Term("cast", "int64", o) for o, w in zip(operands, wide, strict=True)]
         return Term(tensor.op, *operands)
+
+    def _held(self, tensor: Tensor, operand: Term) -> Term:
+        """An operand of a tensor, as float32 where that is how the tensor is held."""
+        dtype = self.facts.dtype(operand)
+        if tensor not in self.wide or dtype.kind != "float" or dtype.compute == dtype:
+            return operand
+        if operand.op == "literal":
+            return Term("literal", operand.args[0], dtype.compute.name)
+        return Term("cast", dtype.compute.name, operand)
 
     def _narrowed(self, term: Term) -> bool:
         """Whether a term is a position in a narrower dtype that holds all of its values."""
@@ -216,7 +235,7 @@ class TermBuilder:
             along = self.universe.mask(names)
             return Term(tensor.op, along, *operands) if along else operands[-1]
         whole = self.universe.add(tensor.shape[tensor.attributes["axis"]])
-        facts, extents = Facts(self.universe), self.universe.extents
+        facts, extents = self.facts, self.universe.extents
         digits: list[Affine] = []
         stride = 1
         for name in reversed(names):
@@ -303,7 +322,8 @@ def encode(
         naming.uses[output] = naming.uses.get(output, 0) + 1
     for tensor in tensors:
         naming.visit(tensor)
-    builder = TermBuilder(naming)
+    rounded = unasked(tensors)
+    builder = TermBuilder(naming, rounded, held_wide(tensors, outputs, rounded))
     stored: list[Output] = []
     for output in outputs:
         if naming.is_leaf(output):

@@ -21,7 +21,9 @@ ALWAYS = {
     "nonneg": frozenset({"square", "abs", "exp", "sqrt", "one_plus_erf"}),
 }
 # What has a fact where all of its arguments do.
-MONOTONE = frozenset({"add", "maximum", "where", "cast", "reduce_sum", "reduce_max", "reduce_min"})
+MONOTONE = frozenset(
+    {"add", "maximum", "where", "cast", "rounded", "reduce_sum", "reduce_max", "reduce_min"}
+)
 KEPT = {
     "finite": MONOTONE
     | {"sub", "mul", "neg", "abs", "square", "minimum", "floor", "ceil", "trunc", "round", "sqrt"}

@@ -101,7 +101,7 @@ class Notation:
                 return f"position({self._affine(expression)})", 9
             case "reindex", (Renaming() as renaming, Term() as body):
                 return f"{self._part(body, 2)} at {self._renaming(renaming)}", 0
-            case "cast", (str() as dtype, Term() as body):
+            case (("cast" | "rounded"), (str() as dtype, Term() as body)):
                 return f"{dtype}({self._part(body)})", 9
             case "value", (int() as number,):
                 return f"%{number}", 9

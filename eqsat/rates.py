@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from eqsat.algebra import Term
+from eqsat.algebra import WEIGHTED_SUMS, Term
 from eqsat.form import Form
 from eqsat.graph.dtypes import is_held
 from eqsat.partial_sums import rounded
@@ -45,7 +45,8 @@ class Contraction:
 
 class Rates:
     """Rates of one spec. `operations`: invocation names that the target can emit; `precision`: what
-    may be rounded, as of eqsat.rule.
+    may be rounded, as of eqsat.rule: beside a bfloat16 factor a float32 one, and weights to either
+    16-bit float.
     """
 
     def __init__(
@@ -84,8 +85,10 @@ class Rates:
     def matrix_operations(self, form: Form, found: Contraction) -> list[ParallelOperation]:
         """Operations of the spec that compute such a contraction and that the target can emit."""
         a, b = form.facts.dtype(found.left).name, form.facts.dtype(found.right).name
-        if {a, b} == {"float32", "bfloat16"} and self.precision != "exact":
-            a = b = "bfloat16"
+        weights = found.term.op in WEIGHTED_SUMS  # in [0, 1]
+        short = {a, b} & ({"bfloat16", "float16"} if weights else {"bfloat16"})
+        if "float32" in (a, b) and short and self.precision != "exact":
+            a = b = short.pop()
         key = (a, b, form.facts.dtype(found.term).name)
         if key not in self._contractions:
             self._contractions[key] = self._operations_for(*key)

@@ -23,7 +23,12 @@ def push(
         assert isinstance(read, Read)
         term = Term("read", replace(read, fill=renaming.fill))
         return _Pusher(facts, renaming.guards, stops).push(term, replacements)
-    if renaming.guards and term.op == "cast" and not renaming.fill and term not in stops:
+    if (
+        renaming.guards
+        and term.op in {"cast", "rounded"}
+        and not renaming.fill
+        and term not in stops
+    ):
         return with_children(term, (push(renaming, term.children[0], facts, stops),))  # cast(0) = 0
     pushed = _Pusher(facts, renaming.guards, stops).push(term, replacements)
     if not renaming.guards:

@@ -168,6 +168,24 @@ def priced(rules: Iterable[Rule], has_row: Callable[[str, str], bool]) -> tuple[
     return tuple(rule for rule in less if rule.rewrites)
 
 
+def applicable(rules: Iterable[Rule], ops: Iterable[str]) -> tuple[Rule, ...]:
+    """The rules less rewrites of operations that neither occur nor come of other rewrites."""
+    rules, known = tuple(rules), set(ops)
+    waiting = {one for rule in rules for one in rule.rewrites}
+    while ready := {one for one in waiting if _ops(one.left) <= known}:
+        waiting -= ready
+        known = known.union(*(_ops(one.right) for one in ready))
+    less = (replace(r, rewrites=tuple(o for o in r.rewrites if o not in waiting)) for r in rules)
+    return tuple(rule for rule in less if rule.rewrites)
+
+
+def _ops(pattern: object) -> set[str]:
+    """The operations of a pattern."""
+    if not isinstance(pattern, Node):
+        return set()
+    return {pattern.op}.union(*map(_ops, pattern.args))
+
+
 def _dtypes(one: Rewrite) -> Iterator[str]:
     """The dtypes that a rewrite's guards name."""
     for condition in one.conditions:

@@ -26,7 +26,7 @@ from eqsat.egglog_text import (
     table_for,
 )
 from eqsat.errors import RuleError
-from eqsat.rule import Rule
+from eqsat.rule import Rule, applicable
 
 
 class SearchWarning(UserWarning):
@@ -205,9 +205,10 @@ def saturate(
     A search that crashes or overruns gives the e-graph of the source alone, with a SearchWarning.
     Raises RuleError when facts conflict: a rule is unsound.
     """
-    roots, rules = tuple(roots), tuple(rules)
-    table = table_for(roots, rules)
+    roots = tuple(roots)
     terms = list(post_order(roots))
+    rules = applicable(rules, {term.op for term in terms})
+    table = table_for(roots, rules)
     ops = signatures(terms, rules)
     seeds, numbers = seed(roots, universe, table, finite)
     masks = [int(t.args[0]) for t in terms if t.op in BINDERS]  # type: ignore[arg-type]
@@ -287,7 +288,7 @@ def thaw(
             for place, (sort, value) in enumerate(zip(sorts, values, strict=True)):
                 whole = sort == "E"
                 args.append(Class(value) if whole else read_atom(op, place, sort, value, table))
-            nodes.setdefault(result, []).append(ENode(op, tuple(args)))
+            nodes.setdefault(result, []).append(ENode(_computed(op), tuple(args)))
     by_number = {number: cls for number, cls in rows["node"]}
     class_of = {term: by_number[numbers[term]] for term in terms}
     return FrozenEGraph(
@@ -298,6 +299,11 @@ def thaw(
         roots=tuple(class_of[root] for root in roots),
         class_of=class_of,
     )
+
+
+def _computed(op: str) -> str:
+    """The operation that a kernel computes for one of the algebra."""
+    return "cast" if op == "rounded" else op
 
 
 def _founded(frozen: FrozenEGraph) -> dict[int, list[ENode]]:
@@ -328,7 +334,7 @@ def as_written(roots: tuple[Term, ...], universe: Universe) -> FrozenEGraph:
     for term in post_order(roots):
         number = class_of[term] = len(class_of)
         args = tuple(Class(class_of[a]) if isinstance(a, Term) else a for a in term.args)
-        nodes[number] = [ENode(term.op, args)]
+        nodes[number] = [ENode(_computed(term.op), args)]
     return FrozenEGraph(
         universe=universe,
         nodes=nodes,

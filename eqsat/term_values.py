@@ -104,7 +104,7 @@ class TermValues:
                 value = self._scattered(SCATTERS[op], mask, (at, place, body), whole)
             case op, (int() as mask, Term() as body) if op in REDUCTIONS:
                 value = self._reduce(REDUCTIONS[op], mask, self._over(mask, body, whole))
-            case "cast", (str(), Term() as body):
+            case (("cast" | "rounded"), (str(), Term() as body)):
                 value = self.term(body, whole)
             case "one_plus_erf", (Term() as body,):
                 value = 1 + erf(self.term(body, whole))

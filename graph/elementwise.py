@@ -10,7 +10,7 @@ from eqsat.graph.build import (
     TensorLike,
     as_tensor,
     broadcast,
-    cast,
+    build,
     constant,
     elementwise,
     expand,
@@ -139,9 +139,11 @@ def where(condition: TensorLike, x1: TensorLike, x2: TensorLike, /) -> Tensor:
 def astype(x: TensorLike, dtype: DTypeLike) -> Tensor:
     """The values in another dtype: floats cut towards 0 to integers, integers wrap, bool is != 0.
 
-    A float outside the integer dtype, or NaN, gives an unspecified integer, as in NumPy.
+    A float outside the integer dtype, or NaN, gives an unspecified integer, as in NumPy. A
+    rounding written so is kept; that of an operation's result may be dropped (`precision=`).
     """
-    return cast(as_tensor(x), as_dtype(dtype))
+    x, dtype = as_tensor(x), as_dtype(dtype)
+    return x if x.dtype == dtype else build("cast", (x,), {"dtype": dtype, "written": True})
 
 
 def clip(x: TensorLike, min: TensorLike | None = None, max: TensorLike | None = None) -> Tensor:

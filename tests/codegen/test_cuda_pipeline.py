@@ -22,6 +22,7 @@ from eqsat.codegen import oracle
 from eqsat.codegen.cuda_compile import compile_cubin
 from eqsat.codegen.cuda_emit import emit
 from eqsat.codegen.cuda_fit import misfit
+from eqsat.codegen.cuda_launch import Launch
 from eqsat.codegen.cuda_pipeline import MOST_REGISTERS, PRODUCER_REGISTERS, registers_of
 from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import bfloat16, float8_e4m3fn, float32, int8
@@ -96,6 +97,25 @@ def test_cases_show_what_they_are_for():
     assert not parts & later
     teams = {name for name, text in texts.items() if "turn = " in text}
     assert teams - {"gemm-tf32-across-wide"} == {n for n in texts if n.startswith("two-teams")}
+
+
+def test_queries_are_let_go_of_before_the_last_products():
+    """The next tile's are copied beside them, and beside what is stored."""
+    body = emit(ATTENTION.kernel, OPERATIONS).text.rpartition("packed_0[")[0]
+    loop, _, rest = body.rpartition("for (int chunk")
+    release, last = "barrier_arrive(barriers + 1 + slot_0", "products_begin();"
+    assert release not in loop and rest.index(release) < rest.rindex(last)
+
+
+@pytest.mark.parametrize(
+    ("tiles", "resident", "backwards", "blocks"),
+    [(512, 2, False, 256), (512, 1, False, 132), (512, 2, True, 264), (264, 2, False, 264),
+     (265, 2, False, 264), (100, 2, False, 100)],
+)  # fmt: skip
+def test_blocks_that_share_a_processor_have_as_many_tiles(tiles, resident, backwards, blocks):
+    source = replace(emit(ATTENTION.kernel, OPERATIONS), grid=tiles, resident=resident)
+    kernel = replace(ATTENTION.kernel, backwards=backwards)
+    assert Launch(kernel, source, None, 132).blocks == blocks
 
 
 # the emulator sees what is missing

@@ -74,7 +74,7 @@ class Meaning:
                 return self.affine(expression)
             case "reindex", (Renaming() as renaming, np.ndarray() as body):
                 return self._reindex(renaming, body, dtype)
-            case "cast", (_, np.ndarray() as body):
+            case (("cast" | "rounded"), (_, np.ndarray() as body)):
                 return body.astype(held(dtype))
             case "exp_difference", (np.ndarray() as a, np.ndarray() as b):
                 return exp_difference(a, b)
