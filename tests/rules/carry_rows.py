@@ -68,14 +68,15 @@ def first(
 
 def first_row(t: Terms, law: CarryLaw) -> Row:
     """What `carry_NAME` proves and refuses of a law whose total is a minimum."""
-    s, u, h = t.read("s", "ij"), t.read("u", "i"), t.read("h", "ij", "float16")
+    s, u, n = t.read("s", "ij"), t.read("u", "i"), t.read("n", "ij", "int32")
+    half = t.read("h", "ij", "float16")
     return Row(
-        (first(t, s, law), first(t, s, law, but="b")),
+        (first(t, s, law), first(t, s, law, but="b"), first(t, half, law)),
         (
             Miss(*first(t, s, law, over="i")),
             Miss(*first(t, s, law, none=99), wrong=False),  # whether it is more than any position
             Miss(*first(t, u, law), "overlap", wrong=False),
-            Miss(*first(t, h, law), "dtype_in", wrong=False),
+            Miss(*first(t, n, law), "dtype_in", wrong=False),
         ),
     )
 
