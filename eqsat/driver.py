@@ -20,6 +20,7 @@ from eqsat.graph.evaluate import input_nodes, topological
 from eqsat.graph.tensor import Tensor
 from eqsat.kernel import Buffer
 from eqsat.kernel_json import decode, encode
+from eqsat.library import LibraryCall, PricedCall
 from eqsat.planned import Planned
 from eqsat.program import Argument, Launch, Parts, Program, Report, flatten
 from eqsat.rule import PRECISIONS, Rule, allowed, collect, distinct, priced
@@ -229,7 +230,7 @@ def _record(solution: Solution) -> dict[str, Any]:
     }
 
 
-def _predicted(one: Predicted) -> dict[str, Any]:
+def _predicted(one: Predicted | PricedCall) -> dict[str, Any]:
     return {
         "kernel": encode(one.kernel),
         "seconds": one.seconds,
@@ -249,11 +250,18 @@ def _restored(record: Mapping[str, Any]) -> Predicted:
     )
 
 
+def _restored_launch(record: Mapping[str, Any]) -> Predicted | PricedCall:
+    kernel = decode(record["kernel"])
+    if isinstance(kernel, LibraryCall):
+        return PricedCall(kernel, record["seconds"], record["bottleneck"])
+    return _restored(record)
+
+
 def _restore(record: Mapping[str, Any]) -> Solution | None:
     """The solution in a cache record; None for a record of another form."""
     try:
         return Solution(
-            kernels=tuple(map(_restored, record["kernels"])),
+            kernels=tuple(map(_restored_launch, record["kernels"])),
             leaves=tuple(record["leaves"]),
             stored=tuple(record["stored"]),
             fired=record["fired"],
@@ -313,7 +321,10 @@ def _assemble(
 
 
 def _launch(
-    predicted: Predicted, segment: int, local: dict[str, str], buffers: dict[str, Buffer]
+    predicted: Predicted | PricedCall,
+    segment: int,
+    local: dict[str, str],
+    buffers: dict[str, Buffer],
 ) -> Launch:
     for buffer in predicted.kernel.buffers:
         own = local.setdefault(buffer.name, f"s{segment}_{buffer.name}")
