@@ -98,6 +98,7 @@ class PricedCall:
     bottleneck: str
     followers: int = 0
     alternatives: tuple[()] = ()
+    drawn: bool = False
 
 
 def key_bits(dtype: DType, shape: tuple[int, ...], places: bool) -> int:

@@ -30,6 +30,7 @@ class Launch:
     `seconds` is predicted. `followers`: how many launches after it finish what it begins;
     `measured`: what tuning found for them together, if it ran. `alternatives`: other launches that
     compute the same, the next best first. `segment`: the place of what they compute in the program.
+    `drawn`: an alternative that was drawn at random, not kept for its price.
     """
 
     kernel: Kernel | LibraryCall
@@ -40,6 +41,7 @@ class Launch:
     followers: int = 0
     alternatives: tuple[tuple["Launch", ...], ...] = ()
     segment: int = 0
+    drawn: bool = False
 
 
 @dataclass(frozen=True)
