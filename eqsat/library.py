@@ -7,7 +7,8 @@ function that an operation of the spec `implements`:
 
 - `compare_sort`, `compare_argsort`: one invocation for each element and each halving of a row.
 - `select`: one invocation for each element, after which only the asked for elements are ordered.
-- `radix_sort`: one invocation for each byte moved, by passes over the bits of integer keys.
+- `radix_sort`: one invocation for each byte moved, by passes over the bits of integer keys, and
+  `radix_element` for each element in a pass; each pass waits for the one before.
 """
 
 import hashlib
@@ -24,6 +25,7 @@ from eqsat.specs import ParallelOperation, ParallelProcessingUnit
 
 KEY_BITS = (16, 32, 64)  # of integers that are sorted
 RADIX_BITS = 8  # that a pass settles
+PLACE_BYTES = 8  # of a position that is sorted beside a key
 
 
 @dataclass(frozen=True)
@@ -193,8 +195,9 @@ def _parts(
     source, made, *keys = call.buffers
     moved = source.bytes + made.bytes + 2 * sum(one.bytes for one in keys)
     memory = next(one for one in spec.memory_domains if one.managed == "hardware")
+    turns = _passes(call) if call.method == "radix" else 1
     return {
-        "call": row.latency_cycles / spec.cycles_per_s,
+        "call": turns * row.latency_cycles / spec.cycles_per_s,
         row.name: _invocations(call, row) / spec.invocations_per_s(row),
         memory.name: moved / (memory.sustained_gb_per_s * 1e9),
     }
@@ -203,7 +206,9 @@ def _parts(
 def _invocations(call: LibraryCall, row: ParallelOperation) -> float:
     size = call.buffers[0].size
     if call.method == "radix":
-        return row.implements["radix_sort"] * _radix_bytes(call)
+        bytes_moved = 2 * (call.buffers[2].dtype.itemsize + (0 if call.packed else PLACE_BYTES))
+        slots = row.implements["radix_sort"] * bytes_moved
+        return size * _passes(call) * (slots + row.implements.get("radix_element", 0.0))
     slots = row.implements[f"compare_{call.function}"]
     if call.method == "select":
         ordered = call.rows * call.count * log2(max(call.count, 2))
@@ -211,12 +216,8 @@ def _invocations(call: LibraryCall, row: ParallelOperation) -> float:
     return slots * size * log2(call.length)
 
 
-def _radix_bytes(call: LibraryCall) -> float:
-    """Bytes that passes read and write; keys too wide to hold rows and positions are sorted with
-    64-bit positions beside them, and those again by their rows."""
-    each = call.buffers[2].dtype.itemsize
-    passes = 8 * each / RADIX_BITS
-    if call.packed:
-        return call.buffers[0].size * 2 * each * passes
-    sorts = 1 if call.rows == 1 else 2
-    return call.buffers[0].size * 2 * (each + 8) * passes * sorts
+def _passes(call: LibraryCall) -> int:
+    """Passes of a radix sort; keys too wide to hold rows and positions are sorted with positions
+    beside them, and those again by their rows."""
+    each = 8 * call.buffers[2].dtype.itemsize // RADIX_BITS
+    return each if call.packed or call.rows == 1 else 2 * each
