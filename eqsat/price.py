@@ -28,6 +28,7 @@ from eqsat.contraction_price import (
     takes_factors,
     unfit_operands,
 )
+from eqsat.extremes import met_again
 from eqsat.form import REDUCING, SUBSTITUTED, WEIGHTED, Form, passes, walked
 from eqsat.narrow_price import is_joined
 from eqsat.partial_sums import count_parts
@@ -120,6 +121,7 @@ class _Pricing(Tiling):
         self.takes_turns = False  # teams of threads, at operations that run on
         self.computes = False  # with a factor in registers
         self.extra_latency = np.zeros_like(self.shape)
+        self.ahead = np.zeros_like(self.shape)  # of kernels that prepare factors
         self.reads = any(term.op in {"read", "gather"} for term in form.terms)
         # Chunks are read ahead of the work on those before, but for a pivot that threads agree on.
         self.streams_on = bool(self.chunks) and not any(t.op in WEIGHTED for t in form.terms)
@@ -133,6 +135,7 @@ class _Pricing(Tiling):
         facts = self.form.facts
         self.refused["scans"] = self.shape * is_stuck(self.form) > 0
         self.refused["scatters"] = self.shape * is_misplaced(self.form) > 0
+        self.refused["extremes"] = self.shape * met_again(self.form, self.chunks) > 0
         repeats = passes(self.form, facts.universe.mask(self.chunks)) if self.chunks else {}
         for term in self.form.computed:
             self.repeat = repeats.get(term, 1)
@@ -254,7 +257,7 @@ class _Pricing(Tiling):
     def _contract(self, found: Contraction, work: Array, dtype: str) -> None:
         each = sum(s for _, s in self.pricer.rates("fma", dtype)) + operand_seconds(self)
         best = work * each * as_factor(self, found)
-        unit, latency = "fma", np.zeros_like(self.shape)
+        unit, latency, ahead = "fma", np.zeros_like(self.shape), np.zeros_like(self.shape)
         operation = self._named_operation(found)
         candidates = self.pricer.matrix_operations(self.form, found)
         if any(term.op in SCANS for term in self.form.terms):  # no layout serves both
@@ -270,13 +273,13 @@ class _Pricing(Tiling):
             self.computes |= any(map(from_registers, started))
         for candidate in candidates:
             seconds, overhead = matrix_seconds(self, candidate, found, work)
-            if not operation:
-                overhead = overhead + preparing_seconds(self, candidate, found)
-            better = seconds + overhead < best + latency
+            before = 0.0 if operation else preparing_seconds(self, candidate, found)
+            better = seconds + overhead + before < best + latency + ahead
             if better.any() or operation:
                 unit = candidate.name if operation else MATRIX
                 best = seconds if operation else np.where(better, seconds, best)
                 latency = overhead if operation else np.where(better, overhead, latency)
+                ahead = np.where(better, before, ahead)
         if operation and operation.asynchronous and self.blocking is not None:
             best, names, numbers = sibling_seconds(self, operation, found, work)
             self.settled[found.term] = names, numbers
@@ -292,6 +295,7 @@ class _Pricing(Tiling):
             if is_joined(found.term):  # the sums of a chunk are held beside those before it
                 self._keep(found.batch | found.rows | found.columns, 4)
         self.extra_latency = self.extra_latency + latency
+        self.ahead = self.ahead + ahead
         self._stage_operands(found)
         for side in (found.left, found.right):
             if unit != "fma" and side.op not in {"read", "literal"}:
@@ -390,6 +394,7 @@ class _Pricing(Tiling):
         hidden = {*self.units, pricer.cache.name, "issue"} if pricer.overlap else {*self.units}
         for unit in hidden & parts.keys():  # of kernels that wait, the one with less other work
             seconds = seconds + TIE * parts[unit]
+        seconds = seconds + self.ahead
         seconds = np.where(np.any([*self.refused.values()], axis=0), np.inf, seconds)
         return Price(seconds, parts, self.refused, self.settled)
 

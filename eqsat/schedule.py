@@ -25,6 +25,7 @@ from eqsat.egglog_text import (
     table_for,
 )
 from eqsat.errors import SearchError, SpecError
+from eqsat.extremes import own_extremes
 from eqsat.form import REDUCING, Form, Stored, form
 from eqsat.graph.index import row_major
 from eqsat.kernel import Buffer, Kernel
@@ -322,7 +323,8 @@ class _Choosing:
 def _parted(
     name: str, stored: tuple[Stored, ...], made: Form, buffers: dict[str, Buffer]
 ) -> list[tuple[Stored, ...]]:
-    """Two regions in place of one that fits no schedule: the middle inner reduction is stored.
+    """Two regions in place of one that fits no schedule: the middle inner reduction is stored, or
+    what is compared with its own extremum.
 
     Empty when there is no inner reduction.
     """
@@ -330,7 +332,8 @@ def _parted(
     inner = [t for t in made.terms if t.op in REDUCING and t not in roots]
     if not inner:
         return []
-    term = inner[len(inner) // 2]
+    compared = (value for value, _ in own_extremes(made.terms))
+    term = next(compared, inner[len(inner) // 2])
     facts = made.facts
     names = facts.universe.members(facts.free(term))
     buffer = f"t{name}"

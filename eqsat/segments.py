@@ -17,6 +17,7 @@ import numpy as np
 from eqsat.algebra import MOST_NAMES, SCANS
 from eqsat.boundary import is_elementwise, stored_values
 from eqsat.encode import encode
+from eqsat.extremes import COMPARED, EXTREMES
 from eqsat.finite_tensors import finite_tensors
 from eqsat.graph.evaluate import topological
 from eqsat.graph.ops import LIBRARY
@@ -65,10 +66,11 @@ def is_free(tensor: Tensor) -> bool:
 def partition(outputs: Sequence[Tensor]) -> list[Segment]:
     """The segments of a program, producers first."""
     order = topological(outputs)
-    forced = _forced(order)
-    pieces = [p for p in _pieces(order, _cuts(order), forced) if p]
-    pieces = [part for piece in pieces for part in _parts(piece, order)]
-    pieces = [part for piece in pieces for part in _of_few_names(piece, order)]
+    forced, compared = _forced(order), _extremes(order)
+    pieces = _all_pieces(order, forced)
+    while apart := _parted(compared, pieces) - forced:
+        forced |= apart
+        pieces = _all_pieces(order, forced)
     owner = {tensor: number for number, piece in enumerate(pieces) for tensor in piece}
     # A scan is stored as it is, and what a library makes; a view of it is read from memory.
     whole = SCANS | LIBRARY
@@ -113,20 +115,38 @@ def _forced(order: Sequence[Tensor]) -> set[Tensor]:
     for tensor in order:
         if tensor.op == "gather" or tensor.op in LIBRARY:
             forced.add(anchor(tensor.operands[0]))
-        if tensor.op in {"equal", "not_equal"}:
-            forced |= _extremes(*map(anchor, tensor.operands))
     return {tensor for tensor in forced if not is_free(tensor)}
 
 
-def _extremes(a: Tensor, b: Tensor) -> set[Tensor]:
-    """Of two values that are compared the one whose extremum the other one is: computed twice, by
-    kernels that round otherwise, it would differ from its own extremum.
+def _all_pieces(order: Sequence[Tensor], forced: set[Tensor]) -> list[list[Tensor]]:
+    """The computed tensors in pieces that are small enough to search."""
+    pieces = [p for p in _pieces(order, _cuts(order), forced) if p]
+    pieces = [part for piece in pieces for part in _parts(piece, order)]
+    return [part for piece in pieces for part in _of_few_names(piece, order)]
+
+
+def _extremes(order: Sequence[Tensor]) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Each comparison of a value with its own extremum: the value, the extremum, the comparison."""
+    found: list[tuple[Tensor, Tensor, Tensor]] = []
+    for tensor in order:
+        if tensor.op in COMPARED:
+            a, b = map(anchor, tensor.operands)
+            found += [
+                (value, top, tensor)
+                for value, top in ((a, b), (b, a))
+                if top.op in EXTREMES and anchor(top.operands[0]) is value and not is_free(value)
+            ]
+    return found
+
+
+def _parted(
+    compared: Sequence[tuple[Tensor, Tensor, Tensor]], pieces: Sequence[Sequence[Tensor]]
+) -> set[Tensor]:
+    """Values that a cut parts from a comparison with their own extremum: computed twice, by kernels
+    that round otherwise, they would differ from it.
     """
-    return {
-        value
-        for value, top in ((a, b), (b, a))
-        if top.op in {"reduce_max", "reduce_min"} and anchor(top.operands[0]) is value
-    }
+    owner = {tensor: number for number, piece in enumerate(pieces) for tensor in piece}
+    return {value for value, *others in compared if any(owner[value] != owner[t] for t in others)}
 
 
 def _cuts(order: Sequence[Tensor]) -> set[int]:
