@@ -21,6 +21,10 @@ NEAR = 1.3  # times the best of the first look: what is slower is not raced
 MOST_NEAR = 16  # drawn candidates that are raced
 
 
+class DeviceLostError(Exception):
+    """No further candidate can run; says after which one."""
+
+
 def race_drawn(
     program: Program,
     best: int,
@@ -58,6 +62,7 @@ def race_drawn(
             look = min(made.block() for _ in range(2))
         except Exception as error:  # a candidate may not build, whatever a driver raises
             entry |= {"status": "failed", "message": f"{type(error).__name__}: {error}"[:500]}
+            _still_there(device, variant, error)
             continue
         if not entry["error"] <= expected.whole.tolerance:  # also where it is NaN
             entry["status"] = "wrong"
@@ -77,6 +82,16 @@ def race_drawn(
     for name, timing in timings.items():
         right[name][1].update(timing.record())
     return _summary(entries)
+
+
+def _still_there(device: Device, variant: variants.Variant, error: Exception) -> None:
+    """Raise DeviceLostError where a candidate has left the device unusable."""
+    try:
+        device.release()
+    except Exception:  # the driver's own error, of any class
+        raise DeviceLostError(
+            f"{variant.name} ({variant.about}) lost the device: {error}"
+        ) from error
 
 
 def _kernels(found: tuple[variants.Variant, ...]) -> list[Kernel]:

@@ -189,6 +189,26 @@ def test_a_wrong_random_candidate_is_told(monkeypatch):
     assert is_wrong(record)
 
 
+def test_a_candidate_that_loses_the_device_is_named():
+    class Losing(Host):
+        lost = False
+
+        def variant(self, name, program, launches, sets):
+            if "drawn 1" in name:
+                self.lost = True
+                raise RuntimeError("an illegal instruction")
+            return super().variant(name, program, launches, sets)
+
+        def release(self):
+            if self.lost:
+                raise RuntimeError("an illegal instruction")
+
+    plan = Plan("tiny", (), rounds=1, drawn=2, best=1)
+    record = run_case(BY_NAME["cpu-softmax"], plan, cpu(), Losing(cpu()))
+    assert record["status"] == "failed"
+    assert "kernel 0, drawn 1 (grid" in record["message"] and "lost the device" in record["message"]
+
+
 def test_an_unknown_peer_is_refused(capsys):
     assert main(["run", "--peers", "numpy,jax"]) == 2
     assert "no peer jax; the peers are numpy, torch, inductor." in capsys.readouterr().err
