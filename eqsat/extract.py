@@ -300,19 +300,17 @@ class Extractor:
         """Options for the children of a node that agree in how each class is had, if any do."""
         every = list(itertools.product(*(self._options(child) for child in node.children)))
         if node.op in COMPARED:
-            every = [choice for choice in every if not self._made_twice(node, choice)] or every
+            every = [choice for choice in every if not self._met_again(node, choice)] or every
         alike = [choice for choice in every if _agree([option.ways for option in choice])]
         return self._promising(alike or every)
 
-    def _made_twice(self, node: ENode, choice: tuple[Candidate, ...]) -> bool:
-        """Whether a value would be computed beside its own extremum, read from memory or made of
-        another copy of it.
-        """
+    def _met_again(self, node: ENode, choice: tuple[Candidate, ...]) -> bool:
+        """Whether a value is compared with its own extremum, and not read from memory."""
         pairs = list(zip(node.children, choice, strict=True))
-        for (value, one), (top, other) in (pairs, pairs[::-1]):
+        for (value, one), (top, _) in (pairs, pairs[::-1]):
             over = (n.children[0] for n in self.graph.nodes[top] if n.op in EXTREMES)
             if value in over and one.term.op != "read":
-                return other.ways.get(value) is not one.term
+                return True
         return False
 
     def _promising(self, choices: list[tuple[Candidate, ...]]) -> list[tuple[Candidate, ...]]:
