@@ -22,11 +22,11 @@ from eqsat.contraction_price import (
     gather_cycles,
     matrix_seconds,
     narrowing_work,
-    operand_seconds,
     preparing_seconds,
     sibling_seconds,
     takes_factors,
     unfit_operands,
+    update_seconds,
 )
 from eqsat.extremes import met_again
 from eqsat.form import REDUCING, SUBSTITUTED, WEIGHTED, Form, passes, walked
@@ -255,8 +255,8 @@ class _Pricing(Tiling):
         self.scratch_traffic = self.scratch_traffic + 2 * held * self.tiles_in_all()
 
     def _contract(self, found: Contraction, work: Array, dtype: str) -> None:
-        each = sum(s for _, s in self.pricer.rates("fma", dtype)) + operand_seconds(self)
-        best = work * each * as_factor(self, found)
+        each = sum(s for _, s in self.pricer.rates("fma", dtype))
+        best = work * update_seconds(self, found, each) * as_factor(self, found)
         unit, latency, ahead = "fma", np.zeros_like(self.shape), np.zeros_like(self.shape)
         operation = self._named_operation(found)
         candidates = self.pricer.matrix_operations(self.form, found)
