@@ -11,7 +11,8 @@ from eqsat.algebra import Term
 from eqsat.errors import SpecError
 from eqsat.form import SUBSTITUTED, Form, form
 from eqsat.lower import Schedule
-from eqsat.price import Array, Blocking, Price, Pricer
+from eqsat.price import Array, Blocking, Pricer
+from eqsat.priced import Price
 from eqsat.split import Division, divide
 
 

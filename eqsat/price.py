@@ -6,7 +6,6 @@ prices a whole menu.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +32,7 @@ from eqsat.form import REDUCING, SUBSTITUTED, WEIGHTED, Form, passes, walked
 from eqsat.narrow_price import is_joined
 from eqsat.partial_sums import count_parts
 from eqsat.pipeline_price import SLOT, Flow, in_flight, issue_seconds, pipelined
+from eqsat.priced import Price
 from eqsat.rates import Array, Blocking, Contraction, Rates
 from eqsat.scan_price import at_work, is_stuck, redone, step_cycles
 from eqsat.scatter import is_misplaced
@@ -47,24 +47,6 @@ BESIDE = 0.05  # part of memory's time that arithmetic does not hide: they share
 MATRIX = "matrix operations"  # the best of them, until one is chosen
 TEAMS = 2  # that take turns at operations which run on, until a schedule says how many
 MOST_IN_TURN = 4  # reductions that wait for one another, beyond which no tile of threads is tried
-
-
-@dataclass
-class Price:
-    """Seconds for each tile choice, infinite where infeasible, and what they are made of."""
-
-    seconds: Array
-    parts: dict[str, Array] = field(default_factory=dict)
-    refused: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
-    settled: dict[Term, tuple[list[str], NDArray[np.intp]]] = field(default_factory=dict)
-
-    def operations(self, choice: int) -> dict[Term, str]:
-        """The operation that suits each contraction best, where it depends on the tile."""
-        return {term: names[numbers[choice]] for term, (names, numbers) in self.settled.items()}
-
-    def bottleneck(self, choice: int) -> str:
-        """The largest part of one choice."""
-        return max(self.parts, key=lambda name: float(self.parts[name][choice]))
 
 
 class Pricer(Rates):

@@ -10,7 +10,8 @@ from eqsat.choice import Alike, Choice, Opening, opening
 from eqsat.form import SUBSTITUTED, WEIGHTED, Form, Stored, form
 from eqsat.menu import chunks
 from eqsat.prepare import Preparation, used
-from eqsat.price import Price, Pricer
+from eqsat.price import Pricer
+from eqsat.priced import Price
 from eqsat.scans import without_contractions
 from eqsat.siblings import settle_operations, settled_alike
 
