@@ -8,6 +8,7 @@ import numpy as np
 
 from eqsat.bench.case import Case, Instance, Sizes
 from eqsat.graph import Tensor
+from eqsat.kernel import Kernel
 from eqsat.program import Launch, Program
 
 
@@ -56,6 +57,10 @@ class Device(Protocol):
         self, name: str, program: Program, launches: Sequence[Launch], sets: Sets
     ) -> Contender:
         """The program with other launches in place of its own."""
+        ...
+
+    def build(self, kernels: Sequence[Kernel]) -> None:
+        """Compile kernels that will be prepared one after another, if that can be done at once."""
         ...
 
     def peer(self, name: str, case: Case, sets: Sets) -> Contender:

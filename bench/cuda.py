@@ -25,6 +25,7 @@ from eqsat.cache import Cache
 from eqsat.codegen.targets import TARGETS
 from eqsat.errors import UnsupportedError
 from eqsat.graph import Tensor, as_dtype
+from eqsat.kernel import Kernel
 from eqsat.program import Launch, Program
 from eqsat.specs import ParallelProcessingUnit
 
@@ -123,6 +124,10 @@ class Cuda:
             return lambda: graph.launch(self.stream), bound.outputs[0]
 
         return self._contender(name, capture, len(sets), _clear, public)
+
+    def build(self, kernels: Sequence[Kernel]) -> None:
+        """As the backend does: several at a time on a GPU, and on the host as they are prepared."""
+        self.backend.build(kernels)
 
     def peer(self, name: str, case: Case, sets: Sets) -> Contender:
         """torch eager, or torch.compile ("inductor"), over the same memory."""

@@ -21,6 +21,7 @@ from eqsat.bench.vocabulary import NumpyVocabulary
 from eqsat.cache import Cache
 from eqsat.codegen.targets import TARGETS
 from eqsat.graph import Tensor
+from eqsat.kernel import Kernel
 from eqsat.program import Launch, Program, flatten
 from eqsat.settings import Settings
 from eqsat.specs import ParallelProcessingUnit
@@ -77,6 +78,10 @@ class Host:
             return bound.outputs[0]
 
         return self._contender(name, answer, bound.run, len(sets))
+
+    def build(self, kernels: Sequence[Kernel]) -> None:
+        """As the backend does: several at a time on a GPU, and on the host as they are prepared."""
+        self.backend.build(kernels)
 
     def peer(self, name: str, case: Case, sets: Sets) -> Contender:
         """NumPy, torch eager, or torch.compile ("inductor")."""

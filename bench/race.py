@@ -16,6 +16,7 @@ from eqsat.bench import variants
 from eqsat.bench.case import Case, Instance, described, instance
 from eqsat.bench.check import Reference, measured_error, reference
 from eqsat.bench.contender import Contender, Device, MissingPeerError, Sets
+from eqsat.bench.drawn import faulty, race_drawn
 from eqsat.bench.floor import floor, last_level_cache_bytes
 from eqsat.bench.inputs import sets_needed
 from eqsat.bench.timing import interleave
@@ -30,6 +31,7 @@ Builder = Callable[[Instance, ParallelProcessingUnit, int, int], Program]
 class Plan:
     """What to run of each row. `candidates`: 0 for the program alone. `tune`: see variants.
 
+    `drawn`: so many random candidates, by `seed`, are raced against the `best` best predicted.
     `precision`: of eqsat.compile.
     """
 
@@ -39,6 +41,9 @@ class Plan:
     candidates: int = 0
     tune: int = 1
     precision: str = "default"
+    drawn: int = 0
+    seed: int = 0
+    best: int = 8
 
 
 def run_case(
@@ -52,7 +57,7 @@ def run_case(
     """The record of a row. `builder` makes its program; tests put a wrong one in its place."""
     whole = instance(case, case.sizes[plan.scale], plan.precision)
     record = _described(whole, plan, spec)
-    asked = {"candidates": plan.candidates > 0, "tune": plan.tune > 1}
+    asked = {"candidates": plan.candidates > 0, "tune": plan.tune > 1, "drawn": plan.drawn > 0}
     lacking = variants.lacking_options([*case.options, *(name for name in asked if asked[name])])
     if lacking:
         what = ", ".join(f"{name}=" for name in lacking)
@@ -62,7 +67,9 @@ def run_case(
         program = builder(
             whole,
             spec,
-            candidates=max(1, plan.candidates),
+            candidates=max(1, plan.candidates, plan.best if plan.drawn else 1),
+            drawn=plan.drawn,
+            seed=plan.seed,
             tune=plan.tune,
             precision=plan.precision,
         )
@@ -90,7 +97,15 @@ def run_case(
             record.setdefault(key, []).append(made)
             if contender is not None and made["status"] == "ok":
                 entrants.append((made, contender))
-    return _timed(record, entrants, expected, device, plan.rounds, say)
+    record = _timed(record, entrants, expected, device, plan.rounds, say)
+    if plan.drawn and record["status"] == "ok":
+        entrants.clear()  # and their memory
+        try:
+            raced = race_drawn(program, plan.best, plan.rounds, sets, expected, device, say)
+        except Exception as error:
+            return record | {"status": "failed", "message": _message(error)}
+        record["random"] = {"seed": plan.seed, **raced}
+    return record
 
 
 def _described(whole: Instance, plan: Plan, spec: ParallelProcessingUnit) -> Record:
@@ -251,7 +266,8 @@ def is_wrong(record: Record) -> bool:
     """Whether something of ours in the record computed a wrong answer or failed."""
     ours = [record, *(e for e in record["contenders"] if e["name"] == "eqsat")]
     wrong = any(entry["status"] in ("wrong", "failed", "not run") for entry in ours)
-    return wrong or any(entry["status"] == "wrong" for entry in record.get("variants", ()))
+    others = (*record.get("variants", ()), *faulty(record.get("random", {})))
+    return wrong or any(entry["status"] == "wrong" for entry in others)
 
 
 def finite(value: Any) -> Any:

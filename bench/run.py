@@ -20,6 +20,7 @@ from eqsat.bench.case import SCALES, Case, described, instance
 from eqsat.bench.cases import CASES, select
 from eqsat.bench.contender import Device
 from eqsat.bench.cuda import Cuda
+from eqsat.bench.drawn import faulty
 from eqsat.bench.environment import command_line, environment
 from eqsat.bench.host import Host
 from eqsat.bench.peer_functions import PEERS
@@ -69,6 +70,10 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument("--tune", default=1, help=tune, **whole)
     candidates = "time the K best kernels as well, and the program without each family of rules"
     running.add_argument("--candidates", default=0, help=candidates, **whole)
+    random = "race N random legal candidates of each launch against the best predicted"
+    running.add_argument("--random", default=0, help=random, type=_at_least(1), metavar="N")
+    running.add_argument("--seed", type=_at_least(0), default=0, help="of --random")
+    running.add_argument("--best", default=8, help="so many for --random to beat", **whole)
     running.add_argument("--json", type=Path, help="where to write the results")
     running.add_argument("--commit", help="the commit, where git cannot be asked")
     running.set_defaults(action=_run)
@@ -121,6 +126,8 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     unknown = [name for name in peers if name not in PEERS]
     if unknown:
         raise UsageError(f"no peer {', '.join(unknown)}; the peers are {', '.join(PEERS)}.")
+    if options.random and options.tune > 1:
+        raise UsageError("--random races what prediction found; leave --tune out.")
     if options.threads:
         os.environ["EQSAT_NUM_THREADS"] = str(options.threads)
     spec = _spec(options.spec)
@@ -128,14 +135,16 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     cases = own if options.cases is None else _selected(options.cases)
     device: Device = Cuda(spec) if spec.target == "cuda" else Host(spec)
     plan = Plan(
-        options.scale, peers, options.rounds, options.candidates, options.tune, options.precision
-    )
+        options.scale, peers, options.rounds, options.candidates, options.tune, options.precision,
+        options.random, options.seed, options.best,
+    )  # fmt: skip
     run = {
         "schema": SCHEMA,
         "environment": environment(spec, device, options.commit),
         "settings": {"command": command_line(), "rounds": plan.rounds, "scale": plan.scale,
                      "peers": list(peers), "candidates": plan.candidates, "tune": plan.tune,
-                     "precision": plan.precision},
+                     "precision": plan.precision, "random": plan.drawn, "seed": plan.seed,
+                     "best": plan.best},
         "results": [],
     }  # fmt: skip
     _race(cases, plan, spec, device, run, options.json, console)
@@ -143,6 +152,8 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     for record in run["results"]:
         if record.get("variants"):
             console.print(table.variants_table(record))
+    if any(record.get("random") for record in run["results"]):
+        console.print(table.random_table(run["results"]))
     return _report_faults(run["results"], console)
 
 
@@ -199,7 +210,8 @@ def _report_faults(records: Sequence[Record], console: Console) -> int:
             style = "bold yellow" if record["status"] == "unsupported" else "bold red"
             text = f"{record['case']}: {record['status'].upper()}, no time: {record['message']}"
             console.print(text, style=style, markup=False)
-        for entry in (*record["contenders"], *record.get("variants", ())):
+        raced = faulty(record.get("random", {}))
+        for entry in (*record["contenders"], *record.get("variants", ()), *raced):
             if entry["status"] != "ok" and entry["name"] != "eqsat":
                 why = entry.get("message") or f"error {entry['error']}"
                 text = f"{record['case']}: {entry['name']} {entry['status']}: {why}"

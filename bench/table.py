@@ -8,6 +8,7 @@ from rich.table import Table
 Record = Mapping[str, Any]
 COLUMNS = ("case", "ours ms", "best peer ms", "ratio", "predicted ms", "floor ms", "error", "peers")
 
+RANDOM_COLUMNS = ("case", "best predicted ms", "of", "best random ms", "of", "ratio", "won by")
 HOST_COLUMNS = ("case", "ratio", "measured / predicted", "error", "time of each peer over ours")
 
 
@@ -122,6 +123,32 @@ def variants_table(record: Record) -> Table:
     return table
 
 
+def random_row(record: Record) -> tuple[str, ...]:
+    """The cells of a race against random candidates, in the order of RANDOM_COLUMNS."""
+    found = record["random"]
+    best, drawn, part = found["best"], found["drawn"], found["ratio"]
+    others = [one for one in (best, drawn) if one]
+    winner = min(others, key=lambda one: one["median_ms"], default={"name": "none"})
+    return (
+        record["case"],
+        _number(best and best["median_ms"]),
+        str(best["count"] if best else 0),
+        _number(drawn and drawn["median_ms"]),
+        str(drawn["count"] if drawn else 0),
+        "-" if part is None else f"{part:.3f}",
+        winner["name"],
+    )
+
+
+def random_table(records: Iterable[Record]) -> Table:
+    """Every race against random candidates; ratio: the best of all over the best predicted."""
+    shown = Table(*RANDOM_COLUMNS, title="the best predicted and random legal candidates")
+    for record in records:
+        if record.get("random"):
+            shown.add_row(*random_row(record))
+    return shown
+
+
 def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
     """One table for each run, under a line that says where and with what it was made."""
     return "\n\n".join(_markdown_run(run) for run in runs) + "\n"
@@ -135,6 +162,11 @@ def _markdown_run(run: Mapping[str, Any]) -> str:
         "|---|" + "---:|" * (len(columns) - 2) + "---|",
         *("| " + " | ".join(_escaped(cell) for cell in cells(r)) + " |" for r in run["results"]),
     ]
+    raced = [record for record in run["results"] if record.get("random")]
+    if raced:
+        lines += ["", "| " + " | ".join(RANDOM_COLUMNS) + " |"]
+        lines += ["|---|" + "---:|" * (len(RANDOM_COLUMNS) - 2) + "---|"]
+        lines += ["| " + " | ".join(map(_escaped, random_row(record))) + " |" for record in raced]
     return _heading(run) + "\n\n" + "\n".join(lines)
 
 

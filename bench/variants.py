@@ -8,6 +8,7 @@ from typing import Any
 from eqsat.bench.case import Instance
 from eqsat.driver import compile, default_rules
 from eqsat.kernel import Kernel
+from eqsat.library import LibraryCall
 from eqsat.program import Launch, Program
 from eqsat.rule import Rule
 from eqsat.specs import ParallelProcessingUnit
@@ -49,14 +50,21 @@ def build(
     spec: ParallelProcessingUnit,
     *,
     candidates: int = 1,
+    drawn: int = 0,
+    seed: int = 0,
     tune: int = 1,
     rules: Sequence[Rule] | None = None,
     precision: str = "default",
 ) -> Program:
-    """The row's program. `tune`: so many kernels of each region are measured for the best."""
+    """The row's program. `drawn`: candidates at random, by `seed`, besides the best.
+
+    `tune`: so many kernels of each region are measured for the best.
+    """
     options: dict[str, Any] = {"precision": precision, **whole.case.options}
     if max(candidates, tune) > 1:
         options["candidates"] = max(candidates, tune)
+    if drawn:
+        options |= {"drawn": drawn, "seed": seed}
     if tune > 1:
         options["tune"] = True
     if rules is not None:
@@ -67,12 +75,25 @@ def build(
 def candidates(program: Program, count: int) -> Iterator[Variant]:
     """The next best kernels of each launch, one at a time, the others being the best."""
     for place, launch in enumerate(program.parts.launches):
-        for rank, other in enumerate(launch.alternatives[: count - 1], 2):
-            launches = list(program.parts.launches)
-            launches[place : place + 1 + launch.followers] = other
-            name = f"kernel {place}, candidate {rank}"
-            about = "; ".join(schedule(one.kernel) for one in other)
-            yield Variant(name, about, program, tuple(launches))
+        best = [other for other in launch.alternatives if not other[0].drawn]
+        for rank, other in enumerate(best[: count - 1], 2):
+            yield _with(program, place, other, f"kernel {place}, candidate {rank}")
+
+
+def drawn(program: Program) -> Iterator[Variant]:
+    """The kernels of each launch that were drawn at random, one at a time likewise."""
+    for place, launch in enumerate(program.parts.launches):
+        others = [other for other in launch.alternatives if other[0].drawn]
+        for number, other in enumerate(others, 1):
+            yield _with(program, place, other, f"kernel {place}, drawn {number}")
+
+
+def _with(program: Program, place: int, other: tuple[Launch, ...], name: str) -> Variant:
+    """The program with other launches in place of one and of those that finish it."""
+    launches = list(program.parts.launches)
+    launches[place : place + 1 + launches[place].followers] = other
+    about = "; ".join(schedule(one.kernel) for one in other)
+    return Variant(name, about, program, tuple(launches))
 
 
 def families(
@@ -97,8 +118,10 @@ def families(
         yield Variant(name, about, program, program.parts.launches)
 
 
-def schedule(kernel: Kernel) -> str:
-    """Tiles and streams of a kernel, in one line."""
+def schedule(kernel: Kernel | LibraryCall) -> str:
+    """Tiles and streams of a kernel, in one line; what a library is called for."""
+    if isinstance(kernel, LibraryCall):
+        return f"{kernel.function} by {kernel.operation}"
     tiles = [f"{axis.name}:{axis.tile}" for axis in kernel.grid]
     streams = [f"{axis.name}:{axis.tile}" for phase in kernel.phases for axis in phase.stream]
     return f"grid {' '.join(tiles) or '1'}; stream {' '.join(streams) or 'none'}"

@@ -3,19 +3,23 @@
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from eqsat.codegen import cuda_compile, cuda_emit, cuda_launch, cuda_target
+from eqsat.codegen.cuda_calls import cuda_call
 from eqsat.errors import ArgumentError, EqsatError, UnsupportedError
 from eqsat.graph.dtypes import DType
 from eqsat.kernel import Kernel
+from eqsat.library import LibraryCall
 from eqsat.program import Argument, Launch
 from eqsat.specs import ParallelProcessingUnit
 
@@ -28,6 +32,7 @@ class Replay:
 
     run: Runner
     each: Runner
+    captured: bool = True  # whether a stream capture can take them: a library's call waits
 
     def __call__(self, arrays: Mapping[str, Any]) -> None:
         """Run all of them."""
@@ -52,10 +57,16 @@ class CudaBackend:
         return f"{name} {runtime.driverGetVersion()} {self.spec.fingerprint}"
 
     def measure(self, run: Replay, arrays: Mapping[str, Any]) -> float:
-        """Seconds of one call on the device, of several captured in a graph."""
+        """Seconds of one call on the device, of several captured in a graph where that can be."""
         cuda, repeats = cuda_target.import_cupy().cuda, 20
         run(arrays)  # loads the code, which a capture must not
         cuda.Device().synchronize()
+        if not run.captured:
+            started = time.perf_counter()
+            for _ in range(repeats):
+                run(arrays)
+            cuda.Device().synchronize()
+            return (time.perf_counter() - started) / repeats
         stream = cuda.Stream(non_blocking=True)
         with stream:
             stream.begin_capture()
@@ -136,14 +147,16 @@ class CudaBackend:
             list(pool.map(attempt, kernels))
 
     def prepare(self, launches: Sequence[Launch]) -> Runner:
-        """A function that replays the launches as one CUDA graph over the arrays' addresses.
+        """A function that replays the launches over the arrays' addresses: kernels that follow one
+        another as one CUDA graph, and calls of a library between them.
 
         Without a GPU the program can still be read (source, ptx); running it says what is missing.
         """
         missing = cuda_target.missing()
         if missing:
             return _unable(missing)
-        distinct = {launch.kernel.fingerprint: launch.kernel for launch in launches}
+        kernels = [one.kernel for one in launches if isinstance(one.kernel, Kernel)]
+        distinct = {kernel.fingerprint: kernel for kernel in kernels}
         loaded = dict(
             zip(
                 distinct,
@@ -153,26 +166,25 @@ class CudaBackend:
                 strict=True,
             )
         )
-        steps = [loaded[launch.kernel.fingerprint] for launch in launches]
-        names = [launch.buffers for launch in launches]
-        lock = threading.Lock()
-        graphs: list[cuda_launch.Graph] = []
+        parts: list[Replay] = []
+        for called, group in groupby(launches, lambda one: isinstance(one.kernel, LibraryCall)):
+            if called:
+                parts += map(self._called, group)
+            else:
+                own = list(group)
+                parts.append(_replayed([loaded[o.kernel.fingerprint] for o in own], own))
+        return parts[0] if len(parts) == 1 else _in_turn(parts)
 
-        def each(arrays: Mapping[str, Any]) -> None:
-            for step, buffers in zip(steps, names, strict=True):
-                step([arrays[name].data.ptr for name in buffers])
+    def _called(self, launch: Launch) -> Replay:
+        """A call of a library."""
+        assert isinstance(launch.kernel, LibraryCall)
+        arch = cuda_target.device_arch(self.spec.architecture, self.spec.name)
+        call = cuda_call(launch.kernel, arch, self.folder)
 
         def run(arrays: Mapping[str, Any]) -> None:
-            pointers = [[arrays[name].data.ptr for name in buffers] for buffers in names]
-            if len(steps) == 1:
-                steps[0](pointers[0])
-                return
-            with lock:
-                if not graphs:
-                    graphs.append(cuda_launch.Graph(steps, pointers))
-                graphs[0](pointers)
+            call([arrays[name] for name in launch.buffers])
 
-        return Replay(run, each)
+        return Replay(run, run, captured=False)
 
     def source(self, kernel: Kernel) -> str:
         """The emitted CUDA C++."""
@@ -186,6 +198,43 @@ class CudaBackend:
         """The machine code of a kernel; needs NVRTC and nvdisasm, no GPU."""
         cubin = cuda_compile.compile_cubin(self.source(kernel), self.spec.architecture)
         return cuda_compile.disassemble(cubin.data)
+
+
+def _in_turn(parts: Sequence[Replay]) -> Replay:
+    """One after the other."""
+
+    def run(arrays: Mapping[str, Any]) -> None:
+        for part in parts:
+            part.run(arrays)
+
+    def each(arrays: Mapping[str, Any]) -> None:
+        for part in parts:
+            part.each(arrays)
+
+    return Replay(run, each, all(part.captured for part in parts))
+
+
+def _replayed(steps: Sequence[cuda_launch.Launch], launches: Sequence[Launch]) -> Replay:
+    """Kernels as one CUDA graph."""
+    names = [launch.buffers for launch in launches]
+    lock = threading.Lock()
+    graphs: list[cuda_launch.Graph] = []
+
+    def each(arrays: Mapping[str, Any]) -> None:
+        for step, buffers in zip(steps, names, strict=True):
+            step([arrays[name].data.ptr for name in buffers])
+
+    def run(arrays: Mapping[str, Any]) -> None:
+        pointers = [[arrays[name].data.ptr for name in buffers] for buffers in names]
+        if len(steps) == 1:
+            steps[0](pointers[0])
+            return
+        with lock:
+            if not graphs:
+                graphs.append(cuda_launch.Graph(steps, pointers))
+            graphs[0](pointers)
+
+    return Replay(run, each)
 
 
 def _unable(missing: str) -> Runner:

@@ -3,7 +3,8 @@
 A tile in shared memory is rows of 32, 64 or 128 bytes along its innermost index, swizzled: within
 eight rows the 16-byte units of a row are permuted by its number, as matrix operations read them.
 A tile that is wider lies there as several such boxes, one after the other. Points outside the
-tensor are zero: that is how extents, and guards such as a convolution's padding, are met.
+tensor are zero: that is how extents, and guards such as a convolution's padding, are met. A box may
+begin anywhere but along the innermost dimension.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -108,7 +109,7 @@ def tensor_box(
     if set(by_index) != set(order):
         return None  # an index that does not move the address
     first, size = by_index[inner], buffer.dtype.itemsize
-    if first.stride != 1 or first.step != 1:
+    if first.stride != 1 or first.step != 1 or not _aligned(first.coordinate, axes, size):
         return None
     wide = points[inner] * size
     width = next((w for w in WIDTHS if wide % w == 0), 0)
@@ -129,6 +130,17 @@ def tensor_box(
         buffer.name, buffer.dtype, offset, tuple(ordered), tuple(order), extents, width // size
     )
     return box if box.blocks == 1 or box.rows * box.row_bytes % LINE == 0 else None
+
+
+def _aligned(coordinate: Affine, axes: Mapping[str, Axis], size: int) -> bool:
+    """Whether every tile and chunk begins at a whole unit: of memory elsewhere than at multiples of
+    16 bytes the accelerator copies nothing, it ends the kernel with an illegal instruction.
+    """
+    steps = [coordinate.constant]
+    for atom, c in coordinate.terms:
+        axis = axes[atom] if isinstance(atom, str) else None
+        steps.append(c if axis is None else c * axis.tile * (axis.count > 1))
+    return all(step * size % UNIT == 0 for step in steps)
 
 
 def _dimensions(

@@ -45,10 +45,15 @@ def load(
 
 def build(kernel: Kernel, source: CudaSource, arch: str, folder: Path) -> Path:
     """The file in `folder` that has the kernel's cubin, compiled unless it is there."""
-    digest = hashlib.sha256("\0".join((source.text, arch, *OPTIONS)).encode()).hexdigest()
+    return stored(source.text, arch, folder, kernel.rules)
+
+
+def stored(text: str, arch: str, folder: Path, rules: Sequence[str] = ()) -> Path:
+    """The file in `folder` that has the cubin of a source, compiled unless it is there."""
+    digest = hashlib.sha256("\0".join((text, arch, *OPTIONS)).encode()).hexdigest()
     path = folder / f"{digest[:40]}.cubin"
     if not path.exists():
-        _write(path, compile_cubin(source.text, arch, kernel.rules).data)
+        _write(path, compile_cubin(text, arch, rules).data)
     return path
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from eqsat.codegen import cuda_operations, numba_emit, numba_target, oracle
+from eqsat.codegen import cuda_calls, cuda_operations, host_calls, numba_emit, numba_target, oracle
 from eqsat.codegen.cuda_backend import CudaBackend
 from eqsat.codegen.cuda_fit import misfit
 from eqsat.codegen.cuda_narrow import SPLITS
@@ -17,6 +17,7 @@ from eqsat.codegen.cuda_warpgroup_operations import STORED_TERMS
 from eqsat.errors import ArgumentError, UnsupportedError
 from eqsat.graph.dtypes import DType
 from eqsat.kernel import Kernel
+from eqsat.library import LibraryCall
 from eqsat.program import Argument, Backend, Launch
 from eqsat.specs import ParallelProcessingUnit
 
@@ -148,6 +149,9 @@ class OracleBackend(HostBackend):
 
         def run(arrays: Mapping[str, np.ndarray]) -> None:
             for launch in launches:
+                if isinstance(launch.kernel, LibraryCall):
+                    host_calls.host_call(launch.kernel)([arrays[name] for name in launch.buffers])
+                    continue
                 names = (buffer.name for buffer in launch.kernel.buffers)
                 oracle.run(
                     launch.kernel,
@@ -163,15 +167,17 @@ class OracleBackend(HostBackend):
 
 
 class CpuBackend(HostBackend):
-    """Numba kernels over the cores of this machine."""
+    """Numba kernels over the cores of this machine, and NumPy's own functions."""
 
     def prepare(self, launches: Sequence[Launch]) -> Runner:
         """A function that runs the launches in order; equal kernels are compiled once."""
         loaded: dict[str, numba_target.Run] = {}
         for launch in launches:
-            key = launch.kernel.fingerprint
-            if key not in loaded:
-                loaded[key] = numba_target.load(launch.kernel, self.cache_dir, self._invocations())
+            kernel, key = launch.kernel, launch.kernel.fingerprint
+            if key not in loaded and isinstance(kernel, LibraryCall):
+                loaded[key] = host_calls.host_call(kernel)
+            elif key not in loaded:
+                loaded[key] = numba_target.load(kernel, self.cache_dir, self._invocations())
         steps = [(loaded[launch.kernel.fingerprint], launch.buffers) for launch in launches]
 
         def run(arrays: Mapping[str, np.ndarray]) -> None:
@@ -213,7 +219,14 @@ def _fits(kernel: Kernel, spec: ParallelProcessingUnit) -> str:
 
 
 TARGETS = {
-    "cpu": Target("cpu", frozenset({"cblas_gemm"}), CpuBackend, _fits),
-    "cuda": Target("cuda", cuda_operations.OPERATIONS, CudaBackend, misfit, SPLITS, STORED_TERMS),
-    "oracle": Target("oracle", frozenset(), OracleBackend, _fits),
+    "cpu": Target("cpu", frozenset({"cblas_gemm", host_calls.INVOCATION}), CpuBackend, _fits),
+    "cuda": Target(
+        "cuda",
+        cuda_operations.OPERATIONS | {cuda_calls.INVOCATION},
+        CudaBackend,
+        misfit,
+        SPLITS,
+        STORED_TERMS,
+    ),
+    "oracle": Target("oracle", frozenset({host_calls.INVOCATION}), OracleBackend, _fits),
 }

@@ -4,11 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from eqsat.algebra import Facts, Term
-from eqsat.explanation import Explanation, KernelRecord, RuleRecord, SegmentRecord
+from eqsat.explanation import CallRecord, Explanation, KernelRecord, RuleRecord, SegmentRecord
 from eqsat.form import Stored
 from eqsat.hunt import Hunt, algebra_trace, kernel_trace
 from eqsat.inlining import Inlining
 from eqsat.kernel import Kernel
+from eqsat.library import PricedCall
 from eqsat.matching import Setting
 from eqsat.region import Region
 from eqsat.replay import check
@@ -27,7 +28,7 @@ class Subject:
     """What is to be explained: the segments of a graph, how they were searched, what runs.
 
     `search` has no worker of its own yet; `buffers` gives each segment's buffers readable names;
-    `kernels` are those of each segment that run.
+    `kernels` are those of each segment that run; `calls`: of segments that a library computes.
     """
 
     title: str
@@ -37,6 +38,7 @@ class Subject:
     buffers: tuple[Mapping[str, str], ...]
     arguments: tuple[tuple[str, str], ...]
     operations: int
+    calls: Mapping[int, PricedCall]
 
 
 def explain(subject: Subject) -> Explanation:
@@ -46,7 +48,12 @@ def explain(subject: Subject) -> Explanation:
         places.setdefault(segment.signature, []).append(number)
     with SearchWorker(subject.search.limits.memory_bytes) as worker:
         search = replace(subject.search, worker=worker)
-        records = [_Account(subject, search, tuple(own)).record() for own in places.values()]
+        records = [
+            _Account(subject, search, tuple(own)).record()
+            for own in places.values()
+            if own[0] not in subject.calls
+        ]
+    calls = [_called(subject, tuple(own)) for own in places.values() if own[0] in subject.calls]
     notes = []
     for record in records:
         notes += [t.note for t in (record.trace, *(k.trace for k in record.kernels)) if t.note]
@@ -55,14 +62,21 @@ def explain(subject: Subject) -> Explanation:
         spec=search.spec.name,
         arguments=subject.arguments,
         operations=subject.operations,
-        seconds=sum(record.seconds * len(record.places) for record in records),
+        seconds=sum(record.seconds * len(record.places) for record in (*records, *calls)),
         segments=tuple(records),
         rules=tuple(_used(records, search.rules)),
         notes=tuple(dict.fromkeys(notes)),
+        calls=tuple(calls),
     )
     if not notes:
         check(explanation, subject.segments, search.rules, search.spec)
     return explanation
+
+
+def _called(subject: Subject, places: tuple[int, ...]) -> CallRecord:
+    one = subject.calls[places[0]]
+    shown = tuple(subject.buffers[places[0]].items())
+    return CallRecord(places, one.kernel, shown, one.seconds, one.bottleneck)
 
 
 def _used(records: Sequence[SegmentRecord], rules: Sequence[Rule]) -> list[RuleRecord]:

@@ -5,9 +5,10 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from eqsat.algebra import Term
+from eqsat.algebra import LEAVES, Term
 from eqsat.egglog_text import SCHEDULE
 from eqsat.form import SUBSTITUTED, Form, Stored
+from eqsat.narrow_price import is_joined
 from eqsat.saturate import ENode, FrozenEGraph
 from eqsat.siblings import stand_ins
 from eqsat.specs import ParallelProcessingUnit
@@ -156,3 +157,23 @@ def _stored(made: Form, body: Term) -> tuple[Stored, ...]:
 
 def _untiled(found: FrozenEGraph, node: ENode) -> bool:
     return any(n.op == "untiled" for n in found.nodes[node.children[1]])
+
+
+def _substituted(term: Term) -> str:
+    """The name of the rule that gave a contraction its operation."""
+    operation = term.args[3]
+    if term.op != "narrow_contract":
+        return f"substitute_{operation}" if operation else "contract"
+    if is_joined(term):
+        return f"split_ahead_{operation}"
+    return f"{'split' if term.args[5] != 1 else 'round'}_factors_{operation}"
+
+
+def body_rules(made: Form) -> tuple[str, ...]:
+    """The rules that fused the body and chose its operations."""
+    inlined = sum(1 for t in made.terms if t.op not in LEAVES) - len(made.stored)
+    rules = [f"inline x{inlined}"] if inlined > 0 else []
+    for term in made.terms:
+        if term.op in SUBSTITUTED:
+            rules.append(_substituted(term))
+    return tuple(rules)

@@ -1,5 +1,6 @@
 """A schedule decoded from its term: what each axis was given; its form, price and lowering."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -7,9 +8,11 @@ from functools import cached_property
 import numpy as np
 
 from eqsat.algebra import Term
+from eqsat.errors import SpecError
 from eqsat.form import SUBSTITUTED, Form, form
 from eqsat.lower import Schedule
-from eqsat.price import Array, Blocking, Price, Pricer
+from eqsat.price import Array, Blocking, Pricer
+from eqsat.priced import Price
 from eqsat.split import Division, divide
 
 
@@ -54,6 +57,41 @@ def decode_choice(chain: tuple[tuple[object, ...], ...], made: Form) -> Choice:
             case "split", [str(axis), int(count)]:
                 parts = axis, count
     return Choice(tiles, chunks, threads, stages, memory, tuple(rules), parts)
+
+
+def constrained(
+    name: str,
+    choices: list[Choice],
+    made: Form,
+    spec: str,
+    grid_dim: int | None,
+    block_dim: int | None,
+) -> list[Choice]:
+    """The choices that meet the caller's grid and block dimensions; SpecError if none does."""
+
+    def tiles(choice: Choice) -> int:
+        return math.prod(-(-made.extents[axis] // size) for axis, size in choice.tiles.items())
+
+    if grid_dim is not None or block_dim is not None:
+        choices = [choice for choice in choices if choice.parts is None]  # what joins has its own
+    kept = choices
+    if block_dim is not None:
+        kept = [choice for choice in kept if choice.threads == block_dim]
+        if not kept:
+            offered = sorted({choice.threads for choice in choices})
+            raise SpecError(
+                f"block_dim {block_dim} is not legal for {name} on {spec}; "
+                f"its blocks may have {', '.join(map(str, offered))} threads."
+            )
+    if grid_dim is not None:
+        found = sorted({tiles(choice) for choice in kept})
+        kept = [choice for choice in kept if tiles(choice) == grid_dim]
+        if not kept:
+            raise SpecError(
+                f"grid_dim {grid_dim} is not legal for {name} on {spec}; its "
+                f"tiles make grids of {', '.join(map(str, found))}."
+            )
+    return kept
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from eqsat.tiling import Tiling
 
 HELD = 0.8  # part of a thread's registers that sums may take, those under way included
 TURNED = 1.02  # results that lie across what they are stored to cost a little more
+WORD = 4.0  # bytes of an operand of a multiply-add
 
 
 def absorbed(made: Form) -> set[Term]:
@@ -41,11 +42,21 @@ def absorbed(made: Form) -> set[Term]:
     return found | {cast for cast, uses in casts.items() if made.uses[cast] == uses}
 
 
-def operand_seconds(tiling: Tiling) -> float:
-    """One operand of each multiply-add read from private memory: loops are not blocked."""
-    if tiling.pricer.overlap:
-        return 0.0
-    return 4.0 / (tiling.pricer.private.sustained_gb_per_s * 1e9)
+def update_seconds(tiling: Tiling, found: Contraction, arithmetic: float) -> Array:
+    """Seconds of a multiply-add without a matrix operation, its operands included.
+
+    Loops of a CPU are not blocked: each reads one operand from private memory. Threads that share a
+    tile read the sides of a square of sums each, while others compute.
+    """
+    private = tiling.pricer.private.sustained_gb_per_s * 1e9
+    if not tiling.pricer.overlap:
+        return tiling.shape * (arithmetic + WORD / private)
+    if tiling.blocking is None:
+        return tiling.shape * arithmetic
+    sums = tiling.tile_points(found.batch | found.rows | found.columns) / tiling.blocking.threads
+    shared = tiling.spec.memory("shared").sustained_gb_per_s * 1e9
+    read = 2.0 * WORD / np.sqrt(np.maximum(sums, 1.0)) / shared
+    return np.maximum(arithmetic, read)
 
 
 def matrix_seconds(

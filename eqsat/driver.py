@@ -20,6 +20,7 @@ from eqsat.graph.evaluate import input_nodes, topological
 from eqsat.graph.tensor import Tensor
 from eqsat.kernel import Buffer
 from eqsat.kernel_json import decode, encode
+from eqsat.library import LibraryCall, PricedCall
 from eqsat.planned import Planned
 from eqsat.program import Argument, Launch, Parts, Program, Report, flatten
 from eqsat.rule import PRECISIONS, Rule, allowed, collect, distinct, priced
@@ -50,6 +51,8 @@ def compile(
     limits: Limits | None = None,
     cache: Cache | None = None,
     candidates: int = 1,
+    drawn: int = 0,
+    seed: int = 0,
     tune: bool = False,
     grid_dim: int | None = None,
     block_dim: int | None = None,
@@ -62,7 +65,8 @@ def compile(
     for this machine's CPU. inputs: the order of positional arguments (default: first use). rules:
     in place of `default_rules()`. limits: bounds of each search. cache: in place of the user's
     persistent cache. candidates: how many of the best kernels to keep for each region (see
-    `Launch.alternatives`). tune: measure them on the device and use the fastest. grid_dim,
+    `Launch.alternatives`). drawn: how many more to draw at random, by `seed`, from all legal ones,
+    whatever their price. tune: measure them on the device and use the fastest. grid_dim,
     block_dim: the number of tiles, and the threads of a tile, that every kernel must have.
     precision: what may be rounded beyond the dtypes as written. "exact": nothing. "default": values
     may keep more bits than written, a float32 factor of a 16-bit one may be rounded to that, and
@@ -86,6 +90,8 @@ def compile(
         limits=limits,
         cache=store,
         candidates=candidates,
+        drawn=drawn,
+        seed=seed,
         grid_dim=grid_dim,
         block_dim=block_dim,
         precision=precision,
@@ -131,6 +137,8 @@ def plan(
     limits: Limits | None = None,
     cache: Cache | None = None,
     candidates: int = 1,
+    drawn: int = 0,
+    seed: int = 0,
     grid_dim: int | None = None,
     block_dim: int | None = None,
     precision: str | None = None,
@@ -166,6 +174,8 @@ def plan(
             bounds,
             misfit=target.misfit,
             candidates=candidates,
+            drawn=drawn,
+            seed=seed,
             grid_dim=grid_dim,
             block_dim=block_dim,
             precision=choice,
@@ -205,6 +215,7 @@ def _solve_all(segments: Sequence[Segment], search: Search, store: Cache) -> lis
                 search.spec.fingerprint,
                 repr(search.rules),
                 repr((search.limits, search.candidates, search.grid_dim, search.block_dim)),
+                repr((search.drawn, search.seed)),
                 search.precision,
                 code_digest(),
             )
@@ -229,12 +240,13 @@ def _record(solution: Solution) -> dict[str, Any]:
     }
 
 
-def _predicted(one: Predicted) -> dict[str, Any]:
+def _predicted(one: Predicted | PricedCall) -> dict[str, Any]:
     return {
         "kernel": encode(one.kernel),
         "seconds": one.seconds,
         "bottleneck": one.bottleneck,
         "followers": one.followers,
+        "drawn": one.drawn,
         "alternatives": [[_predicted(p) for p in other] for other in one.alternatives],
     }
 
@@ -246,14 +258,22 @@ def _restored(record: Mapping[str, Any]) -> Predicted:
         record["bottleneck"],
         record["followers"],
         tuple(tuple(map(_restored, other)) for other in record["alternatives"]),
+        drawn=record["drawn"],
     )
+
+
+def _restored_launch(record: Mapping[str, Any]) -> Predicted | PricedCall:
+    kernel = decode(record["kernel"])
+    if isinstance(kernel, LibraryCall):
+        return PricedCall(kernel, record["seconds"], record["bottleneck"])
+    return _restored(record)
 
 
 def _restore(record: Mapping[str, Any]) -> Solution | None:
     """The solution in a cache record; None for a record of another form."""
     try:
         return Solution(
-            kernels=tuple(map(_restored, record["kernels"])),
+            kernels=tuple(map(_restored_launch, record["kernels"])),
             leaves=tuple(record["leaves"]),
             stored=tuple(record["stored"]),
             fired=record["fired"],
@@ -313,7 +333,10 @@ def _assemble(
 
 
 def _launch(
-    predicted: Predicted, segment: int, local: dict[str, str], buffers: dict[str, Buffer]
+    predicted: Predicted | PricedCall,
+    segment: int,
+    local: dict[str, str],
+    buffers: dict[str, Buffer],
 ) -> Launch:
     for buffer in predicted.kernel.buffers:
         own = local.setdefault(buffer.name, f"s{segment}_{buffer.name}")
@@ -330,6 +353,7 @@ def _launch(
             for other in predicted.alternatives
         ),
         segment=segment,
+        drawn=predicted.drawn,
     )
 
 

@@ -11,6 +11,7 @@ from eqsat.form import Stored
 from eqsat.graph.dtypes import as_dtype
 from eqsat.kernel import Kernel
 from eqsat.kernel_json import decode, encode
+from eqsat.library import LibraryCall
 from eqsat.steps import Step, Trace
 
 FORMAT = "eqsat-trace-1"
@@ -56,6 +57,19 @@ class SegmentRecord:
 
 
 @dataclass(frozen=True)
+class CallRecord:
+    """A segment that a library computes: its places as those of a SegmentRecord, the call, what
+    its buffers are, its predicted time and the largest part of it.
+    """
+
+    places: tuple[int, ...]
+    call: LibraryCall
+    buffers: tuple[tuple[str, str], ...]
+    seconds: float
+    bottleneck: str
+
+
+@dataclass(frozen=True)
 class RuleRecord:
     """A rule that a trace uses."""
 
@@ -78,6 +92,7 @@ class Explanation:
     segments: tuple[SegmentRecord, ...]
     rules: tuple[RuleRecord, ...]
     notes: tuple[str, ...] = ()
+    calls: tuple[CallRecord, ...] = ()
 
     @property
     def launches(self) -> int:
@@ -115,13 +130,14 @@ def to_json(explanation: Explanation) -> dict[str, Any]:
     plain = {
         f.name: getattr(explanation, f.name)
         for f in fields(explanation)
-        if f.name not in {"segments", "rules"}
+        if f.name not in {"segments", "rules", "calls"}
     }
     return {
         "format": FORMAT,
         **plain,
         "rules": [asdict(rule) for rule in explanation.rules],
         "segments": segments,
+        "calls": [asdict(record) | {"call": encode(record.call)} for record in explanation.calls],
         "terms": terms.rows,
     }
 
@@ -218,6 +234,17 @@ def _explanation(value: Mapping[str, Any]) -> Explanation:
         segments=tuple(_segment(segment, terms) for segment in value["segments"]),
         rules=tuple(RuleRecord(**rule) for rule in value["rules"]),
         notes=tuple(value["notes"]),
+        calls=tuple(_call(record) for record in value["calls"]),
+    )
+
+
+def _call(value: Mapping[str, Any]) -> CallRecord:
+    return CallRecord(
+        places=_tuples(value["places"]),
+        call=decode(value["call"]),
+        buffers=_tuples(value["buffers"]),
+        seconds=float(value["seconds"]),
+        bottleneck=str(value["bottleneck"]),
     )
 
 

@@ -12,6 +12,7 @@ from graphlib import TopologicalSorter
 import numpy as np
 
 from eqsat.algebra import LEAVES, SCANS, SCATTERS, Facts, Read, Renaming, Term, post_order
+from eqsat.extremes import COMPARED, EXTREMES
 from eqsat.form import REDUCING, Stored, form
 from eqsat.graph.dtypes import as_dtype
 from eqsat.graph.index import row_major
@@ -298,8 +299,19 @@ class Extractor:
     def _choices(self, node: ENode) -> list[tuple[Candidate, ...]]:
         """Options for the children of a node that agree in how each class is had, if any do."""
         every = list(itertools.product(*(self._options(child) for child in node.children)))
+        if node.op in COMPARED:
+            every = [choice for choice in every if not self._met_again(node, choice)] or every
         alike = [choice for choice in every if _agree([option.ways for option in choice])]
         return self._promising(alike or every)
+
+    def _met_again(self, node: ENode, choice: tuple[Candidate, ...]) -> bool:
+        """Whether a value is compared with its own extremum, and not read from memory."""
+        pairs = list(zip(node.children, choice, strict=True))
+        for (value, one), (top, _) in (pairs, pairs[::-1]):
+            over = (n.children[0] for n in self.graph.nodes[top] if n.op in EXTREMES)
+            if value in over and one.term.op != "read":
+                return True
+        return False
 
     def _promising(self, choices: list[tuple[Candidate, ...]]) -> list[tuple[Candidate, ...]]:
         """Where classes are many, the choices whose parts need least."""

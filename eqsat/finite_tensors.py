@@ -26,7 +26,7 @@ def _facts(tensor: Tensor, known: dict[Tensor, frozenset[str]]) -> set[str]:
     if tensor.op == "view":
         fill = tensor.attributes["fill"]
         return set(below[0]) & (finite.of_number(float(fill)) if fill is not None else below[0])
-    if tensor.op == "gather":
+    if tensor.op in {"gather", "sort"}:
         return set(below[0])
     found = {
         fact

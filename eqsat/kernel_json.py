@@ -5,7 +5,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from eqsat import kernel as ir
-from eqsat import rule
+from eqsat import library, rule
 from eqsat.algebra import Read, Renaming
 from eqsat.carry_law import CarryLaw
 from eqsat.graph.dtypes import DType, as_dtype
@@ -31,6 +31,7 @@ _CLASSES: dict[str, type] = {
         ir.Store,
         ir.Phase,
         ir.Kernel,
+        library.LibraryCall,
         Affine,
         FloorDiv,
         Mod,

@@ -7,6 +7,8 @@ from typing import Any
 from eqsat import account
 from eqsat.account import Subject
 from eqsat.explanation import Explanation
+from eqsat.kernel import Kernel
+from eqsat.library import PricedCall
 from eqsat.program import Launch, Parts, Report
 from eqsat.schedule import Search
 from eqsat.segments import Segment
@@ -33,7 +35,8 @@ class Planned:
         kernels, buffers = [], []
         for number in range(len(self.solutions)):
             own = [launch for launch in running if launch.segment == number]
-            kernels.append(tuple(launch.kernel for launch in own))
+            ours = (launch.kernel for launch in own)
+            kernels.append(tuple(kernel for kernel in ours if isinstance(kernel, Kernel)))
             buffers.append(
                 {
                     buffer.name: shown.get(name, name)
@@ -52,6 +55,12 @@ class Planned:
                     (a.name, f"{a.dtype.name}{list(a.shape)}") for a in self.parts.arguments
                 ),
                 operations=self.report.operations,
+                calls={
+                    number: one
+                    for number, solution in enumerate(self.solutions)
+                    for one in solution.kernels
+                    if isinstance(one, PricedCall)
+                },
             )
         )
 

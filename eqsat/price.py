@@ -6,7 +6,6 @@ prices a whole menu.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,16 +21,18 @@ from eqsat.contraction_price import (
     gather_cycles,
     matrix_seconds,
     narrowing_work,
-    operand_seconds,
     preparing_seconds,
     sibling_seconds,
     takes_factors,
     unfit_operands,
+    update_seconds,
 )
+from eqsat.extremes import met_again
 from eqsat.form import REDUCING, SUBSTITUTED, WEIGHTED, Form, passes, walked
 from eqsat.narrow_price import is_joined
 from eqsat.partial_sums import count_parts
 from eqsat.pipeline_price import SLOT, Flow, in_flight, issue_seconds, pipelined
+from eqsat.priced import Price
 from eqsat.rates import Array, Blocking, Contraction, Rates
 from eqsat.scan_price import at_work, is_stuck, redone, step_cycles
 from eqsat.scatter import is_misplaced
@@ -46,24 +47,6 @@ BESIDE = 0.05  # part of memory's time that arithmetic does not hide: they share
 MATRIX = "matrix operations"  # the best of them, until one is chosen
 TEAMS = 2  # that take turns at operations which run on, until a schedule says how many
 MOST_IN_TURN = 4  # reductions that wait for one another, beyond which no tile of threads is tried
-
-
-@dataclass
-class Price:
-    """Seconds for each tile choice, infinite where infeasible, and what they are made of."""
-
-    seconds: Array
-    parts: dict[str, Array] = field(default_factory=dict)
-    refused: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
-    settled: dict[Term, tuple[list[str], NDArray[np.intp]]] = field(default_factory=dict)
-
-    def operations(self, choice: int) -> dict[Term, str]:
-        """The operation that suits each contraction best, where it depends on the tile."""
-        return {term: names[numbers[choice]] for term, (names, numbers) in self.settled.items()}
-
-    def bottleneck(self, choice: int) -> str:
-        """The largest part of one choice."""
-        return max(self.parts, key=lambda name: float(self.parts[name][choice]))
 
 
 class Pricer(Rates):
@@ -120,6 +103,7 @@ class _Pricing(Tiling):
         self.takes_turns = False  # teams of threads, at operations that run on
         self.computes = False  # with a factor in registers
         self.extra_latency = np.zeros_like(self.shape)
+        self.ahead = np.zeros_like(self.shape)  # of kernels that prepare factors
         self.reads = any(term.op in {"read", "gather"} for term in form.terms)
         # Chunks are read ahead of the work on those before, but for a pivot that threads agree on.
         self.streams_on = bool(self.chunks) and not any(t.op in WEIGHTED for t in form.terms)
@@ -133,6 +117,7 @@ class _Pricing(Tiling):
         facts = self.form.facts
         self.refused["scans"] = self.shape * is_stuck(self.form) > 0
         self.refused["scatters"] = self.shape * is_misplaced(self.form) > 0
+        self.refused["extremes"] = self.shape * met_again(self.form, self.chunks) > 0
         repeats = passes(self.form, facts.universe.mask(self.chunks)) if self.chunks else {}
         for term in self.form.computed:
             self.repeat = repeats.get(term, 1)
@@ -252,9 +237,9 @@ class _Pricing(Tiling):
         self.scratch_traffic = self.scratch_traffic + 2 * held * self.tiles_in_all()
 
     def _contract(self, found: Contraction, work: Array, dtype: str) -> None:
-        each = sum(s for _, s in self.pricer.rates("fma", dtype)) + operand_seconds(self)
-        best = work * each * as_factor(self, found)
-        unit, latency = "fma", np.zeros_like(self.shape)
+        each = sum(s for _, s in self.pricer.rates("fma", dtype))
+        best = work * update_seconds(self, found, each) * as_factor(self, found)
+        unit, latency, ahead = "fma", np.zeros_like(self.shape), np.zeros_like(self.shape)
         operation = self._named_operation(found)
         candidates = self.pricer.matrix_operations(self.form, found)
         if any(term.op in SCANS for term in self.form.terms):  # no layout serves both
@@ -270,13 +255,13 @@ class _Pricing(Tiling):
             self.computes |= any(map(from_registers, started))
         for candidate in candidates:
             seconds, overhead = matrix_seconds(self, candidate, found, work)
-            if not operation:
-                overhead = overhead + preparing_seconds(self, candidate, found)
-            better = seconds + overhead < best + latency
+            before = 0.0 if operation else preparing_seconds(self, candidate, found)
+            better = seconds + overhead + before < best + latency + ahead
             if better.any() or operation:
                 unit = candidate.name if operation else MATRIX
                 best = seconds if operation else np.where(better, seconds, best)
                 latency = overhead if operation else np.where(better, overhead, latency)
+                ahead = np.where(better, before, ahead)
         if operation and operation.asynchronous and self.blocking is not None:
             best, names, numbers = sibling_seconds(self, operation, found, work)
             self.settled[found.term] = names, numbers
@@ -292,6 +277,7 @@ class _Pricing(Tiling):
             if is_joined(found.term):  # the sums of a chunk are held beside those before it
                 self._keep(found.batch | found.rows | found.columns, 4)
         self.extra_latency = self.extra_latency + latency
+        self.ahead = self.ahead + ahead
         self._stage_operands(found)
         for side in (found.left, found.right):
             if unit != "fma" and side.op not in {"read", "literal"}:
@@ -390,6 +376,7 @@ class _Pricing(Tiling):
         hidden = {*self.units, pricer.cache.name, "issue"} if pricer.overlap else {*self.units}
         for unit in hidden & parts.keys():  # of kernels that wait, the one with less other work
             seconds = seconds + TIE * parts[unit]
+        seconds = seconds + self.ahead
         seconds = np.where(np.any([*self.refused.values()], axis=0), np.inf, seconds)
         return Price(seconds, parts, self.refused, self.settled)
 

@@ -1,7 +1,7 @@
-"""A compiled program: kernels in order over buffers, called with arrays."""
+"""A compiled program: kernels and library calls in order over buffers, called with arrays."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
@@ -9,6 +9,7 @@ from eqsat.errors import ArgumentError
 from eqsat.explanation import Explanation
 from eqsat.graph.dtypes import DType
 from eqsat.kernel import Buffer, Kernel, show
+from eqsat.library import LibraryCall
 from eqsat.render import render
 
 
@@ -24,14 +25,15 @@ class Argument:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel over program buffers, in the order of the kernel's parameters.
+    """One kernel, or library call, over program buffers, in the order of its parameters.
 
     `seconds` is predicted. `followers`: how many launches after it finish what it begins;
     `measured`: what tuning found for them together, if it ran. `alternatives`: other launches that
     compute the same, the next best first. `segment`: the place of what they compute in the program.
+    `drawn`: an alternative that was drawn at random, not kept for its price.
     """
 
-    kernel: Kernel
+    kernel: Kernel | LibraryCall
     buffers: tuple[str, ...]
     seconds: float
     bottleneck: str
@@ -39,6 +41,7 @@ class Launch:
     followers: int = 0
     alternatives: tuple[tuple["Launch", ...], ...] = ()
     segment: int = 0
+    drawn: bool = False
 
 
 @dataclass(frozen=True)
@@ -162,8 +165,16 @@ class Program:
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """The kernels in launch order."""
-        return tuple(launch.kernel for launch in self.parts.launches)
+        """The kernels in launch order, without calls of libraries."""
+        return tuple(k for k in self._launched() if isinstance(k, Kernel))
+
+    @property
+    def calls(self) -> tuple[LibraryCall, ...]:
+        """The calls of libraries in launch order."""
+        return tuple(k for k in self._launched() if isinstance(k, LibraryCall))
+
+    def _launched(self) -> Iterator[Kernel | LibraryCall]:
+        return (launch.kernel for launch in self.parts.launches)
 
     @property
     def cost(self) -> float:
@@ -183,8 +194,11 @@ class Program:
         return self._each(self._backend.sass)
 
     def _each(self, show_one: Callable[[Kernel], str]) -> str:
-        distinct = {kernel.fingerprint: kernel for kernel in self.kernels}
-        return "\n\n".join(show_one(kernel) for kernel in distinct.values())
+        distinct = {kernel.fingerprint: kernel for kernel in self._launched()}
+        return "\n\n".join(
+            one.show() if isinstance(one, LibraryCall) else show_one(one)
+            for one in distinct.values()
+        )
 
     def explain(self, format: str = "text", title: str = "program") -> str:
         """How the program as written became the program as run, as text, json or html.
@@ -199,10 +213,11 @@ class Program:
         parts: list[str] = []
         for launch in self.parts.launches:
             where = ", ".join(launch.buffers)
+            one = launch.kernel
             parts.append(
-                f"{show(launch.kernel)}\n"
+                f"{one.show() if isinstance(one, LibraryCall) else show(one)}\n"
                 f"    buffers {where}\n"
-                f"    rules {', '.join(launch.kernel.rules)}\n"
+                f"    rules {', '.join(one.rules) or 'none'}\n"
                 f"    predicted {launch.seconds * 1e6:.1f} us, mostly {launch.bottleneck}"
             )
         return "\n".join(parts)

@@ -1,6 +1,6 @@
 """The bodies of a kernel under its schedules, by predicted time."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,6 +11,7 @@ from eqsat.form import SUBSTITUTED, WEIGHTED, Form, Stored, form
 from eqsat.menu import chunks
 from eqsat.prepare import Preparation, used
 from eqsat.price import Pricer
+from eqsat.priced import Price
 from eqsat.scans import without_contractions
 from eqsat.siblings import settle_operations, settled_alike
 
@@ -58,17 +59,59 @@ class Ranked:
         return self.seconds + self.rest
 
 
-def rank(
+@dataclass(frozen=True)
+class Offer:
+    """A body under choices that are alike, with its prices; `spent`: seconds before and after."""
+
+    body: Form
+    choices: tuple[Choice, ...]
+    opening: Opening
+    price: Price
+    spent: float
+    before: tuple[Preparation, ...]
+
+    def ranked(self, index: int) -> Ranked:
+        """The body under one of the choices."""
+        seconds, why = float(self.price.seconds[index]), self.price.bottleneck(index)
+        operations = self.price.operations(index)
+        return Ranked(
+            seconds, why, self.body, self.choices[index], self.opening,
+            self.spent, operations, self.before,
+        )  # fmt: skip
+
+
+def rank(offers: Sequence[Offer]) -> tuple[list[Ranked], set[str]]:
+    """Feasible bodies and schedules, the cheapest first; and what the infeasible lack."""
+    ranked: list[Ranked] = []
+    refused: set[str] = set()
+    for one in offers:
+        refused |= {reason for reason, bad in one.price.refused.items() if bad.any()}
+        for index in np.argsort(one.price.seconds, kind="stable")[:MOST_RANKED]:
+            if np.isfinite(one.price.seconds[index]):
+                ranked.append(one.ranked(int(index)))
+    ranked.sort(key=lambda one: one.total)
+    return ranked, refused
+
+
+def drawn(offers: Sequence[Offer], seed: int) -> Iterator[Ranked]:
+    """Every feasible body and schedule in random order, whatever its price."""
+    feasible = [np.flatnonzero(np.isfinite(one.price.seconds)) for one in offers]
+    ends = np.cumsum([len(own) for own in feasible])
+    for at in np.random.default_rng(seed).permutation(ends[-1] if len(ends) else 0):
+        place = int(np.searchsorted(ends, at, side="right"))
+        first = int(ends[place]) - len(feasible[place])
+        yield offers[place].ranked(int(feasible[place][at - first]))
+
+
+def offers(
     name: str,
     bodies: list[tuple[Stored, ...]],
     groups: list[Alike],
     facts: Facts,
     pricer: Pricer,
     ready: tuple[Preparation, ...] = (),
-) -> tuple[list[Ranked], set[str]]:
-    """Feasible bodies and schedules, the cheapest first; and what the infeasible lack."""
-    ranked: list[Ranked] = []
-    refused: set[str] = set()
+) -> Iterator[Offer]:
+    """The prices of all bodies and schedules that go together."""
     for body in bodies:
         shaped = form(body, facts)
         if shaped.stepped:
@@ -94,17 +137,7 @@ def rank(
                 continue
             first, rest = opened
             price = group.price(first, pricer)
-            refused |= {reason for reason, bad in price.refused.items() if bad.any()}
-            for index in np.argsort(price.seconds, kind="stable")[:MOST_RANKED]:
-                seconds = float(price.seconds[index])
-                if np.isfinite(seconds):
-                    why = price.bottleneck(index)
-                    own = price.operations(index)
-                    spent = ahead + rest
-                    one = Ranked(seconds, why, shaped, choices[index], first, spent, own, before)
-                    ranked.append(one)
-    ranked.sort(key=lambda one: one.total)
-    return ranked, refused
+            yield Offer(shaped, choices, first, price, ahead + rest, before)
 
 
 def _stepwise(body: tuple[Stored, ...], shaped: Form) -> tuple[Stored, ...]:

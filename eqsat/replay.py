@@ -10,12 +10,13 @@ from dataclasses import replace
 
 from eqsat.algebra import SCATTERS, Facts, Read, Renaming, Term, Universe
 from eqsat.encode import Encoding, encode
-from eqsat.errors import TraceError
+from eqsat.errors import SpecError, TraceError, UnsupportedError
 from eqsat.explanation import Explanation, KernelRecord, SegmentRecord
 from eqsat.form import Stored
 from eqsat.graph.index import row_major, var
 from eqsat.inlining import Inlining
 from eqsat.kernel import Buffer
+from eqsat.library import LibraryCall, check_call, is_call
 from eqsat.matching import Setting, bindings, failed, results, show_condition
 from eqsat.region import Region
 from eqsat.renaming import pushed_down, same_when_pushed
@@ -163,14 +164,28 @@ def check(
 
     Raises TraceError, naming the step or the part that does not hold.
     """
-    places = [place for record in explanation.segments for place in record.places]
+    records = (*explanation.segments, *explanation.calls)
+    places = [place for record in records for place in record.places]
     if sorted(places) != list(range(len(segments))):
         raise TraceError(f"the trace is of segments {sorted(places)}, not all {len(segments)}")
+    for record in explanation.calls:
+        _check_call(record.call, segments[record.places[0]], spec)
     return sum(
         _check_segment(record, segments[place], rules, spec)
         for record in explanation.segments
         for place in record.places[:1]
     )
+
+
+def _check_call(call: LibraryCall, segment: Segment, spec: ParallelProcessingUnit) -> None:
+    """The call is what the spec has for the segment's tensor."""
+    (tensor,) = segment.stored
+    if not is_call(tensor):
+        raise TraceError(f"{call.name} calls a library for {tensor}, which kernels compute")
+    try:
+        check_call(call, tensor, spec)
+    except (SpecError, UnsupportedError) as error:
+        raise TraceError(str(error)) from error
 
 
 def _check_segment(

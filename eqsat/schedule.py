@@ -6,15 +6,14 @@ stage and substitute rules; every complete schedule is then priced.
 
 import heapq
 import itertools
-import math
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from eqsat.algebra import LEAVES, WEIGHTED, Facts, Read, Term, post_order, rebuild, with_children
-from eqsat.bodies import bodies_of
-from eqsat.choice import Choice, alike, decode_choice
+from eqsat.bodies import bodies_of, body_rules
+from eqsat.choice import Choice, alike, constrained, decode_choice
 from eqsat.coalesce import coalesce
 from eqsat.egglog_text import (
     constructor,
@@ -26,16 +25,16 @@ from eqsat.egglog_text import (
     table_for,
 )
 from eqsat.errors import SearchError, SpecError
-from eqsat.form import REDUCING, SUBSTITUTED, Form, Stored, form
+from eqsat.extremes import own_extremes
+from eqsat.form import REDUCING, Form, Stored, form
 from eqsat.graph.index import row_major
 from eqsat.kernel import Buffer, Kernel
 from eqsat.lower import lower
 from eqsat.menu import schedule_menus
-from eqsat.narrow_price import is_joined
 from eqsat.partial_sums import rounded_facts
 from eqsat.prepare import Preparation, allowed_preparations, prepared_rows, started
 from eqsat.price import Pricer
-from eqsat.ranking import Ranked, rank
+from eqsat.ranking import Ranked, drawn, offers, rank
 from eqsat.rule import SCHEDULING, Rule
 from eqsat.saturate import Class, FrozenEGraph, Limits, SearchWarning, SearchWorker, thaw
 from eqsat.scatter_price import in_groups
@@ -47,6 +46,7 @@ from eqsat.tile_order import in_bands
 MOST_OF_SIZES = 2  # kernels of the same tiles and threads
 FAR = 1.5  # times the best: another body that is worth less than more of the same
 MOST_LOWERED = 60  # schedules, cheapest first, that are lowered and do not fit
+MOST_DRAWN = 40  # times as many schedules as are drawn: most may not fit
 LEAST_LOWERED = 12  # of these the part of one body, so that no operation keeps others from a try
 
 
@@ -55,7 +55,8 @@ class Search:
     """What a search works with: rules, spec, the target's operations, limits, a worker.
 
     `misfit` is the target's word on what a kernel takes too much of. `candidates`: how many of the
-    best kernels to keep for each region. `grid_dim` and `block_dim`, where given, are the number of
+    best kernels to keep for each region; `drawn`: how many more to draw at random, by `seed`, from
+    all legal ones. `grid_dim` and `block_dim`, where given, are the number of
     tiles and the threads of a tile that every kernel must have. `precision`: what the rules may
     round; `float32_products`: how many products operations compute for one of float32 factors.
     """
@@ -67,6 +68,8 @@ class Search:
     limits: Limits
     misfit: Callable[[Kernel, ParallelProcessingUnit], str] = lambda kernel, spec: ""
     candidates: int = 1
+    drawn: int = 0
+    seed: int = 0
     grid_dim: int | None = None
     block_dim: int | None = None
     precision: str = "default"
@@ -92,7 +95,7 @@ class Predicted:
 
     `followers`: how many kernels after it finish what it begins. `alternatives`: the next best
     kernels for the same values, each with its followers. `chosen` is known where the kernel was
-    just searched for, not where it comes from the cache.
+    just searched for, not where it comes from the cache. `drawn`: at random, not for its price.
     """
 
     kernel: Kernel
@@ -101,6 +104,7 @@ class Predicted:
     followers: int = 0
     alternatives: tuple[tuple["Predicted", ...], ...] = ()
     chosen: Chosen | None = None
+    drawn: bool = False
 
 
 def schedule_region(
@@ -135,10 +139,11 @@ def schedule_region(
         bodies, choices = [made.stored], _offered(made, search.spec)
     if not bodies:
         return _unfused(name, stored, facts, pricer, buffers, search)
-    kept = alike(_constrained(name, choices, made, search))
-    ranked, refused = rank(name, bodies, kept, facts, pricer, ready)
+    kept = constrained(name, choices, made, search.spec.name, search.grid_dim, search.block_dim)
+    offered = list(offers(name, bodies, alike(kept), facts, pricer, ready))
+    ranked, refused = rank(offered)
     work = _Choosing(name, (given, before), facts, pricer, buffers, search, refused)
-    chosen = work.run(ranked)
+    chosen = work.run(ranked, drawn(offered, search.seed) if search.drawn else iter(()))
     if chosen:
         return chosen
     one_each = [(one,) for one in stored] if len(stored) > 1 else []
@@ -178,8 +183,44 @@ class _Choosing:
         self._kept: list[object] = []
         self._cramped: list[object] = []  # what takes too many registers, in whatever stages
 
-    def run(self, ranked: list[Ranked]) -> list[Predicted]:
-        """The best kernel with its alternatives, and what joins its parts; empty if none fits."""
+    def run(self, ranked: list[Ranked], more: Iterator[Ranked]) -> list[Predicted]:
+        """The best kernel with its alternatives, and what joins its parts; empty if none fits.
+
+        `more`: schedules in random order, of which some are kept besides.
+        """
+        self._choose(ranked)
+        if not self.kernels:
+            return []
+        best = len(self.kernels)
+        self._draw(more)
+        (first, *after), *others = self.kernels.values()
+        plain = tuple(
+            tuple(replace(p, alternatives=(), drawn=place >= best) for p in other)
+            for place, other in enumerate(others, 1)
+        )
+        return [replace(first, alternatives=plain), *after]
+
+    def _draw(self, ranked: Iterator[Ranked]) -> None:
+        """Keep so many more kernels, whatever their price, as the search asks for."""
+        wanted = len(self.kernels) + self.search.drawn
+        for one in itertools.islice(ranked, MOST_DRAWN * self.search.drawn):
+            if len(self.kernels) >= wanted:
+                return
+            around = self._around(one)
+            if around is not None:
+                self._lower(one, *around)
+
+    def _around(self, one: Ranked) -> tuple[tuple[Predicted, ...], tuple[Predicted, ...]] | None:
+        """The kernels before and after that of a schedule; None where one of them does not fit."""
+        division = one.opening.division
+        if division is not None and division not in self._rest:
+            self._join(division)
+        after = self._rest[division] if division else ()
+        ahead = self._prepared((*one.before, *started(one.body, self.buffers)))
+        return None if after is None or ahead is None else (ahead, after)
+
+    def _choose(self, ranked: list[Ranked]) -> None:
+        """Keep the best kernels."""
         queue = [(one.total, order, one) for order, one in enumerate(ranked)]
         heapq.heapify(queue)
         tried = 0
@@ -201,13 +242,10 @@ class _Choosing:
             if failed[one.body.stored] >= LEAST_LOWERED:
                 later.append(entry)
                 continue
-            division = one.opening.division
-            if division is not None and division not in self._rest:
-                self._join(division)
-            after = self._rest[division] if division else ()
-            ahead = self._prepared((*one.before, *started(one.body, self.buffers)))
-            if after is None or ahead is None:
+            around = self._around(one)
+            if around is None:
                 continue
+            ahead, after = around
             rest = sum(predicted.seconds for predicted in (*ahead, *after))
             if rest > one.rest:  # longer than it seemed: others may come first
                 heapq.heappush(queue, (one.seconds + rest, order, replace(one, rest=rest)))
@@ -222,11 +260,6 @@ class _Choosing:
                 self._kept += [one.body, one.sizes]
             else:
                 failed[one.body.stored] += 1
-        if not self.kernels:
-            return []
-        (first, *after), *others = self.kernels.values()
-        plain = tuple(tuple(replace(p, alternatives=()) for p in other) for other in others)
-        return [replace(first, alternatives=plain), *after]
 
     def _join(self, division: Division) -> None:
         """Find the kernels after that of the parts; None where none fits."""
@@ -234,7 +267,8 @@ class _Choosing:
         trial = {**self.buffers, **made}
         name, rest = f"{self.name}_joined", (division.rest, division.rest_facts)
         try:
-            found = schedule_region(name, *rest, self.pricer, trial, self.search, whole=True)
+            search = replace(self.search, drawn=0)
+            found = schedule_region(name, *rest, self.pricer, trial, search, whole=True)
         except SpecError:
             found = None
         self._rest[division] = found and tuple(found)
@@ -247,7 +281,9 @@ class _Choosing:
                 trial = {**self.buffers, one.buffer.name: one.buffer}
                 rest = (f"{self.name}_{one.buffer.name}", one.stored, self.facts, self.pricer)
                 try:
-                    found = schedule_region(*rest, trial, replace(self.search, candidates=1))
+                    found = schedule_region(
+                        *rest, trial, replace(self.search, candidates=1, drawn=0)
+                    )
                 except SpecError:
                     found = None
                 self._ahead[one] = found and tuple(found)
@@ -274,7 +310,7 @@ class _Choosing:
             self._cramped += [held] if misfit == "registers" else []
             return False
         prepared = [f"prepare x{len(one.before)}"] if one.before else []
-        rules = (*_body_rules(one.body), *prepared, *one.choice.rules)
+        rules = (*body_rules(one.body), *prepared, *one.choice.rules)
         kernel = replace(lowered, rules=rules)
         chosen = Chosen(*self.given, one.body.stored, one.choice)
         main = Predicted(kernel, one.seconds, one.bottleneck, len(after), chosen=chosen)
@@ -284,38 +320,11 @@ class _Choosing:
         return True
 
 
-def _constrained(name: str, choices: list[Choice], made: Form, search: Search) -> list[Choice]:
-    """The choices that meet the caller's grid and block dimensions; SpecError if none does."""
-
-    def tiles(choice: Choice) -> int:
-        return math.prod(-(-made.extents[axis] // size) for axis, size in choice.tiles.items())
-
-    if search.grid_dim is not None or search.block_dim is not None:
-        choices = [choice for choice in choices if choice.parts is None]  # what joins has its own
-    kept = choices
-    if search.block_dim is not None:
-        kept = [choice for choice in kept if choice.threads == search.block_dim]
-        if not kept:
-            offered = sorted({choice.threads for choice in choices})
-            raise SpecError(
-                f"block_dim {search.block_dim} is not legal for {name} on {search.spec.name}; "
-                f"its blocks may have {', '.join(map(str, offered))} threads."
-            )
-    if search.grid_dim is not None:
-        found = sorted({tiles(choice) for choice in kept})
-        kept = [choice for choice in kept if tiles(choice) == search.grid_dim]
-        if not kept:
-            raise SpecError(
-                f"grid_dim {search.grid_dim} is not legal for {name} on {search.spec.name}; its "
-                f"tiles make grids of {', '.join(map(str, found))}."
-            )
-    return kept
-
-
 def _parted(
     name: str, stored: tuple[Stored, ...], made: Form, buffers: dict[str, Buffer]
 ) -> list[tuple[Stored, ...]]:
-    """Two regions in place of one that fits no schedule: the middle inner reduction is stored.
+    """Two regions in place of one that fits no schedule: the middle inner reduction is stored, or
+    what is compared with its own extremum.
 
     Empty when there is no inner reduction.
     """
@@ -323,7 +332,8 @@ def _parted(
     inner = [t for t in made.terms if t.op in REDUCING and t not in roots]
     if not inner:
         return []
-    term = inner[len(inner) // 2]
+    compared = (value for value, _ in own_extremes(made.terms))
+    term = next(compared, inner[len(inner) // 2])
     facts = made.facts
     names = facts.universe.members(facts.free(term))
     buffer = f"t{name}"
@@ -478,23 +488,3 @@ def _offered(made: Form, spec: ParallelProcessingUnit) -> list[Choice]:
         ways += [("stage", *stage) for stage in menus.stages if axis == "stages"]
         steps.append(ways)
     return [decode_choice(chain, made) for chain in itertools.product(*steps)]
-
-
-def _substituted(term: Term) -> str:
-    """The name of the rule that gave a contraction its operation."""
-    operation = term.args[3]
-    if term.op != "narrow_contract":
-        return f"substitute_{operation}" if operation else "contract"
-    if is_joined(term):
-        return f"split_ahead_{operation}"
-    return f"{'split' if term.args[5] != 1 else 'round'}_factors_{operation}"
-
-
-def _body_rules(made: Form) -> tuple[str, ...]:
-    """The rules that fused the body and chose its operations."""
-    inlined = sum(1 for t in made.terms if t.op not in LEAVES) - len(made.stored)
-    rules = [f"inline x{inlined}"] if inlined > 0 else []
-    for term in made.terms:
-        if term.op in SUBSTITUTED:
-            rules.append(_substituted(term))
-    return tuple(rules)

@@ -4,7 +4,8 @@ A cut falls where a single computed value is alive; it is then stored in memory.
 such place and is too large to search, or has more index names than an e-graph holds, is cut where
 the fewest bytes are alive that it uses up itself: the rest crosses any cut. Of what crosses,
 elementwise values may be computed again by those who use them. What a gather looks up in lies in
-memory too. Equal segments have equal signatures, so that the layers of a model are solved once.
+memory too. A tensor that a library computes is a segment alone. Equal segments have equal
+signatures, so that the layers of a model are solved once.
 """
 
 import hashlib
@@ -16,8 +17,10 @@ import numpy as np
 from eqsat.algebra import MOST_NAMES, SCANS
 from eqsat.boundary import is_elementwise, stored_values
 from eqsat.encode import encode
+from eqsat.extremes import COMPARED, EXTREMES
 from eqsat.finite_tensors import finite_tensors
 from eqsat.graph.evaluate import topological
+from eqsat.graph.ops import LIBRARY
 from eqsat.graph.tensor import Tensor
 
 LEAST_NODES, MOST_NODES = 12, 90
@@ -63,13 +66,15 @@ def is_free(tensor: Tensor) -> bool:
 def partition(outputs: Sequence[Tensor]) -> list[Segment]:
     """The segments of a program, producers first."""
     order = topological(outputs)
-    forced = _forced(order)
-    pieces = [p for p in _pieces(order, _cuts(order), forced) if p]
-    pieces = [part for piece in pieces for part in _parts(piece, order)]
-    pieces = [part for piece in pieces for part in _of_few_names(piece, order)]
+    forced, compared = _forced(order), _extremes(order)
+    pieces = _all_pieces(order, forced)
+    while apart := _parted(compared, pieces) - forced:
+        forced |= apart
+        pieces = _all_pieces(order, forced)
     owner = {tensor: number for number, piece in enumerate(pieces) for tensor in piece}
-    # A scan is stored as it is; a view of one is read from memory.
-    looks = {t for t in outputs if t.op == "view" and anchor(t).op in SCANS}
+    # A scan is stored as it is, and what a library makes; a view of it is read from memory.
+    whole = SCANS | LIBRARY
+    looks = {t for t in outputs if t.op == "view" and anchor(t).op in whole}
     crossing = {anchor(output) for output in looks}
     for tensor in owner:
         for operand in tensor.operands:
@@ -77,6 +82,7 @@ def partition(outputs: Sequence[Tensor]) -> list[Segment]:
             if source in owner and owner[source] != owner[tensor]:
                 crossing.add(source)
     resident = forced | {anchor(output) for output in outputs}
+    resident |= {tensor for tensor in owner if tensor.op in LIBRARY}
     again: set[Tensor] = set()  # what later segments compute for themselves
     roots: list[dict[Tensor, None]] = []
     for piece in pieces:
@@ -89,10 +95,17 @@ def partition(outputs: Sequence[Tensor]) -> list[Segment]:
         source = anchor(output)
         (roots[owner[source]] if source in owner and output not in looks else copies)[output] = None
     finite = finite_tensors(order)
-    segments = [
-        _segment({*piece, *again}, tuple(stored), finite)
-        for piece, stored in zip(pieces, roots, strict=True)
-    ]
+    segments: list[Segment] = []
+    laid: set[Tensor] = set()  # views that were stored for a library to read
+    for piece, stored in zip(pieces, roots, strict=True):
+        if piece[0].op not in LIBRARY:
+            segments.append(_segment({*piece, *again}, tuple(stored), finite))
+            continue
+        (source,) = piece[0].operands
+        if source not in owner and not is_buffer(source) and source not in laid:
+            laid.add(source)
+            segments.append(_segment(set(), (source,), finite))
+        segments.append(_library_segment(piece[0]))
     return [*segments, *(_segment(set(), (copy,), finite) for copy in copies)]
 
 
@@ -100,22 +113,40 @@ def _forced(order: Sequence[Tensor]) -> set[Tensor]:
     """Values that must lie in memory whatever the search finds."""
     forced: set[Tensor] = set()
     for tensor in order:
-        if tensor.op == "gather":
+        if tensor.op == "gather" or tensor.op in LIBRARY:
             forced.add(anchor(tensor.operands[0]))
-        if tensor.op in {"equal", "not_equal"}:
-            forced |= _extremes(*map(anchor, tensor.operands))
     return {tensor for tensor in forced if not is_free(tensor)}
 
 
-def _extremes(a: Tensor, b: Tensor) -> set[Tensor]:
-    """Of two values that are compared the one whose extremum the other one is: computed twice, by
-    kernels that round otherwise, it would differ from its own extremum.
+def _all_pieces(order: Sequence[Tensor], forced: set[Tensor]) -> list[list[Tensor]]:
+    """The computed tensors in pieces that are small enough to search."""
+    pieces = [p for p in _pieces(order, _cuts(order), forced) if p]
+    pieces = [part for piece in pieces for part in _parts(piece, order)]
+    return [part for piece in pieces for part in _of_few_names(piece, order)]
+
+
+def _extremes(order: Sequence[Tensor]) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Each comparison of a value with its own extremum: the value, the extremum, the comparison."""
+    found: list[tuple[Tensor, Tensor, Tensor]] = []
+    for tensor in order:
+        if tensor.op in COMPARED:
+            a, b = map(anchor, tensor.operands)
+            found += [
+                (value, top, tensor)
+                for value, top in ((a, b), (b, a))
+                if top.op in EXTREMES and anchor(top.operands[0]) is value and not is_free(value)
+            ]
+    return found
+
+
+def _parted(
+    compared: Sequence[tuple[Tensor, Tensor, Tensor]], pieces: Sequence[Sequence[Tensor]]
+) -> set[Tensor]:
+    """Values that a cut parts from a comparison with their own extremum: computed twice, by kernels
+    that round otherwise, they would differ from it.
     """
-    return {
-        value
-        for value, top in ((a, b), (b, a))
-        if top.op in {"reduce_max", "reduce_min"} and anchor(top.operands[0]) is value
-    }
+    owner = {tensor: number for number, piece in enumerate(pieces) for tensor in piece}
+    return {value for value, *others in compared if any(owner[value] != owner[t] for t in others)}
 
 
 def _cuts(order: Sequence[Tensor]) -> set[int]:
@@ -229,13 +260,22 @@ def _pieces(order: Sequence[Tensor], ends: set[int], forced: set[Tensor]) -> lis
     """The computed tensors between cuts."""
     pieces: list[list[Tensor]] = [[]]
     for i, tensor in enumerate(order):
-        if tensor.op != "view" and not is_free(tensor):
+        if tensor.op in LIBRARY:
+            pieces += [[tensor], []]
+        elif tensor.op != "view" and not is_free(tensor):
             pieces[-1].append(tensor)
             if tensor in forced:
                 pieces.append([])
         if i in ends:
             pieces.append([])
     return pieces
+
+
+def _library_segment(tensor: Tensor) -> Segment:
+    """What a library computes from a value in memory."""
+    order = (*tensor.operands, tensor)
+    signature = _signature(order, (tensor,), frozenset(tensor.operands), ())
+    return Segment(order, (tensor,), tensor.operands, signature)
 
 
 def _segment(

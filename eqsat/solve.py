@@ -10,6 +10,7 @@ from eqsat.extract import Extractor, Plan
 from eqsat.form import Stored
 from eqsat.graph.tensor import Tensor
 from eqsat.kernel import Buffer
+from eqsat.library import PricedCall, is_call, library_call
 from eqsat.price import Pricer
 from eqsat.rule import ALGEBRA
 from eqsat.saturate import FrozenEGraph, saturate
@@ -24,7 +25,7 @@ class Solution:
     `leaves[i]` and `stored[i]` are the local buffers of the segment's leaves and stored tensors.
     """
 
-    kernels: tuple[Predicted, ...]
+    kernels: tuple[Predicted | PricedCall, ...]
     leaves: tuple[str, ...]
     stored: tuple[str, ...]
     fired: Mapping[str, int] = field(default_factory=dict)
@@ -59,7 +60,9 @@ class Findings:
 
 
 def solve(segment: Segment, search: Search) -> Solution:
-    """The kernels of a segment."""
+    """The kernels of a segment, or the call of a library that computes it."""
+    if is_call(segment.stored[0]):
+        return _call(segment, search)
     before = len(search.worker.failures)
     found = investigate(segment, search)
     graph = found.graph
@@ -73,6 +76,12 @@ def solve(segment: Segment, search: Search) -> Solution:
         seconds=graph.seconds,
         note="; ".join(dict.fromkeys(search.worker.failures[before:])),
     )
+
+
+def _call(segment: Segment, search: Search) -> Solution:
+    leaves = tuple(leaf_names(segment).values())
+    call = library_call("k0", segment.stored[0], (leaves[0], "y0"), search.spec, search.operations)
+    return Solution((call,), leaves, ("y0",))
 
 
 def investigate(segment: Segment, search: Search) -> Findings:

@@ -23,6 +23,7 @@ from eqsat.algebra import (
 )
 from eqsat.algebra import with_children as over
 from eqsat.carry_terms import law_of, number, shifted
+from eqsat.extremes import met_again
 from eqsat.form import REDUCING, WEIGHTED, Form, Stored
 from eqsat.graph.dtypes import DType
 from eqsat.graph.index import Affine, add, row_major, scale, substitute, var
@@ -114,9 +115,12 @@ def divide(made: Form, axis: str, parts: int, stem: str) -> Division | None:
     """The kernel with its first reductions over `axis` in parts; None where they cannot be.
 
     Temporaries are named after `stem`. What is refused: a scan along the axis, another reduction
-    over it inside one of its terms, an identity that has no exact literal where parts are unequal.
+    over it inside one of its terms, values compared with their own extremum along it, an identity
+    that has no exact literal where parts are unequal.
     """
     bit = made.facts.universe.mask([axis])
+    if met_again(made, [axis]):
+        return None
     numbers = {t: n for t, n in made.phase.items() if t.args[0] & bit}  # type: ignore[operator]
     if not numbers:
         return None

@@ -12,7 +12,8 @@ from eqsat.errors import SpecError
 from eqsat.extract import Extractor
 from eqsat.form import Stored, form
 from eqsat.menu import chunks
-from eqsat.price import Price, Pricer
+from eqsat.price import Pricer
+from eqsat.priced import Price
 from eqsat.region import Region
 from eqsat.renaming import pushed_down
 from eqsat.replay import whole_read

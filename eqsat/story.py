@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from eqsat.algebra import Term
-from eqsat.explanation import Explanation, KernelRecord, RuleRecord, SegmentRecord
+from eqsat.explanation import CallRecord, Explanation, KernelRecord, RuleRecord, SegmentRecord
 from eqsat.kernel import show
 from eqsat.notation import Notation, letters, renamed
 from eqsat.steps import Step, Trace, replace_at, term_at
@@ -39,10 +39,23 @@ class Section:
 def sections(explanation: Explanation) -> list[Section]:
     """The explanation as sections, in the order of reading."""
     found = [_head(explanation)]
+    count = len(explanation.segments) + len(explanation.calls)
     for segment in explanation.segments:
-        found += _Segment(explanation, segment, len(explanation.segments)).sections()
+        found += _Segment(explanation, segment, count).sections()
+    found += [_called(record) for record in explanation.calls]
     laws = tuple((rule.name, _stated(rule)) for rule in explanation.rules)
     return [*found, Section(1, "Rules that the steps use", laws)] if laws else found
+
+
+def _called(record: CallRecord) -> Section:
+    """A segment that a library computes."""
+    places = ", ".join(str(place + 1) for place in record.places)
+    shown = dict(record.buffers)
+    buffers = tuple(replace(b, name=shown.get(b.name, b.name)) for b in record.call.buffers)
+    predicted = f"{seconds_text(record.seconds)}, most of it {record.bottleneck}"
+    facts = (("operation", record.call.operation), ("predicted", predicted))
+    code = replace(record.call, buffers=buffers).show().splitlines()
+    return Section(1, f"Segment {places}: a call of a library", facts, tuple(code))
 
 
 def _stated(rule: RuleRecord) -> str:
@@ -64,9 +77,14 @@ def seconds_text(seconds: Cost) -> str:
 def _head(explanation: Explanation) -> Section:
     traces = [t for s in explanation.segments for t in (s.trace, *(k.trace for k in s.kernels))]
     steps = sum(len(trace.steps) for trace in traces)
+    calls = sum(len(record.places) for record in explanation.calls)
+    called = f" and {calls} {'call' if calls == 1 else 'calls'} of a library" if calls else ""
     plural = "kernel" if explanation.launches == 1 else "kernels"
     facts = [
-        ("program", f"{explanation.operations} operations -> {explanation.launches} {plural}"),
+        (
+            "program",
+            f"{explanation.operations} operations -> {explanation.launches} {plural}{called}",
+        ),
         ("spec", explanation.spec),
         ("predicted", seconds_text(explanation.seconds)),
         ("inputs", ", ".join(f"{n}: {kind}" for n, kind in explanation.arguments) or "none"),

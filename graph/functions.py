@@ -124,6 +124,7 @@ from eqsat.graph.reductions import (
     sum,
     var,
 )
+from eqsat.graph.sorting import argsort, sort
 
 __all__ = [
     "abs",
@@ -136,6 +137,7 @@ __all__ = [
     "arange",
     "argmax",
     "argmin",
+    "argsort",
     "asin",
     "asinh",
     "astype",
@@ -218,6 +220,7 @@ __all__ = [
     "sign",
     "sin",
     "sinh",
+    "sort",
     "sqrt",
     "square",
     "squeeze",

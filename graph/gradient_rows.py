@@ -31,6 +31,7 @@ from eqsat.graph.elementwise import log as logarithm
 from eqsat.graph.gradient_views import gathered, scatter, spread, sum_axes
 from eqsat.graph.index import add, const, floordiv, mod, scale, sub, var
 from eqsat.graph.manipulation import flip, permute_dims, reshape
+from eqsat.graph.ordered import along_rows, ordered
 from eqsat.graph.tensor import Tensor
 
 
@@ -172,6 +173,12 @@ def _later(x: Tensor, axis: int) -> Tensor:
     return view(x, x.shape, at, fill=0)
 
 
+def _sort(s: Step) -> Tensor:
+    """g, each element back where it came from: read in the order that sorts the positions."""
+    places = ordered(s.a, s.node.attributes["descending"], s.a.shape[-1])
+    return along_rows(s.g, ordered(places, False, s.a.shape[-1]))
+
+
 def _view(s: Step) -> Tensor:
     return scatter(s.g, s.node.attributes["coordinates"], s.a.shape)
 
@@ -263,6 +270,8 @@ _OTHERS: dict[str, tuple[Product | None, ...]] = {
     "gather": (lambda s: gathered(s.g, s.node), None),  # the index is an integer
     "scan_sum": (_scan,),
     "scan_affine": (_affine_factor, lambda s: s.states),
+    "sort": (_sort,),
+    "argsort": (None,),  # positions are integers
 }
 
 ROWS: dict[str, tuple[Product | None, ...]] = {

@@ -37,6 +37,22 @@ def affine_scan(a: np.ndarray, b: np.ndarray, axis: int) -> np.ndarray:
     return np.moveaxis(states, 0, axis)
 
 
+def order(x: np.ndarray, descending: bool, count: int) -> np.ndarray:
+    """Positions of the first `count` elements in order along the last axis, int64.
+
+    Equal elements as they come; NaN last, or first where descending.
+    """
+    if not descending:
+        return np.argsort(x, axis=-1, kind="stable")[..., :count]
+    back = np.argsort(x[..., ::-1], axis=-1, kind="stable")[..., ::-1]
+    return (x.shape[-1] - 1 - back)[..., :count]
+
+
+def sorted_rows(x: np.ndarray, descending: bool) -> np.ndarray:
+    """The elements in order along the last axis; NaN last, or first where descending."""
+    return np.take_along_axis(x, order(x, descending, x.shape[-1]), -1)
+
+
 def iota(shape: Shape, axis: int) -> np.ndarray:
     """The position along `axis`, at every position of `shape`."""
     n = shape[axis]

@@ -145,6 +145,12 @@ def _where_dtype(op: str, operands: Sequence[Typed], _: Attributes, __: Given) -
     return operands[1].dtype
 
 
+def _counted_shape(op: str, operands: Sequence[Typed], attributes: Attributes, _: Given) -> Shape:
+    *outer, length = operands[0].shape
+    assert 0 < attributes["count"] <= length, f"{op} of {operands[0]} takes {attributes['count']}"
+    return (*outer, attributes["count"])
+
+
 def _gather_dtype(op: str, operands: Sequence[Typed], _: Attributes, __: Given) -> DType:
     if operands[1].dtype.kind not in INTEGER:
         raise DTypeError(
@@ -326,11 +332,26 @@ _STRUCTURAL = [
         _kinds(NUMERIC),
         lambda arrays, a, _, __: meanings.affine_scan(arrays[0], arrays[1], a["axis"]),
     ),
+    Op(
+        "sort",
+        1,
+        _same_shape,
+        _kinds(NUMERIC),
+        lambda arrays, a, _, __: meanings.sorted_rows(arrays[0], a["descending"]),
+    ),
+    Op(
+        "argsort",
+        1,
+        _counted_shape,
+        _kinds(NUMERIC, int64),
+        lambda arrays, a, _, __: meanings.order(arrays[0], a["descending"], a["count"]),
+    ),
 ]
 
 OPS: dict[str, Op] = {
     op.name: op for op in [*_SOURCES, *_UNARY, *_BINARY, *_OTHER_ELEMENTWISE, *_STRUCTURAL]
 }
+LIBRARY: frozenset[str] = frozenset({"sort", "argsort"})  # of whole rows, along the last axis
 ELEMENTWISE: frozenset[str] = frozenset(op.name for op in OPS.values() if op.elementwise)
 
 

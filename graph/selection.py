@@ -1,4 +1,4 @@
-"""The few largest or smallest elements along an axis, one found after the other."""
+"""The k largest or smallest elements along an axis: few one after the other, many by sorting."""
 
 import math
 
@@ -6,10 +6,14 @@ from eqsat.errors import DTypeError, ShapeError
 from eqsat.graph.build import cast, iota
 from eqsat.graph.dtypes import DType, iinfo
 from eqsat.graph.elementwise import equal, logical_or, where
-from eqsat.graph.manipulation import concat, reshape
+from eqsat.graph.manipulation import concat, moveaxis, reshape
 from eqsat.graph.movement import normalise_axis
+from eqsat.graph.ordered import along_rows, ordered
 from eqsat.graph.reductions import NOWHERE, first_of, reduce
 from eqsat.graph.tensor import Tensor, weak_composition
+
+# A round reads x once; a sort or a partition passes over it as often, and over positions beside it.
+ROUNDS = 8
 
 
 def top_k(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
@@ -17,7 +21,8 @@ def top_k(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tens
 
     x: numbers of any real dtype. Both results have x's shape with k in place of the axis; the
     positions are int64. Equal elements come in the order of their positions, NaN before all others.
-    Each element is a search of its own, so that k should be small: 8, say.
+    Up to ROUNDS elements are found one after the other, in kernels that may be fused with what
+    makes x; more are taken from an order of whole rows, which an operation of a library finds.
 
     ShapeError for a k that is not between 1 and the axis' extent, DTypeError for bool.
     """
@@ -27,6 +32,9 @@ def top_k(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tens
     axis = normalise_axis(axis, x.ndim, "top_k", str(x))
     if not 1 <= k <= x.shape[axis]:
         raise ShapeError(f"top_k: k is {k}; axis {axis} of {x} has {x.shape[axis]} elements.")
+    if k > ROUNDS:
+        with weak_composition("top_k"):
+            return _from_order(x, k, axis, largest)
     with weak_composition("top_k"):
         rest = cast(x, x.dtype.compute)
         last = _last(rest.dtype, largest)
@@ -45,6 +53,16 @@ def top_k(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tens
             taken = own if taken is None else logical_or(taken, own)
             rest = where(own, last, rest)
         return cast(concat(values, axis), x.dtype), concat(places, axis)
+
+
+def _from_order(x: Tensor, k: int, axis: int, largest: bool) -> tuple[Tensor, Tensor]:
+    """The first k of the order of x, or of what is ordered the other way and keeps NaN in front."""
+    rows = moveaxis(x, axis, -1)
+    if largest or x.dtype.kind != "float":
+        places = ordered(rows, largest, k)
+    else:
+        places = ordered(-rows, True, k)
+    return moveaxis(along_rows(rows, places), -1, axis), moveaxis(places, -1, axis)
 
 
 def _last(dtype: DType, largest: bool) -> float | int:

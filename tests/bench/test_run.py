@@ -11,7 +11,7 @@ import pytest
 from eqsat.bench import peer_functions, run, variants
 from eqsat.bench.cases import CASES
 from eqsat.bench.host import Host
-from eqsat.bench.race import Plan, run_case
+from eqsat.bench.race import Plan, is_wrong, run_case
 from eqsat.bench.run import main
 from eqsat.specs import cpu
 
@@ -153,6 +153,60 @@ def test_candidates_and_rules_left_out(monkeypatch):
     best = record["predicted_ms"]
     assert found["unfused, untiled"]["predicted_ms"] > best
     assert found["unfused, untiled"]["about"] != "1 kernels"
+
+
+def test_random_candidates_race_the_best_predicted(tmp_path, capsys):
+    path = tmp_path / "out.json"
+    wanted = ["--cases", "cpu-softmax", "--peers", "", "--json", str(path)]
+    some = ["--random", "2", "--best", "2", "--seed", "5"]
+    assert main(["run", *QUICK, *wanted, *some]) == 0
+    (record,) = json.loads(path.read_text())["results"]
+    found = record["random"]
+    assert found["seed"] == 5 and len(found["entries"]) == 4
+    assert found["best"]["count"] == 2 and found["drawn"]["count"] == 2
+    assert all(entry["status"] == "ok" and entry["look_ms"] > 0 for entry in found["entries"])
+    times = [found[key]["median_ms"] for key in ("best", "drawn")]
+    assert found["ratio"] == min(times) / times[0] <= 1
+    shown = capsys.readouterr().out
+    assert "random legal candidates" in shown
+    assert main(["table", str(path)]) == 0
+    assert "| case | best predicted ms | of | best random ms |" in capsys.readouterr().out
+    assert main(["run", *QUICK, *wanted, *some, "--tune", "2"]) == 2
+
+
+def test_a_wrong_random_candidate_is_told(monkeypatch):
+    class Wrong(Host):
+        def variant(self, name, program, launches, sets):
+            made = super().variant(name, program, launches, sets)
+            if "drawn" not in name:
+                return made
+            return replace(made, answer=lambda: [x * nan for x in made.answer()])
+
+    plan = Plan("tiny", (), rounds=1, drawn=1, best=1)
+    record = run_case(BY_NAME["cpu-softmax"], plan, cpu(), Wrong(cpu()))
+    assert [entry["status"] for entry in record["random"]["entries"]] == ["ok", "wrong"]
+    assert record["random"]["drawn"] is None and record["random"]["ratio"] == 1
+    assert is_wrong(record)
+
+
+def test_a_candidate_that_loses_the_device_is_named():
+    class Losing(Host):
+        lost = False
+
+        def variant(self, name, program, launches, sets):
+            if "drawn 1" in name:
+                self.lost = True
+                raise RuntimeError("an illegal instruction")
+            return super().variant(name, program, launches, sets)
+
+        def release(self):
+            if self.lost:
+                raise RuntimeError("an illegal instruction")
+
+    plan = Plan("tiny", (), rounds=1, drawn=2, best=1)
+    record = run_case(BY_NAME["cpu-softmax"], plan, cpu(), Losing(cpu()))
+    assert record["status"] == "failed"
+    assert "kernel 0, drawn 1 (grid" in record["message"] and "lost the device" in record["message"]
 
 
 def test_an_unknown_peer_is_refused(capsys):

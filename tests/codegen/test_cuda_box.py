@@ -23,6 +23,7 @@ def read_box(box: TensorBox, memory: np.ndarray, at: dict[str, int]) -> np.ndarr
     sizes = [extents[-1], *reversed(extents[:-1])]
     sizes += [1] * (len(box.dimensions) - len(sizes))
     starts = [int(evaluate(d.coordinate, at)) for d in box.dimensions]
+    assert starts[0] * box.dtype.itemsize % 16 == 0, "the device would end the kernel"
     found = np.zeros(sizes, memory.dtype)
     grids = np.indices(sizes)
     address, exists = np.full(sizes, box.offset), np.ones(sizes, bool)
@@ -255,3 +256,16 @@ def test_a_quotient_of_an_index_is_a_dimension_where_it_is_one_number_for_a_tile
     assert (box is None) == (tile > 1)
     if box is not None:
         assert_same(load, buffer, axes, points, {"c"}, box)
+
+
+@pytest.mark.parametrize(("tile", "shift"), [(1, 0), (4, 0), (8, 0), (16, 0), (64, 0), (16, 1)])
+def test_a_box_begins_at_whole_units_of_its_rows(tile: int, shift: int) -> None:
+    """The device ends a kernel whose copy begins elsewhere, whatever the tensor map allows."""
+    buffer = Buffer("x", (256, 64), bfloat16, "input")
+    axes = {"r": Axis("r", 256, 64), INNER: Axis(INNER, 64, tile)}
+    column = index.sub(index.var(INNER), index.const(shift))
+    guards = (Guard(column, 0, 64),) if shift else ()
+    address = index.add(index.scale(index.var("r"), 64), column)
+    load = Load("v", bfloat16, ("r", INNER), Access("x", address, guards))
+    found = tensor_box(load, buffer, axes, {"r": 64, INNER: 64}, INNER, ())
+    assert (found is not None) == (tile * 2 % 16 == 0 and not shift)

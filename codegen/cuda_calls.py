@@ -1,0 +1,160 @@
+"""Library calls on the GPU at hand: rows ordered by CuPy's sort of integer keys.
+
+A kernel of our own maps every element to an unsigned integer whose order is that of the elements:
+exactly, for floats of any width, NaN after all others. Where 64 bits have room the key also holds
+the number of the row above and the position below, so that one sort of all keys does every row and
+leaves equal elements as they came. Otherwise the positions are sorted with the keys, and then, all
+of a row staying in its order, by row.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from eqsat.codegen import cuda_target
+from eqsat.graph.dtypes import DType
+from eqsat.library import LibraryCall
+
+Launched = Callable[[Any, Any], None]  # a kernel over what it reads and what it writes
+
+INVOCATION = "cupy_sort"
+PACK = "pack_keys"
+THREADS = 256
+UNSIGNED = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
+
+_SOURCE = """// {title}
+typedef unsigned long long word;
+
+// An integer as wide as the element, in the order of the elements.
+static __device__ __forceinline__ word ordered(word bits) {{
+    const word sign = {sign}ull, all = 2 * sign - 1;
+    {ordered}
+    return {down} bits & all;
+}}
+
+static __device__ __forceinline__ word restored(word bits) {{
+    const word sign = {sign}ull, all = 2 * sign - 1;
+    bits = {down} bits & all;
+    {restored}
+    return bits & all;
+}}
+
+extern "C" __global__ void pack_keys(const {element}* elements, {key}* keys) {{
+    const word at = (word) blockIdx.x * {threads} + threadIdx.x;
+    if (at >= {size}ull) return;
+    word key = ordered(elements[at]) << {below};
+    {row}
+    {place}
+    keys[at] = ({key}) key;
+}}
+
+extern "C" __global__ void unpack_places(const {key}* keys, long long* places) {{
+    const word at = (word) blockIdx.x * {threads} + threadIdx.x;
+    if (at >= {made}ull) return;
+    const word key = keys[at / {count}ull * {length}ull + at % {count}ull];
+    places[at] = (long long) (key & ((1ull << {below}) - 1));
+}}
+
+extern "C" __global__ void unpack_elements(const {key}* keys, {element}* elements) {{
+    const word at = (word) blockIdx.x * {threads} + threadIdx.x;
+    if (at >= {size}ull) return;
+    elements[at] = ({element}) restored(keys[at]);
+}}
+"""
+
+_FLOATS = """const word size = bits & (sign - 1);
+    {zeros}
+    bits = size > {infinity}ull ? all : bits & sign ? ~bits : bits | sign;"""
+_ZEROS = "bits = size ? bits : 0;  // zeros of either sign are equal"
+
+
+def key_source(call: LibraryCall) -> str:
+    """The CUDA C++ that maps the elements of a call to keys, and keys to positions or elements."""
+    source, made, keys = call.buffers
+    places = call.function == "argsort"
+    width, below = 8 * source.dtype.itemsize, 0
+    if places and call.packed:
+        below = (call.length - 1).bit_length()
+    row = f"key |= at / {call.length}ull << {width + below};"
+    kind = source.dtype.kind
+    ordered = {"uint": "", "int": "bits ^= sign;"}.get(kind, "")
+    restored = ordered
+    if kind == "float":
+        zeros = _ZEROS if places else ""
+        ordered = _FLOATS.format(zeros=zeros, infinity=_infinity(source.dtype))
+        restored = "bits = bits & sign ? bits ^ sign : ~bits;"
+    return _SOURCE.format(
+        title=f"keys of {call.function} over {source.dtype.name}{list(source.shape)}",
+        sign=1 << (width - 1),
+        ordered=ordered,
+        restored=restored,
+        down="~" if call.descending else "",
+        element=UNSIGNED[source.dtype.itemsize],
+        key=UNSIGNED[keys.dtype.itemsize],
+        threads=THREADS,
+        size=source.size,
+        made=made.size,
+        count=call.count,
+        length=call.length,
+        below=below,
+        row=row if call.packed and call.rows > 1 else "",
+        place=f"key |= at % {call.length}ull;" if below else "",
+    )
+
+
+def _infinity(dtype: DType) -> int:
+    """The bits of the largest number that is no NaN."""
+    none = ml_dtypes.finfo(dtype.numpy)
+    bits = np.dtype(f"uint{8 * dtype.itemsize}")
+    infinite = np.array([math.inf]).astype(dtype.numpy)
+    largest = infinite if np.isinf(infinite.astype(np.float64))[0] else np.array([none.max])
+    return int(largest.astype(dtype.numpy).view(bits)[0])
+
+
+def cuda_call(call: LibraryCall, arch: str, folder: Path) -> Callable[[Sequence[Any]], None]:
+    """The call as a function of its buffers' CuPy arrays, in order, on CuPy's current stream.
+
+    It allocates from CuPy's pool and waits for the device, so that no stream capture takes it.
+    """
+    path = cuda_target.stored(key_source(call), arch, folder)
+    module = cuda_target.import_cupy().RawModule(path=str(path))
+
+    def launched(name: str) -> Launched:
+        function = module.get_function(name)
+
+        def launch(given: Any, made: Any) -> None:
+            threads = given.size if name == PACK else made.size
+            function((-(-threads // THREADS),), (THREADS,), (given, made))
+
+        return launch
+
+    pack, unpack = launched(PACK), launched(unpacking(call))
+    return lambda arrays: order_rows(call, pack, unpack, arrays)
+
+
+def order_rows(call: LibraryCall, pack: Launched, unpack: Launched, arrays: Sequence[Any]) -> None:
+    """Keys made by `pack`, sorted by the library of the arrays, and read by `unpack`."""
+    elements, result, room = arrays
+    keys = room.reshape(-1).view(np.dtype(f"uint{8 * room.itemsize}"))
+    pack(elements, keys)
+    if call.packed:
+        keys.sort()
+        unpack(keys, result)
+        return
+    order = keys.argsort()
+    if call.rows > 1:
+        order = order[(order // call.length).argsort()]
+    if call.function == "sort":
+        unpack(keys[order], result)
+    else:
+        first = order.reshape(call.rows, call.length)[:, : call.count]
+        result.reshape(call.rows, call.count)[...] = first % call.length
+
+
+def unpacking(call: LibraryCall) -> str:
+    """The kernel that reads keys."""
+    return "unpack_places" if call.function == "argsort" else "unpack_elements"

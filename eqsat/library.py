@@ -1,0 +1,223 @@
+"""Library calls: operations on whole rows that a library of the target does, named and priced by
+the spec.
+
+A call is a launch of a program beside its kernels: what it reads lies in memory before, what it
+gives lies there after, and nothing is fused with it. Three ways of ordering rows are known, by the
+function that an operation of the spec `implements`:
+
+- `compare_sort`, `compare_argsort`: one invocation for each element and each halving of a row.
+- `select`: one invocation for each element, after which only the asked for elements are ordered.
+- `radix_sort`: one invocation for each byte moved, by passes over the bits of integer keys, and
+  `radix_element` for each element in a pass; each pass waits for the one before.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import log2, prod
+
+from eqsat.errors import SpecError, UnsupportedError
+from eqsat.graph.dtypes import DType, as_dtype
+from eqsat.graph.ops import LIBRARY
+from eqsat.graph.tensor import Tensor
+from eqsat.kernel import Buffer
+from eqsat.specs import ParallelOperation, ParallelProcessingUnit
+
+KEY_BITS = (16, 32, 64)  # of integers that are sorted
+RADIX_BITS = 8  # that a pass settles
+PLACE_BYTES = 8  # of a position that is sorted beside a key
+
+
+@dataclass(frozen=True)
+class LibraryCall:
+    """One launch of a library's function over rows, the last axis of its first buffer.
+
+    `function`: sort or argsort. `method`: how the operation of the spec orders rows. `invocation`:
+    the name by which the target knows what to call. `buffers`: what is read, what is written (of
+    argsort the first positions of each row), and keys, where integers are sorted in their place.
+    """
+
+    name: str
+    function: str
+    method: str
+    descending: bool
+    buffers: tuple[Buffer, ...]
+    operation: str
+    invocation: str
+    spec: str = ""
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """No rewrite leads to a call."""
+        return ()
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 over everything that running it depends on."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()
+
+    @property
+    def length(self) -> int:
+        """Elements of a row."""
+        return self.buffers[0].shape[-1]
+
+    @property
+    def count(self) -> int:
+        """Elements of a row that are asked for."""
+        return self.buffers[1].shape[-1]
+
+    @property
+    def rows(self) -> int:
+        """How many rows."""
+        return prod(self.buffers[0].shape[:-1])
+
+    @property
+    def packed(self) -> bool:
+        """Whether a key holds the row, the element and its position, so that one sort does all."""
+        source = self.buffers[0]
+        return bool(key_bits(source.dtype, source.shape, self.function == "argsort"))
+
+    def show(self) -> str:
+        """The printed form, as explain, tests and people read it."""
+        buffers = ", ".join(f"{b.name}: {b.dtype.name}{list(b.shape)}" for b in self.buffers)
+        order = "descending" if self.descending else "ascending"
+        first = f", the first {self.count}" if self.count < self.length else ""
+        keys = f" of keys in {self.buffers[2].name}" if len(self.buffers) > 2 else ""
+        return (
+            f"call {self.name}({buffers})\n"
+            f"  {self.buffers[1].name} = {self.function} {self.buffers[0].name} along its rows, "
+            f"{order}{first}\n"
+            f"  by {self.operation} ({self.method}{keys})   spec {self.spec}"
+        )
+
+
+@dataclass(frozen=True)
+class PricedCall:
+    """A call with its predicted seconds and the largest part of them, as a kernel has them."""
+
+    kernel: LibraryCall
+    seconds: float
+    bottleneck: str
+    followers: int = 0
+    alternatives: tuple[()] = ()
+    drawn: bool = False
+
+
+def key_bits(dtype: DType, shape: tuple[int, ...], places: bool) -> int:
+    """The width of keys that order rows of elements, with their positions; 0 where 64 are too few.
+
+    A key has the number of the row above, the element's own bits, and its position below.
+    """
+    rows, length = prod(shape[:-1]), shape[-1]
+    bits = 8 * dtype.itemsize + (rows - 1).bit_length()
+    bits += (length - 1).bit_length() if places else 0
+    return next((width for width in KEY_BITS if bits <= width), 0)
+
+
+def library_call(
+    name: str,
+    tensor: Tensor,
+    buffers: tuple[str, str],
+    spec: ParallelProcessingUnit,
+    invocations: frozenset[str],
+) -> PricedCall:
+    """The cheapest call for a sort or argsort from one buffer to another.
+
+    `invocations`: what the target can call.
+
+    UnsupportedError where no operation of the spec serves.
+    """
+    (source,) = tensor.operands
+    given, made = (
+        Buffer(buffer, one.shape, one.dtype, role)
+        for buffer, one, role in zip(buffers, (source, tensor), ("input", "output"), strict=True)
+    )
+    found: list[PricedCall] = []
+    for row in spec.operations:
+        if row.invocation_name in invocations and row.supports({"a": source.dtype.name}):
+            for method in _methods(row, tensor):
+                keys = _keys(f"{made.name}_keys", given, tensor.op) if method == "radix" else ()
+                call = LibraryCall(
+                    name, tensor.op, method, bool(tensor.attributes["descending"]),
+                    (given, made, *keys), row.name, row.invocation_name, spec.name,
+                )  # fmt: skip
+                parts = _parts(call, row, spec)
+                most = max(parts, key=lambda part: parts[part])
+                found.append(PricedCall(call, sum(parts.values()), most))
+    if not found:
+        raise UnsupportedError(
+            f"{tensor.op} of {source}: no operation of spec {spec.name} that its target "
+            f"{spec.target!r} can call orders rows of {source.dtype.name}. Add one that implements "
+            f"compare_{tensor.op} or radix_sort to the spec, as those of specs/cpu.toml."
+        )
+    return min(found, key=lambda one: one.seconds)
+
+
+def check_call(call: LibraryCall, tensor: Tensor, spec: ParallelProcessingUnit) -> None:
+    """Raise SpecError unless the call computes the tensor, by an operation that the spec has."""
+    again = library_call(
+        call.name,
+        tensor,
+        (call.buffers[0].name, call.buffers[1].name),
+        spec,
+        frozenset({call.invocation}),
+    ).kernel
+    if again != call:
+        raise SpecError(f"{call.show()}\nis not what spec {spec.name} has for it: {again.show()}")
+
+
+def is_call(tensor: Tensor) -> bool:
+    """Whether a library computes a tensor."""
+    return tensor.op in LIBRARY
+
+
+def _methods(row: ParallelOperation, tensor: Tensor) -> Iterator[str]:
+    if "radix_sort" in row.implements:
+        yield "radix"
+    if f"compare_{tensor.op}" in row.implements:
+        yield "compare"
+        few = tensor.attributes.get("count", tensor.shape[-1]) < tensor.operands[0].shape[-1]
+        if "select" in row.implements and few:
+            yield "select"
+
+
+def _keys(name: str, source: Buffer, function: str) -> tuple[Buffer]:
+    """Integers as wide as keys must be; the elements' own order in 64 bits where they are packed
+    in nothing."""
+    bits = key_bits(source.dtype, source.shape, function == "argsort") or 64
+    return (Buffer(name, source.shape, as_dtype(f"int{bits}"), "temporary"),)
+
+
+def _parts(
+    call: LibraryCall, row: ParallelOperation, spec: ParallelProcessingUnit
+) -> dict[str, float]:
+    """Seconds: the call itself, the ordering, and what is read and written besides."""
+    source, made, *keys = call.buffers
+    moved = source.bytes + made.bytes + 2 * sum(one.bytes for one in keys)
+    memory = next(one for one in spec.memory_domains if one.managed == "hardware")
+    turns = _passes(call) if call.method == "radix" else 1
+    return {
+        "call": turns * row.latency_cycles / spec.cycles_per_s,
+        row.name: _invocations(call, row) / spec.invocations_per_s(row),
+        memory.name: moved / (memory.sustained_gb_per_s * 1e9),
+    }
+
+
+def _invocations(call: LibraryCall, row: ParallelOperation) -> float:
+    size = call.buffers[0].size
+    if call.method == "radix":
+        bytes_moved = 2 * (call.buffers[2].dtype.itemsize + (0 if call.packed else PLACE_BYTES))
+        slots = row.implements["radix_sort"] * bytes_moved
+        return size * _passes(call) * (slots + row.implements.get("radix_element", 0.0))
+    slots = row.implements[f"compare_{call.function}"]
+    if call.method == "select":
+        ordered = call.rows * call.count * log2(max(call.count, 2))
+        return row.implements["select"] * size + slots * ordered
+    return slots * size * log2(call.length)
+
+
+def _passes(call: LibraryCall) -> int:
+    """Passes of a radix sort; keys too wide to hold rows and positions are sorted with positions
+    beside them, and those again by their rows."""
+    each = 8 * call.buffers[2].dtype.itemsize // RADIX_BITS
+    return each if call.packed or call.rows == 1 else 2 * each
