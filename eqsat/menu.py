@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from eqsat.algebra import SCATTERS, WEIGHTED_SUMS, Read, Term, post_order
+from eqsat.algebra import SCANS, SCATTERS, WEIGHTED_SUMS, Read, Term, post_order
 from eqsat.form import REDUCING, Form
 from eqsat.graph.index import Affine, free_names
 from eqsat.specs import ParallelProcessingUnit
@@ -19,6 +19,9 @@ SHORT_ROWS = 128  # rows below which several names share the rows of a tile
 LEAST_ROWS = 64  # rows of a tile that fill a matrix operation
 MOST_ROWS = 256  # rows of a tile that holds all of several names
 SHORT_SUM = 32  # points of a sum from where they are streamed in chunks
+CLUSTER = "cluster"  # the group of a spec whose blocks see each other's shared memory
+LEAST_BYTES = 4  # of a value in registers
+REGISTER_SHARE = 8  # a row of more than this part of a processor's registers is long
 MOST_AT_ONCE = (4096, 160)  # points of a sum, and of one of products, that a tile takes at once
 
 
@@ -58,7 +61,8 @@ def _blocks(extents: tuple[int, ...], most_points: int = 1 << 20) -> NDArray[np.
 class Menus:
     """What the schedule rules may choose from: axes in order, and the sizes of each.
 
-    `parts`: for a schedule that settles every axis, in how many parts a reduction may be split.
+    `parts`: for a schedule that settles every axis, in how many parts a reduction may be split;
+    `clusters`: how many blocks may compute a tile.
     """
 
     axes: tuple[str, ...]
@@ -68,6 +72,7 @@ class Menus:
     threads: tuple[int, ...]
     stages: tuple[tuple[str, int], ...]
     parts: PartMenu = field(default_factory=PartMenu)
+    clusters: tuple[int, ...] = ()
 
     def facts(self) -> list[str]:
         """As egglog facts."""
@@ -78,6 +83,8 @@ class Menus:
         lines += [f"(thread_menu {count})" for count in self.threads]
         lines += [f'(stage_menu "{memory}" {count})' for memory, count in self.stages]
         lines += [f'(axis {len(self.axes)} "parts")'] if self.parts.counts else []
+        lines += [f'(axis {len(self.axes)} "cluster")'] if self.clusters else []
+        lines += [f"(cluster_menu {count})" for count in self.clusters]
         return [*lines, *self.parts.facts()]
 
 
@@ -126,7 +133,22 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit, most: int = 4000) -
     parts = part_menu(form, spec, tiles, chunks)
     _thin(tiles, most // fixed)
     kept = tuple(name for name in form.reduced if name not in single)
-    return Menus(tuple(axes), tiles, chunks, kept, threads, stages, parts)
+    clusters = () if matrix else _clusters(form, spec)
+    return Menus(tuple(axes), tiles, chunks, kept, threads, stages, parts, clusters)
+
+
+def _clusters(form: Form, spec: ParallelProcessingUnit) -> tuple[int, ...]:
+    """Powers of two up to what a cluster holds, for rows that take much of the registers of one
+    processor; none where values are scanned or scattered, which a block does by itself.
+    """
+    found = [group for group in spec.parallel_groups if group.name == CLUSTER]
+    scatters = any(one.term.op in SCATTERS for one in form.stored)
+    points = math.prod(form.extents[name] for name in form.reduced)
+    held = points * LEAST_BYTES * REGISTER_SHARE > spec.memory("registers").size_bytes
+    scans = any(term.op in SCANS for term in form.terms)
+    if not found or scatters or scans or not form.reduced or not held:
+        return ()
+    return tuple(count for count in (2, 4, 8, 16) if count <= found[0].size)
 
 
 def _nest_sizes(extent: int) -> list[int]:

@@ -33,6 +33,7 @@ class Occupancy(Tiling):
     ) -> None:
         super().__init__(pricer, form, tiles, blocking)
         self.absorbed = absorbed(form)
+        self.blocks = self.shape if blocking is None else blocking.cluster
         self.refused: dict[str, NDArray[np.bool_]] = {}
         self.scratch = np.zeros_like(self.shape)
         self.shared = np.zeros_like(self.shape)
@@ -53,17 +54,27 @@ class Occupancy(Tiling):
             return held + BESIDE_PRODUCTS * self.blocking.threads + 2 * largest
         reads = [self._read_bytes(t) for t in self.form.terms if t.op in {"read", "gather"}]
         beside = sum(reads) - np.max(reads, axis=0) if reads else 0.0
-        return held + AROUND * self.blocking.threads + largest + beside
+        return held + AROUND * self.blocking.threads * self.blocks + largest + beside
 
     def _read_bytes(self, term: Term) -> Array:
         facts = self.form.facts
         return self.tile_points(facts.free(term)) * facts.dtype(term).itemsize
 
+    def at_once(self) -> Array:
+        """Tiles that run at once where each processor holds one block: a cluster's blocks share a
+        part of the device, into which not every processor fits.
+        """
+        processors = self.shape * self.spec.processors
+        if not (self.blocks > 1).any():
+            return processors
+        cluster = self.spec.group("cluster")
+        fit = np.minimum(cluster.count * cluster.size, processors)
+        return np.where(self.blocks > 1, np.floor(fit / self.blocks), processors)
+
     def resident(self) -> Array:
         """Tiles in flight at once on the device: as many as threads and memory of each allow."""
-        processors = self.shape * self.spec.processors
         if not self.pricer.overlap:
-            return processors
+            return self.at_once()
         group = self.spec.group(self.spec.tile_group)
         limit = self.shape * group.max_resident
         if self.blocking is not None:
@@ -75,19 +86,20 @@ class Occupancy(Tiling):
                 room = self.spec.memory("shared").size_bytes
                 limit = np.minimum(limit, np.floor(room / np.maximum(self.shared, 1024)))
             else:  # what was read stays until it is used again
-                held = self.live_bytes()
+                held = self.live_bytes() / self.blocks
             limit = np.minimum(limit, np.floor(registers / held))
-        return processors * np.maximum(limit, 1)
+        return self.at_once() * np.maximum(limit, 1)
 
     def beside(self, tiles: Array) -> Array:
-        """Tiles at once on a processor."""
-        return np.minimum(tiles, self.resident()) / self.spec.processors
+        """Blocks at once on a processor."""
+        return np.minimum(tiles, self.resident()) * self.blocks / self.spec.processors
 
     def refuse_oversized(self) -> None:
         """Tile values live in registers, staged operands in shared memory; both have limits."""
         registers = self.spec.memory("registers")
         most = self.spec.members(self.spec.tile_group, "thread") / 2
         threads = self.shape * most if self.blocking is None else self.blocking.threads
+        threads = threads * self.blocks
         largest = self.largest(self.absorbed)
         if self.blocking is None or self.blocking.staged:
             self.refused["shared"] = self.shared > self.spec.memory("shared").limit_per_group_bytes
@@ -149,6 +161,15 @@ class Occupancy(Tiling):
         """Latency of an addition of two floats."""
         return max(row.latency_cycles for row, _ in self.spec.elementwise("add", "float32"))
 
+    def _exchange_cycles(self) -> Array:
+        """What it takes the blocks of a cluster to hand each other a result: all wait until each
+        has written to the memory of the others.
+        """
+        if not (self.blocks > 1).any():
+            return 0 * self.shape
+        barrier = self.spec.group("cluster").barrier_latency_cycles
+        return np.where(self.blocks > 1, barrier + self.spec.memory("shared").latency_cycles, 0.0)
+
     def _tile_latency(self) -> Array:
         """What one tile costs in latency: a trip to memory, one to the cache for each phase, and
         for each chunk of a stream two barriers and what its stages leave of a trip to the cache.
@@ -167,8 +188,8 @@ class Occupancy(Tiling):
         if self._holds and self.form.reduced:  # a thread adds up its own points one by one
             assert self.blocking is not None
             rows = self.form.facts.universe.mask(self.form.reduced) | self.grid
-            each = self.tile_points(rows) / self.blocking.threads
-            cycles = cycles + (phases - 1) * each * self._add_cycles
+            each = self.tile_points(rows) / (self.blocking.threads * self.blocks)
+            cycles = cycles + (phases - 1) * (each * self._add_cycles + self._exchange_cycles())
         if self.pricer.overlap and self.blocking is not None:
             barrier = self.spec.group(self.spec.tile_group).barrier_latency_cycles
             for name, chunk in self.chunks.items():

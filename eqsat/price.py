@@ -316,8 +316,8 @@ class _Pricing(Occupancy):
         spec, pricer = self.spec, self.pricer
         whole = self.tiles_in_all()
         tiles = self.in_parts(whole)
-        waves = np.ceil(tiles / spec.processors)
-        imbalance = waves * spec.processors / tiles
+        waves = np.ceil(tiles / self.at_once())
+        imbalance = waves * self.at_once() / tiles
         busy = self.busy(tiles)
         parts = {
             name: value * imbalance / (1.0 if name in self.started else busy)
@@ -342,7 +342,7 @@ class _Pricing(Occupancy):
         alone = pricer.dram.bandwidth_per_processor_gb_per_s * 1e9 or dram_bw
         steps = self.started or self.form.stepped in self.chunks
         part = self.shape if steps else np.sqrt(busy)  # a producer copies; steps wait for latency
-        drawn = np.minimum(dram_bw, alone * np.minimum(tiles, spec.processors)) * part
+        drawn = np.minimum(dram_bw, alone * np.minimum(tiles * self.blocks, spec.processors)) * part
         if self.blocking is not None and self.blocking.staged:
             held = self.shared * np.minimum(tiles, self.resident()) / SLOT
             ring = in_flight(spec, pricer.dram, held, self.blocking.stages)
@@ -355,7 +355,8 @@ class _Pricing(Occupancy):
         parts["dram"] = self.dram_bytes / drawn
         if self.started or self.takes_turns:
             cache_bw, part = pricer.cache.bandwidth_gb_per_s * 1e9, self.shape
-        per_core = cache_bw / spec.processors * np.minimum(tiles, spec.processors) * part
+        cores = np.minimum(tiles * self.blocks, spec.processors)
+        per_core = cache_bw / spec.processors * cores * part
         parts[pricer.cache.name] = self.traffic / per_core
         spill = self.scratch > pricer.private.size_bytes
         level = np.where(spill, cache_bw, pricer.private.sustained_gb_per_s * 1e9)

@@ -73,6 +73,7 @@ class Region:
         relations: dict[str, Relation] = {k: _table(rows) for k, rows in offered.items()}
         relations["next_axis"] = self._next_axis
         relations["parts_fit"] = self._parts_fit
+        relations["clusters_fit"] = self._clusters_fit
         return Setting(facts, frozenset(), relations)
 
     def _next_axis(self, known: tuple[Value | None, ...]) -> Iterable[Row]:
@@ -91,6 +92,16 @@ class Region:
             for row in self.menus.parts.offered(choice.tiles):
                 if all(k is None or k == value for k, value in zip(known[1:], row, strict=True)):
                     yield schedule, *row
+
+    def _clusters_fit(self, known: tuple[Value | None, ...]) -> Iterable[Row]:
+        schedule = known[0]
+        assert isinstance(schedule, Term)
+        entries = chain(schedule)
+        whole = not any(op == "stream" for op, *_ in entries)
+        if whole and len(entries) == len(self.menus.axes):
+            for count in self.menus.clusters:
+                if known[1] is None or known[1] == count:
+                    yield schedule, count
 
     def before(self, body: Iterable[Stored]) -> tuple[Preparation, ...]:
         """What a fused body reads that kernels of their own prepare."""

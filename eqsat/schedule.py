@@ -461,7 +461,7 @@ def _choices(found: FrozenEGraph, made: Form) -> list[Choice]:
         return chains[number]
 
     rows = [chain(n.children[1]) for n in found.nodes[found.roots[0]] if n.op == "kernel"]
-    settled = [sum(op != "split" for op, *_ in row) for row in rows]
+    settled = [sum(op not in {"split", "cluster"} for op, *_ in row) for row in rows]
     most = max(settled)
     return [decode_choice(row, made) for row, n in zip(rows, settled, strict=True) if n == most]
 
