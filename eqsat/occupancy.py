@@ -17,6 +17,7 @@ from eqsat.tiling import Tiling
 
 MOST_IN_TURN = 4  # reductions that wait for one another, beyond which no tile of threads is tried
 AROUND = 40  # bytes of a thread's registers for addresses and what is at hand
+PEERS = 8  # more of them for a thread's place in a cluster
 BESIDE_PRODUCTS = 128  # the same where there are products, or operands are staged
 FILLED = 512  # threads that keep a processor's arithmetic busy
 
@@ -54,7 +55,8 @@ class Occupancy(Tiling):
             return held + BESIDE_PRODUCTS * self.blocking.threads + 2 * largest
         reads = [self._read_bytes(t) for t in self.form.terms if t.op in {"read", "gather"}]
         beside = sum(reads) - np.max(reads, axis=0) if reads else 0.0
-        return held + AROUND * self.blocking.threads * self.blocks + largest + beside
+        around = np.where(self.blocks > 1, AROUND + PEERS, AROUND)
+        return held + around * self.blocking.threads * self.blocks + largest + beside
 
     def _read_bytes(self, term: Term) -> Array:
         facts = self.form.facts
