@@ -199,6 +199,8 @@ def _assemble(
         kind = storage_type(buffer.dtype)
         parameters.append(f"{const}{kind}* __restrict__ {block.buffer(buffer.name)}")
     bounds, alignment = f"{kernel.threads}", 128
+    if kernel.beside > 1:
+        bounds += f", {kernel.beside}"
     if pipeline:
         bounds, alignment = pipeline.launch_bounds, BOX_ALIGNMENT
         parameters += [

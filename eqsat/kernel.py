@@ -258,7 +258,8 @@ class Kernel:
     """One launch. `inner` are the indices that lie wholly inside every tile (tile == extent).
 
     `buffers` are the parameters in order. `threads` is the size of a block on a GPU, 1 elsewhere;
-    so many blocks of a `cluster` compute a tile together.
+    so many blocks of a `cluster` compute a tile together. `beside`: so many blocks that a processor
+    is to hold at once, if registers are shared out so; 0: as many as there is room for.
     `band`: how many tiles of the last but one axis that is cut come before the next of the last;
     `backwards`: that axis begins with its last tile. `resident`: so many groups a processor stay
     and take one tile after the other; 0: each takes one.
@@ -276,6 +277,7 @@ class Kernel:
     backwards: bool = False
     resident: int = 0
     cluster: int = 1
+    beside: int = 0
 
     @property
     def tile_threads(self) -> int:

@@ -8,7 +8,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from eqsat.algebra import SCANS, SCATTERS, WEIGHTED_SUMS, Read, Term, post_order
+from eqsat.algebra import SCATTERS, WEIGHTED_SUMS, Read, Term, post_order
+from eqsat.clusters import clusters
 from eqsat.form import REDUCING, Form
 from eqsat.graph.index import Affine, free_names
 from eqsat.specs import ParallelProcessingUnit
@@ -19,9 +20,6 @@ SHORT_ROWS = 128  # rows below which several names share the rows of a tile
 LEAST_ROWS = 64  # rows of a tile that fill a matrix operation
 MOST_ROWS = 256  # rows of a tile that holds all of several names
 SHORT_SUM = 32  # points of a sum from where they are streamed in chunks
-CLUSTER = "cluster"  # the group of a spec whose blocks see each other's shared memory
-LEAST_BYTES = 4  # of a value in registers
-REGISTER_SHARE = 8  # a row of more than this part of a processor's registers is long
 MOST_AT_ONCE = (4096, 160)  # points of a sum, and of one of products, that a tile takes at once
 
 
@@ -133,22 +131,8 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit, most: int = 4000) -
     parts = part_menu(form, spec, tiles, chunks)
     _thin(tiles, most // fixed)
     kept = tuple(name for name in form.reduced if name not in single)
-    clusters = () if matrix else _clusters(form, spec)
-    return Menus(tuple(axes), tiles, chunks, kept, threads, stages, parts, clusters)
-
-
-def _clusters(form: Form, spec: ParallelProcessingUnit) -> tuple[int, ...]:
-    """Powers of two up to what a cluster holds, for rows that take much of the registers of one
-    processor; none where values are scanned or scattered, which a block does by itself.
-    """
-    found = [group for group in spec.parallel_groups if group.name == CLUSTER]
-    scatters = any(one.term.op in SCATTERS for one in form.stored)
-    points = math.prod(form.extents[name] for name in form.reduced)
-    held = points * LEAST_BYTES * REGISTER_SHARE > spec.memory("registers").size_bytes
-    scans = any(term.op in SCANS for term in form.terms)
-    if not found or scatters or scans or not form.reduced or not held:
-        return ()
-    return tuple(count for count in (2, 4, 8, 16) if count <= found[0].size)
+    blocks = () if matrix else clusters(form, spec)
+    return Menus(tuple(axes), tiles, chunks, kept, threads, stages, parts, blocks)
 
 
 def _nest_sizes(extent: int) -> list[int]:

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eqsat.algebra import Term
+from eqsat.clusters import CLUSTER, clusters
 from eqsat.contraction_price import absorbed
 from eqsat.form import SUBSTITUTED, Form
 from eqsat.partial_sums import count_parts
@@ -41,6 +42,7 @@ class Occupancy(Tiling):
         self.started: set[str] = set()  # asynchronous operations: few threads keep them busy
         self.takes_turns = False  # teams of threads, at operations that run on
         self.computes = False  # with a factor in registers
+        self.clusters = clusters(form, self.spec) if blocking is None else ()
 
     def live_bytes(self) -> Array:
         """Bytes of registers that a tile takes at the most: the widest value, beside it what else
@@ -59,8 +61,9 @@ class Occupancy(Tiling):
         return held + around * self.blocking.threads * self.blocks + largest + beside
 
     def _read_bytes(self, term: Term) -> Array:
+        """What a read takes of registers: the threads of each row hold what lacks the row."""
         facts = self.form.facts
-        return self.tile_points(facts.free(term)) * facts.dtype(term).itemsize
+        return self.tile_points(facts.free(term) | self.grid) * facts.dtype(term).itemsize
 
     def at_once(self) -> Array:
         """Tiles that run at once where each processor holds one block: a cluster's blocks share a
@@ -69,7 +72,7 @@ class Occupancy(Tiling):
         processors = self.shape * self.spec.processors
         if not (self.blocks > 1).any():
             return processors
-        cluster = self.spec.group("cluster")
+        cluster = self.spec.group(CLUSTER)
         fit = np.minimum(cluster.count * cluster.size, processors)
         return np.where(self.blocks > 1, np.floor(fit / self.blocks), processors)
 
@@ -101,7 +104,8 @@ class Occupancy(Tiling):
         registers = self.spec.memory("registers")
         most = self.spec.members(self.spec.tile_group, "thread") / 2
         threads = self.shape * most if self.blocking is None else self.blocking.threads
-        threads = threads * self.blocks
+        blocks = max(self.clusters, default=1) if self.blocking is None else self.blocks
+        threads = threads * blocks
         largest = self.largest(self.absorbed)
         if self.blocking is None or self.blocking.staged:
             self.refused["shared"] = self.shared > self.spec.memory("shared").limit_per_group_bytes
@@ -139,13 +143,23 @@ class Occupancy(Tiling):
 
     def exposed(self, tiles: Array, busy: Array) -> Array:
         """Latency that no other tile's work hides: all where a processor holds one tile. A tile
-        that holds what it reads waits for one half of its time.
+        that holds what it reads waits for one half of its time, the blocks of a cluster, which wait
+        for each other too, for all of it.
 
         Staged operands are under way while their tile computes.
         """
         if self.blocking is None or self.blocking.staged or not self.pricer.overlap:
             return np.zeros_like(self.shape)
-        return busy / np.maximum(self.beside(tiles), 1) / (2 if self._holds else 1)
+        waiting = np.where(self.blocks > 1, 1.0, 0.5) if self._holds else 1.0
+        return waiting * busy / np.maximum(self.beside(tiles), 1)
+
+    def starts(self, tiles: Array) -> Array | float:
+        """Seconds in which clusters start, each when there is room for all of its blocks."""
+        if not (self.blocks > 1).any():
+            return 0.0
+        cluster = self.spec.group(CLUSTER)
+        each = np.where(self.blocks > 1, self.blocks / cluster.size, 0.0)
+        return tiles * each * cluster.start_interval_cycles / self.spec.cycles_per_s
 
     @property
     def _holds(self) -> bool:
@@ -169,7 +183,7 @@ class Occupancy(Tiling):
         """
         if not (self.blocks > 1).any():
             return 0 * self.shape
-        barrier = self.spec.group("cluster").barrier_latency_cycles
+        barrier = self.spec.group(CLUSTER).barrier_latency_cycles
         return np.where(self.blocks > 1, barrier + self.spec.memory("shared").latency_cycles, 0.0)
 
     def _tile_latency(self) -> Array:

@@ -374,7 +374,7 @@ class _Pricing(Occupancy):
             if self.started:
                 parts["pipeline"] = self._pipelined(tiles)
             waits = parts.get("pipeline", parts["latency"])
-            exposed = self.exposed(tiles, np.minimum(work, waits))
+            exposed = self.exposed(tiles, np.minimum(work, waits)) + self.starts(tiles)
             seconds = np.maximum(work, waits) + exposed + parts["launch"]
             seconds = seconds + BESIDE * np.minimum(parts["dram"], compute)
         else:

@@ -14,11 +14,10 @@ from eqsat.lower import lower
 from eqsat.matching import RegionFacts, Relation, Setting, Value
 from eqsat.menu import Menus, schedule_menus
 from eqsat.partial_sums import rounded_rows
+from eqsat.placed import placed
 from eqsat.prepare import Preparation, preparations, used
-from eqsat.scatter_price import in_groups
 from eqsat.schedule import Unfused, together, unfused
 from eqsat.specs import ParallelProcessingUnit
-from eqsat.tile_order import in_bands
 
 Row = tuple[Value, ...]
 
@@ -123,7 +122,7 @@ class Region:
         made |= {one.buffer.name: one.buffer for one in self.prepared}
         known, schedule = {**buffers, **made}, opened.schedule(choice)
         lowered = lower(name, opened.made, schedule, known, self.spec.name)
-        return in_groups(in_bands(lowered, self.spec), self.spec)
+        return placed(lowered, self.spec)
 
     def opening(self, name: str, term: Term) -> tuple[Opening, Choice]:
         """What the kernel of a whole kernel term computes: all, or the parts of a reduction."""

@@ -33,16 +33,15 @@ from eqsat.lower import lower
 from eqsat.menu import schedule_menus
 from eqsat.narrow_price import is_joined
 from eqsat.partial_sums import rounded_facts
+from eqsat.placed import placed
 from eqsat.prepare import Preparation, allowed_preparations, prepared_rows, started
 from eqsat.price import Pricer
 from eqsat.ranking import Ranked, rank
 from eqsat.rule import SCHEDULING, Rule
 from eqsat.saturate import Class, FrozenEGraph, Limits, SearchWarning, SearchWorker, thaw
-from eqsat.scatter_price import in_groups
 from eqsat.schedule_facts import schedule_facts
 from eqsat.specs import ParallelProcessingUnit
 from eqsat.split import Division
-from eqsat.tile_order import in_bands
 
 MOST_OF_SIZES = 2  # kernels of the same tiles and threads
 FAR = 1.5  # times the best: another body that is worth less than more of the same
@@ -266,7 +265,7 @@ class _Choosing:
             return False  # another division has temporaries of the same names
         schedule = one.opening.schedule(one.choice)
         lowered = lower(self.name, made, schedule, buffers, search.spec.name)
-        lowered = in_groups(in_bands(lowered, search.spec), search.spec)
+        lowered = placed(lowered, search.spec)
         known = lowered in self.kernels
         misfit = "nothing new" if known else search.misfit(lowered, search.spec)
         if misfit:
