@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from eqsat.kernel import Contract, Kernel, Literal, Load, Position, Statement
+from eqsat.kernel import Contract, Kernel, Literal, Load, Position, Reduce, Statement
 from eqsat.occupancy import AROUND, PEERS
 from eqsat.scatter_price import in_groups
 from eqsat.specs import ParallelProcessingUnit
@@ -17,13 +17,13 @@ def placed(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
 
 def with_room(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
     """The kernel, of which a processor is to hold as many blocks as it is priced for
-    (`Occupancy.live_bytes`): where tiles hold what they read, blocks at once decide how much is on
-    its way.
+    (`Occupancy.live_bytes`): where tiles hold the rows that they reduce, blocks at once decide how
+    much is on its way.
     """
     chunks = math.prod(axis.count for phase in kernel.phases for axis in phase.stream)
     alone = spec.group(spec.tile_group).max_resident <= 1
-    products = any(isinstance(s, Contract) for s in kernel.statements())
-    if alone or products or chunks > 1 or kernel.resident:
+    kinds = {type(s) for s in kernel.statements()}
+    if alone or chunks > 1 or kernel.resident or Contract in kinds or Reduce not in kinds:
         return kernel
     axes = kernel.axes()
     rows = [axis.name for axis in kernel.grid]
