@@ -19,7 +19,7 @@ from eqsat.tiling import Tiling
 MOST_IN_TURN = 4  # reductions that wait for one another, beyond which no tile of threads is tried
 AROUND = 40  # bytes of a thread's registers for addresses and what is at hand
 PEERS = 8  # more of them for a thread's place in a cluster
-BESIDE_PRODUCTS = 128  # the same where there are products, or operands are staged
+AROUND_LOOP = 128  # the same where there are products, streams or staged operands
 FILLED = 512  # threads that keep a processor's arithmetic busy
 
 
@@ -32,6 +32,7 @@ class Occupancy(Tiling):
         form: Form,
         tiles: Mapping[str, Array],
         blocking: Blocking | None,
+        clustered: bool = False,
     ) -> None:
         super().__init__(pricer, form, tiles, blocking)
         self.absorbed = absorbed(form)
@@ -42,19 +43,19 @@ class Occupancy(Tiling):
         self.started: set[str] = set()  # asynchronous operations: few threads keep them busy
         self.takes_turns = False  # teams of threads, at operations that run on
         self.computes = False  # with a factor in registers
-        self.clusters = clusters(form, self.spec) if blocking is None else ()
+        self.clusters = clusters(form, self.spec) if clustered else ()
 
     def live_bytes(self) -> Array:
         """Bytes of registers that a tile takes at the most: the widest value, beside it what else
         is read, as it lies in memory, and what threads need for themselves.
 
-        With products: twice the widest value, their factors among it.
+        Of products and streams: twice the widest value, factors and a carry's next value among it.
         """
         assert self.blocking is not None
         held = 2 * self.scratch
         largest = self.largest(self.absorbed)
-        if self._multiplies:
-            return held + BESIDE_PRODUCTS * self.blocking.threads + 2 * largest
+        if not self._holds:
+            return held + AROUND_LOOP * self.blocking.threads + 2 * largest
         reads = [self._read_bytes(t) for t in self.form.terms if t.op in {"read", "gather"}]
         beside = sum(reads) - np.max(reads, axis=0) if reads else 0.0
         around = np.where(self.blocks > 1, AROUND + PEERS, AROUND)
@@ -87,7 +88,7 @@ class Occupancy(Tiling):
             limit = np.minimum(limit, np.floor(threads / self.blocking.threads))
             registers = self.spec.memory("registers").size_bytes
             if self.blocking.staged:
-                held = 2 * self.scratch + BESIDE_PRODUCTS * self.blocking.threads
+                held = 2 * self.scratch + AROUND_LOOP * self.blocking.threads
                 room = self.spec.memory("shared").size_bytes
                 limit = np.minimum(limit, np.floor(room / np.maximum(self.shared, 1024)))
             else:  # what was read stays until it is used again
@@ -158,7 +159,7 @@ class Occupancy(Tiling):
         if not (self.blocks > 1).any():
             return 0.0
         cluster = self.spec.group(CLUSTER)
-        each = np.where(self.blocks > 1, self.blocks / cluster.size, 0.0)
+        each = np.where(self.blocks > 1, (self.blocks / cluster.size) ** 2, 0.0)
         return tiles * each * cluster.start_interval_cycles / self.spec.cycles_per_s
 
     @property

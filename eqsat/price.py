@@ -69,20 +69,25 @@ class Pricer(Rates):
     """Prices forms for one spec."""
 
     def price(
-        self, form: Form, tiles: Mapping[str, Array], blocking: Blocking | None = None
+        self,
+        form: Form,
+        tiles: Mapping[str, Array],
+        blocking: Blocking | None = None,
+        clusters: bool = True,
     ) -> Price:
         """Predicted seconds of one launch for each choice of tile extents of the grid names.
 
         Without blocking, contractions are taken to use the best operation of the spec, and limits
         on fast memory are left to the schedule's own search; reductions are streamed, or kept whole
-        in each tile where that saves phases from computing anew.
+        in each tile, with `clusters` also in one that only a cluster holds, where that saves phases
+        from computing anew.
         """
         price = _Pricing(self, form, tiles, blocking).run()
         if blocking is None and self.overlap:
             every = form.facts.universe.mask(form.reduced)
             again = any(count > 1 for count in passes(form, every).values())
             if again or form.stepped:
-                kept = _Pricing(self, form, tiles, blocking, keeps=True).run()
+                kept = _Pricing(self, form, tiles, blocking, True, clusters).run()
                 price = min(price, kept, key=lambda one: one.seconds.min())
         return price
 
@@ -95,8 +100,9 @@ class _Pricing(Occupancy):
         tiles: Mapping[str, Array],
         blocking: Blocking | None,
         keeps: bool = False,
+        clusters: bool = False,
     ) -> None:
-        super().__init__(pricer, form, tiles, blocking)
+        super().__init__(pricer, form, tiles, blocking, clusters)
         if keeps:
             recurrent = form.stepped if form.steps.recurrent else ""
             self.chunks = {n: size for n, size in self.chunks.items() if n == recurrent}

@@ -127,4 +127,5 @@ def _opening(
     if first is None or first.division is None:
         return None if first is None else (first, 0.0)
     rest = form(first.division.rest, first.division.rest_facts)
-    return first, float(pricer.price(rest, chunks(rest)).seconds.min())
+    # A cluster that holds what is left to do would hold all of it: no division then.
+    return first, float(pricer.price(rest, chunks(rest), clusters=False).seconds.min())

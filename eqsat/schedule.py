@@ -46,6 +46,7 @@ from eqsat.split import Division
 MOST_OF_SIZES = 2  # kernels of the same tiles and threads
 FAR = 1.5  # times the best: another body that is worth less than more of the same
 MOST_LOWERED = 60  # schedules, cheapest first, that are lowered and do not fit
+MOST_JOINED = 4  # divisions, cheapest first, of which the joining kernels are searched for
 LEAST_LOWERED = 12  # of these the part of one body, so that no operation keeps others from a try
 
 
@@ -202,6 +203,8 @@ class _Choosing:
                 continue
             division = one.opening.division
             if division is not None and division not in self._rest:
+                if len(self._rest) == MOST_JOINED:
+                    continue
                 self._join(division)
             after = self._rest[division] if division else ()
             ahead = self._prepared((*one.before, *started(one.body, self.buffers)))
@@ -264,8 +267,7 @@ class _Choosing:
         if any(self.buffers.get(name, buffer) != buffer for name, buffer in buffers.items()):
             return False  # another division has temporaries of the same names
         schedule = one.opening.schedule(one.choice)
-        lowered = lower(self.name, made, schedule, buffers, search.spec.name)
-        lowered = placed(lowered, search.spec)
+        lowered = placed(lower(self.name, made, schedule, buffers, search.spec.name), search.spec)
         known = lowered in self.kernels
         misfit = "nothing new" if known else search.misfit(lowered, search.spec)
         if misfit:
