@@ -196,8 +196,7 @@ class _Choosing:
             if not queue:
                 queue, later = later, []
                 failed.clear()
-            entry = heapq.heappop(queue)
-            _, order, one = entry
+            _, order, one = entry = heapq.heappop(queue)
             if failed[one.body.stored] >= LEAST_LOWERED:
                 later.append(entry)
                 continue
