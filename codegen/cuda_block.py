@@ -143,7 +143,9 @@ class Block:
         self.tiles_written = False  # shared tiles written since the last barrier
         self.tiles_read = False
         self.has_producer = False  # then no other warp ever uses the memory of a warp's patch
-        self.thread = "threadIdx.x"  # the number of a thread among those that compute a tile
+        # The number of a thread among those that compute a tile.
+        self.thread = "thread" if kernel.cluster > 1 else "threadIdx.x"
+        self.exchange_bytes = 0  # of what the blocks of a cluster hand each other at once
         self.turns = 1  # tiles of a block under way, each with threads of its own
         self.copies: dict[str, int] = {}  # of each value in shared memory
 
@@ -177,7 +179,7 @@ class Block:
                 if factor.stride == 1
                 else f"int({self.thread}) / {factor.stride}"
             )
-            if factor.stride * factor.count < self.kernel.threads:
+            if factor.stride * factor.count < self.kernel.tile_threads:
                 text += f" % {factor.count}"
             parts.append(text if weight == 1 else f"{text} * {weight}")
         return " + ".join(parts) or "0"

@@ -1,11 +1,14 @@
-"""Reductions and scans over the threads of a block: shuffles within warps, then shared memory."""
+"""Reductions and scans over the threads of a tile: shuffles within warps, then shared memory; in
+the end blocks of a cluster write to the shared memory of each other.
+"""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from eqsat.codegen.cuda_block import Block, Point
 from eqsat.codegen.cuda_distribution import WARP, Factor
 from eqsat.codegen.cuda_math import FUNCTORS, combine, identity, register_type
+from eqsat.codegen.cuda_tiles import owners
 from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import DType
 from eqsat.kernel import Scan
@@ -14,11 +17,18 @@ BATCH = 8  # values that go through shared memory between two barriers
 
 
 def reduce_threads(
-    block: Block, array: str, count: int, monoid: str, dtype: DType, factors: Sequence[Factor]
+    block: Block, name: str, indices: Iterable[str], over: Iterable[str], monoid: str, dtype: DType
 ) -> None:
-    """Combine `count` registers over thread factors; every thread gets the result."""
+    """Combine the registers of a value over the threads of the indices `over`; every thread gets
+    the result.
+    """
+    array, count = block.value(name), block.register_count(indices)
+    factors = block.distribution.spread(over)
     kind, functor = register_type(dtype), FUNCTORS[monoid]
     for f in factors:
+        if f.stride >= block.kernel.threads:
+            _reduce_blocks(block, array, count, indices, f, (kind, functor, dtype))
+            continue
         if f.stride < WARP:
             block.out.line(f"reduce_lanes<{f.count}, {f.stride}, {functor}>({array});")
             continue
@@ -26,6 +36,41 @@ def reduce_threads(
         size = batch * block.kernel.threads * (1 if kind == "bool" else dtype.compute.itemsize)
         sizes = f"{f.count}, {f.stride}, {block.kernel.threads}, {batch}"
         block.out.line(f"reduce_warps<{sizes}, {functor}>({array}, {block.scratch(size)});")
+
+
+def _reduce_blocks(
+    block: Block,
+    array: str,
+    count: int,
+    indices: Iterable[str],
+    blocks: Factor,
+    how: tuple[str, str, DType],
+) -> None:
+    """Combine over blocks of a cluster: one of the threads that hold a value in each block writes
+    it to all of them, where it is read after a barrier.
+    """
+    kind, functor, dtype = how
+    threads = block.kernel.threads
+    own = [f for f in block.distribution.spread(indices) if f.stride < threads]
+    place, places = [], 1
+    for f in own:
+        digit = f"threadIdx.x / {f.stride} % {f.count}"
+        place.append(digit if places == 1 else f"{digit} * {places}")
+        places *= f.count
+    unused = [f for f in block.distribution.unused(indices) if f.stride < threads]
+    lanes = [f.count for f in unused if f.stride == 1 and f.count % blocks.count == 0]
+    step = blocks.count if lanes else 1  # a lane for each block that is written to
+    owner = owners(block, [f for f in unused if f.stride > 1 or not lanes]) if unused else ""
+    if lanes and lanes[0] > step:
+        owner = " && ".join(filter(None, [owner, f"threadIdx.x % {lanes[0]} < {step}"]))
+    batch = min(count, BATCH)
+    size = places * batch * blocks.count * (1 if kind == "bool" else dtype.compute.itemsize)
+    block.exchange_bytes = max(block.exchange_bytes, -(-size // 16) * 16)
+    sizes = f"{blocks.count}, {blocks.stride // threads}, {places}, {batch}, {step}"
+    block.out.line(
+        f"reduce_blocks<{sizes}, {functor}>({array}, shared + exchange, shared + exchange_again, "
+        f"{' + '.join(place) or '0'}, {owner or 'true'}, turn);"
+    )
 
 
 def scan(block: Block, s: Scan) -> None:

@@ -19,6 +19,9 @@ from pathlib import Path
 
 from eqsat.errors import CompileError, UnsupportedError
 
+SEVERAL_BLOCKS = r"__launch_bounds__\((\d+), ([2-9]|\d\d+)\)"  # of so many threads, so many blocks
+FEW_SPILLS = 64  # bytes that a thread stores and loads for want of registers
+WORTH_SPILLS = 4 / 3  # times as many blocks at once
 OPTIONS = ("-std=c++17", "--ptxas-options=-v", "--diag-suppress=177")  # 177: unused variable
 
 
@@ -39,15 +42,24 @@ class Cubin:
 def compile_cubin(source: str, arch: str, rules: Sequence[str] = ()) -> Cubin:
     """Compile for an architecture such as sm_90a.
 
+    Where the source asks for room for several blocks on an SM, ptxas is held to that if it would
+    take more registers otherwise, and then spills few of them. By itself
     ptxas may spill a register or two to fit one more block on an SM; then it is told that one
     block is enough. Raises CompileError with the numbered source, the log and the rules that led
     to the kernel; UnsupportedError where there is no NVRTC.
     """
-    cubin = _compile(source, arch, rules)
+    several = re.search(SEVERAL_BLOCKS, source)
+    free = re.sub(SEVERAL_BLOCKS, r"__launch_bounds__(\1)", source)
+    cubin = _compile(free, arch, rules)
+    if several:
+        held = _compile(source, arch, rules)
+        blocks = int(several[2])
+        more = blocks >= WORTH_SPILLS * (blocks * held.registers // max(cubin.registers, 1))
+        if held.registers < cubin.registers and held.spills <= FEW_SPILLS * more:
+            return held
     if cubin.spills:
-        alone = _compile(
-            re.sub(r"__launch_bounds__\((\d+)\)", r"__launch_bounds__(\1, 1)", source), arch, rules
-        )
+        one_block = re.sub(r"__launch_bounds__\((\d+)\)", r"__launch_bounds__(\1, 1)", free)
+        alone = _compile(one_block, arch, rules)
         return min(cubin, alone, key=lambda c: c.spills)
     return cubin
 

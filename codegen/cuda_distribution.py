@@ -1,9 +1,10 @@
 """How the points of a tile are spread over the threads of a block and their registers.
 
 Each index has factors, outermost first, whose product covers its tile: a register factor, or a
-thread factor with coordinate (threadIdx.x / stride) % count. One distribution serves the whole
-kernel, so values pass from phase to phase without moving; a value is replicated over the threads
-of the indices that it lacks.
+thread factor with coordinate (thread / stride) % count. Where a cluster computes a tile, the
+threads of all its blocks are numbered through. One distribution serves the whole kernel, so values
+pass from phase to phase without moving; a value is replicated over the threads of the indices that
+it lacks.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,21 +21,12 @@ from eqsat.codegen.cuda_placement import (
     store_indices,
 )
 from eqsat.codegen.cuda_square import Side, square
+from eqsat.codegen.cuda_threads import WARP, Factor, merge, spread_over, thread_digits
 from eqsat.codegen.cuda_warpgroup_operations import WARPGROUP, WarpgroupOperation
 from eqsat.errors import UnsupportedError
 from eqsat.kernel import Access, Contract, Kernel, Load, Reduce, Scan
 
-WARP = 32
 MOST_UNEQUAL = 16  # bytes along one index that may outweigh those along another, which cross it
-
-
-@dataclass(frozen=True)
-class Factor:
-    """`count` coordinates, in registers or over threads that are `stride` apart."""
-
-    kind: str
-    count: int
-    stride: int = 0
 
 
 @dataclass(frozen=True)
@@ -53,11 +45,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Distribution:
-    """For each index its factors, outermost first; for rows and columns their part of fragments."""
+    """For each index its factors, outermost first; for rows and columns their part of fragments.
+
+    `threads` are those of all `blocks` that compute a tile.
+    """
 
     threads: int
     factors: Mapping[str, tuple[Factor, ...]]
     parts: Mapping[str, Part] = field(default_factory=dict)
+    blocks: int = 1
 
     def padded(self, index: str) -> int:
         """Points covered; at least the tile."""
@@ -91,34 +87,10 @@ class Distribution:
         used = [(f.stride, f.stride * f.count) for f in self.spread(indices)]
         free = [
             (stride, radix)
-            for stride, radix in thread_digits(self.threads)
+            for stride, radix in thread_digits(self.threads, self.blocks)
             if not any(low <= stride < high for low, high in used)
         ]
-        return _merge(free)
-
-
-def thread_digits(threads: int) -> list[tuple[int, int]]:
-    """(stride, radix) of the digits of a thread number: twos, then one odd radix."""
-    digits, stride = [], 1
-    while threads % (2 * stride) == 0:
-        digits.append((stride, 2))
-        stride *= 2
-    return digits if stride == threads else [*digits, (stride, threads // stride)]
-
-
-def _merge(digits: Iterable[tuple[int, int]]) -> list[Factor]:
-    """Thread factors for some digits, those that follow each other joined, lanes first.
-
-    A factor lies inside a warp or across warps, never both.
-    """
-    factors: list[Factor] = []
-    for stride, radix in sorted(digits):
-        last = factors[-1] if factors else None
-        if last and last.stride * last.count == stride and stride != WARP:
-            factors[-1] = Factor("thread", last.count * radix, last.stride)
-        else:
-            factors.append(Factor("thread", radix, stride))
-    return factors
+        return merge(free, self.threads // self.blocks)
 
 
 def distribute(kernel: Kernel, placement: Placement) -> Distribution:
@@ -135,18 +107,8 @@ def cover(order: Sequence[tuple[str, int]], vector: int, threads: int) -> Distri
         taken: list[tuple[int, int]] = []
         while free and width * prod(r for _, r in taken) < points:
             taken.append(free.pop(0))
-        factors[index] = _factors(points, width, taken)
+        factors[index] = spread_over(points, width, taken)
     return Distribution(threads, factors)
-
-
-def _factors(points: int, width: int, digits: Sequence[tuple[int, int]]) -> tuple[Factor, ...]:
-    threads = prod(radix for _, radix in digits)
-    outer = -(-points // (width * threads))
-    return (
-        Factor("register", max(outer, 1)),
-        *reversed(_merge(digits)),
-        Factor("register", width),
-    )
 
 
 def summed_in_steps(kernel: Kernel) -> set[str]:
@@ -166,7 +128,7 @@ class _Choice:
         self.kernel = kernel
         self.placement = placement
         self.axes = kernel.axes()
-        self.digits = thread_digits(kernel.threads)
+        self.digits = thread_digits(kernel.tile_threads, kernel.cluster)
         self.taken: dict[str, list[tuple[int, int]]] = {}
         self.width: dict[str, int] = {}
         self.held: dict[str, int] = {}  # registers of an index, where that is settled first
@@ -200,12 +162,14 @@ class _Choice:
             self.take(i, min(WARP, limits.get(i, WARP)))
         free = [i for i in open_indices if i not in self.reduced and i not in contiguous]
         for i in [*sorted(free, key=self.points, reverse=True), *contiguous, *open_indices]:
-            self.take(i, lanes.get(i, self.kernel.threads))
+            self.take(i, lanes.get(i, self.kernel.tile_threads))
         for i in self.axes:
             if i not in self.factors:
                 digits = self.taken.get(i, [])
-                self.factors[i] = _factors(self.points(i), self.width.get(i, 1), digits)
-        return Distribution(self.kernel.threads, self.factors, self.parts)
+                width = self.width.get(i, 1)
+                self.factors[i] = spread_over(self.points(i), width, digits, self.kernel.threads)
+        threads, blocks = self.kernel.tile_threads, self.kernel.cluster
+        return Distribution(threads, self.factors, self.parts, blocks)
 
     def points(self, index: str) -> int:
         axis = self.axes[index]
@@ -250,7 +214,7 @@ class _Choice:
                 moved = prod(self.points(i) for i in indices) * buffer.dtype.itemsize
                 choices[width] = choices.get(width, 0) + moved
         width = max(choices, key=lambda w: (choices[w], w), default=1)
-        while width > 1 and width // 2 * self.kernel.threads >= volume:
+        while width > 1 and width // 2 * self.kernel.tile_threads >= volume:
             width //= 2
         while width > 1 and self.repeats(index, width // 2):
             width //= 2
@@ -263,7 +227,7 @@ class _Choice:
         for indices in self.held_sets:
             others = prod(self.held.get(i, self.width.get(i, 1)) for i in indices - {index})
             points = prod(self.points(i) for i in indices)
-            if index in indices and width * others * self.kernel.threads < points:
+            if index in indices and width * others * self.kernel.tile_threads < points:
                 return False
         return True
 
@@ -304,7 +268,7 @@ class _Choice:
         sides = [Side(self.points(i), self.vector(i), self.itemsize(i)) for i in (along, across)]
         both = {along, across}
         volumes = [prod(self.points(i) for i in s) for _, s in self.accesses() if both <= set(s)]
-        chosen = square(*sides, max(volumes) // self.kernel.threads)
+        chosen = square(*sides, max(volumes) // self.kernel.tile_threads)
         if chosen is None:
             return
         warps = [digit for digit in self.digits if digit[0] >= WARP]
@@ -326,7 +290,8 @@ class _Choice:
         }
         for i in (along, across):
             rest = Factor("register", max(-(-self.points(i) // covered[i]), 1))
-            self.factors[i] = (rest, *reversed(_merge(spread[i])), *inside[i])
+            across_warps = reversed(merge(spread[i], self.kernel.threads))
+            self.factors[i] = (rest, *across_warps, *inside[i])
 
     def itemsize(self, index: str) -> int:
         """Bytes of the widest element that accesses move along an index."""

@@ -15,12 +15,12 @@ from eqsat.codegen.cuda_math import storage_type
 from eqsat.codegen.cuda_operations import MatrixOperation
 from eqsat.codegen.cuda_phase import emit_phase
 from eqsat.codegen.cuda_pipeline import BOX_ALIGNMENT, Pipeline, needs_producer
-from eqsat.codegen.cuda_placement import Placement, place, unique_names
+from eqsat.codegen.cuda_placement import FETCH, INLINE, REGISTERS, Placement, place, unique_names
 from eqsat.codegen.cuda_prelude import select
 from eqsat.codegen.cuda_scatter import allocate, program
 from eqsat.codegen.cuda_warpgroup_operations import WARPGROUP
 from eqsat.errors import UnsupportedError
-from eqsat.kernel import Kernel
+from eqsat.kernel import Kernel, Literal, Load, Map, Position, Reduce, Update
 from eqsat.specs.model import ParallelOperation
 
 MOST_THREADS = 1024
@@ -55,6 +55,8 @@ def emit(kernel: Kernel, operations: Mapping[str, ParallelOperation] | None = No
     _check(kernel)
     kernel = unique_names(kernel)
     placement = place(kernel, operations or {})
+    if kernel.cluster > 1:
+        _check_cluster(kernel, placement)
     distribution = distribute(kernel, placement)
     turns = (2, 1) if kernel.threads == WARPGROUP else (1,)
     found = (_emit(kernel, operations or {}, placement, distribution, n) for n in turns)
@@ -76,7 +78,8 @@ def _emit(
     stays = bool(pipeline or kernel.resident)
     allocate(block)
     held = len(block.out.lines)
-    origins = _origin_lines(block, "tile" if stays else "int(blockIdx.x)")
+    number = "int(blockIdx.x)" if kernel.cluster == 1 else f"int(blockIdx.x) / {kernel.cluster}"
+    origins = _origin_lines(block, "tile" if stays else number)
     for text in origins if not kernel.resident else ():
         block.out.line(text)
     block.define_bases(block.frame, [axis.name for axis in (*kernel.grid, *kernel.inner)])
@@ -95,9 +98,11 @@ def _emit(
         lines = block.out.lines
         whole = program(block, origins, lines, held) if kernel.resident else lines
         body = "\n".join(["    earlier_launches_done();", *whole])
+    shared += 2 * block.exchange_bytes
     text = _assemble(block, entry, body, operations, pipeline)
     resident = pipeline.blocks if pipeline else kernel.resident
-    return CudaSource(text, entry, threads, shared, kernel.tiles, tuple(maps.values()), resident)
+    grid = kernel.tiles * kernel.cluster
+    return CudaSource(text, entry, threads, shared, grid, tuple(maps.values()), resident)
 
 
 def choose(
@@ -115,10 +120,22 @@ def _check(kernel: Kernel) -> None:
             f"kernel {kernel.name} asks for blocks of {kernel.threads} threads; the CUDA target "
             f"takes multiples of {WARP} up to {MOST_THREADS}. Choose one of these."
         )
-    if kernel.tiles > MOST_BLOCKS:
+    if kernel.tiles * kernel.cluster > MOST_BLOCKS:
         raise UnsupportedError(
             f"kernel {kernel.name} has {kernel.tiles} tiles, more than the {MOST_BLOCKS} blocks of "
             f"a CUDA grid. Choose larger tiles."
+        )
+
+
+def _check_cluster(kernel: Kernel, placement: Placement) -> None:
+    """Each block of a cluster has a part of the tile in its registers, and no other's."""
+    alone = (Load, Literal, Position, Map, Reduce, Update)
+    shared = [n for n, where in placement.where.items() if where not in (REGISTERS, INLINE, FETCH)]
+    other = [s.name for s in kernel.statements() if not isinstance(s, alone)]
+    if shared or other or kernel.resident:
+        raise UnsupportedError(
+            f"kernel {kernel.name} computes {', '.join(shared or other) or 'tile after tile'} by "
+            f"the threads of one block, and has clusters of {kernel.cluster}. Give each tile one."
         )
 
 
@@ -173,6 +190,7 @@ def _assemble(
         native = spec.native_implementation.get("cuda") if spec else None
         if isinstance(matrix.operation, MatrixOperation):
             extra[matrix.function] = native or matrix.operation.definition
+    body = "\n".join([*_cluster_lines(block), body])
     prelude = select(body, extra)
     stored = {store.access.buffer for phase in kernel.phases for store in phase.stores}
     parameters = []
@@ -181,19 +199,35 @@ def _assemble(
         kind = storage_type(buffer.dtype)
         parameters.append(f"{const}{kind}* __restrict__ {block.buffer(buffer.name)}")
     bounds, alignment = f"{kernel.threads}", 128
+    if kernel.beside > 1:
+        bounds += f", {kernel.beside}"
     if pipeline:
         bounds, alignment = pipeline.launch_bounds, BOX_ALIGNMENT
         parameters += [
             f"const __grid_constant__ TensorMap {pipeline.map_name(name)}" for name in pipeline.maps
         ]
     lines = [_comment(block), "", prelude, ""] if prelude else [_comment(block), ""]
-    lines.append(f'extern "C" __global__ void __launch_bounds__({bounds})')
+    cluster = f"__cluster_dims__({kernel.cluster}, 1, 1) " if kernel.cluster > 1 else ""
+    lines.append(f'extern "C" __global__ void {cluster}__launch_bounds__({bounds})')
     lines.append(f"{entry}({', '.join(parameters)}) {{")
-    if block.shared_peak + block.scratch_bytes:
+    if block.shared_peak + block.scratch_bytes + block.exchange_bytes:
         lines.append(f"    extern __shared__ __align__({alignment}) unsigned char shared[];")
     if block.scratch_bytes:
         lines.append(f"    constexpr int scratch = {block.shared_peak};")
     return "\n".join([*lines, body, "}", ""])
+
+
+def _cluster_lines(block: Block) -> list[str]:
+    """The thread's number in its cluster; where blocks exchange results, and how often they did."""
+    if block.kernel.cluster == 1:
+        return []
+    lines = [f"const int thread = cluster_rank() * {block.kernel.threads} + int(threadIdx.x);"]
+    if block.exchange_bytes:
+        first = block.shared_peak + block.scratch_bytes
+        again = first + block.exchange_bytes
+        lines.append(f"constexpr int exchange = {first}, exchange_again = {again};")
+        lines += ["int turn = 0;", "cluster_arrive();"]
+    return ["    " + line for line in lines]
 
 
 def _comment(block: Block) -> str:
@@ -201,6 +235,8 @@ def _comment(block: Block) -> str:
     kernel = block.kernel
     axes = " ".join(f"{a.name}:{a.tile}/{a.extent}" for a in kernel.grid) or "one tile"
     lines = [f"kernel {kernel.name}", f"spec {kernel.spec or 'none'}", f"grid {axes}"]
+    if kernel.cluster > 1:
+        lines.append(f"cluster {kernel.cluster}")
     if kernel.inner:
         lines.append("inner " + " ".join(f"{a.name}:{a.extent}" for a in kernel.inner))
     for phase in kernel.phases:

@@ -389,6 +389,4 @@ def partial_carries(block: Block, phase: Phase) -> dict[str, str]:
 
 def _combine(block: Block, carry: Carry, chunk: str) -> None:
     over = block.placement.statements[chunk].over
-    count = block.register_count(carry.indices)
-    factors = block.distribution.spread(over)
-    reduce_threads(block, block.value(carry.name), count, carry.monoid, carry.dtype, factors)
+    reduce_threads(block, carry.name, carry.indices, over, carry.monoid, carry.dtype)

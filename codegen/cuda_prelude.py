@@ -7,7 +7,12 @@ PTX. Integer arithmetic wraps and division rounds down, as NumPy's does.
 import re
 from collections.abc import Sequence
 
-from eqsat.codegen import cuda_prelude_atomics, cuda_prelude_floats, cuda_prelude_scans
+from eqsat.codegen import (
+    cuda_prelude_atomics,
+    cuda_prelude_clusters,
+    cuda_prelude_floats,
+    cuda_prelude_scans,
+)
 
 _DEVICE = "__device__ __forceinline__"
 _EACH = "template <typename T>\n__device__ __forceinline__ T"
@@ -420,6 +425,7 @@ def load_matrix_name(count: int, trans: bool) -> str:
 
 
 FUNCTIONS.update(cuda_prelude_atomics.FUNCTIONS)
+FUNCTIONS.update(cuda_prelude_clusters.FUNCTIONS)
 FUNCTIONS.update(cuda_prelude_floats.FUNCTIONS)
 FUNCTIONS.update(cuda_prelude_scans.FUNCTIONS)
 FUNCTIONS.update(

@@ -408,9 +408,7 @@ class Statements:
         if s.name in self.partial.values():
             return
         monoid = s.monoid if isinstance(s, Reduce) else "sum"
-        count = self.block.register_count(s.indices)
-        factors = self.block.distribution.spread(s.over)
-        reduce_threads(self.block, self.block.value(s.name), count, monoid, s.dtype, factors)
+        reduce_threads(self.block, s.name, s.indices, s.over, monoid, s.dtype)
 
     # contractions and carries
 

@@ -208,7 +208,8 @@ def owners(block: Block, factors: Sequence[Factor]) -> str:
     """The condition that picks the threads whose coordinates in these factors are 0."""
     conditions = []
     for f in factors:
-        text = "threadIdx.x" if f.stride == 1 else f"threadIdx.x / {f.stride}"
-        last = f.stride * f.count == block.kernel.threads
+        thread = block.thread if block.kernel.cluster > 1 else "threadIdx.x"
+        text = thread if f.stride == 1 else f"{thread} / {f.stride}"
+        last = f.stride * f.count == block.kernel.tile_threads
         conditions.append(f"{text} == 0" if last else f"{text} % {f.count} == 0")
     return " && ".join(conditions)

@@ -115,6 +115,8 @@ def _ways(
     for node in nodes:
         if node.op == "value" or any(child not in sizes for child in node.children):
             continue
+        if node.op in {"contract", "narrow_contract"} and len({*node.children}) == 1:
+            continue  # a sum of squares shares no factor among results
         held = node.args if node.op == "read" else ()  # one of them may have been prepared
         key = (node.op, node.args[3:] if node.op in SUBSTITUTED else held)
         size = sum(sizes[child] for child in node.children)

@@ -20,7 +20,8 @@ from eqsat.split import Division, divide
 class Choice:
     """A decoded schedule: what each axis was given, and the rules that gave it.
 
-    `parts`: the axis whose reduction is split, and in how many parts.
+    `parts`: the axis whose reduction is split, and in how many parts. `cluster`: how many blocks
+    compute a tile together.
     """
 
     tiles: Mapping[str, int]
@@ -30,11 +31,12 @@ class Choice:
     memory: str
     rules: tuple[str, ...]
     parts: tuple[str, int] | None = None
+    cluster: int = 1
 
     @property
     def settled(self) -> int:
         """How many axes were given something."""
-        return len(self.rules) - (self.parts is not None)
+        return len(self.rules) - (self.parts is not None) - (self.cluster > 1)
 
 
 def decode_choice(chain: tuple[tuple[object, ...], ...], made: Form) -> Choice:
@@ -42,7 +44,7 @@ def decode_choice(chain: tuple[tuple[object, ...], ...], made: Form) -> Choice:
     chunks: dict[str, int] = {}
     threads, stages, memory = 1, 1, "registers"
     rules: list[str] = []
-    parts = None
+    parts, cluster = None, 1
     for op, *args in chain:
         rules.append(" ".join([str(op), *map(str, args)]))
         match op, args:
@@ -56,7 +58,9 @@ def decode_choice(chain: tuple[tuple[object, ...], ...], made: Form) -> Choice:
                 memory, stages = where, count
             case "split", [str(axis), int(count)]:
                 parts = axis, count
-    return Choice(tiles, chunks, threads, stages, memory, tuple(rules), parts)
+            case "cluster", [int(count)]:
+                cluster = count
+    return Choice(tiles, chunks, threads, stages, memory, tuple(rules), parts, cluster)
 
 
 def constrained(
@@ -124,7 +128,8 @@ class Opening:
                 operations[term] = str(term.args[3])
         tiles = {n: choice.tiles.get(n, self.whole_tile(n)) for n in made.grid}
         chunks = {n: size for n, size in choice.chunks.items() if n in made.reduced}
-        return Schedule(tiles, chunks, choice.threads, choice.stages, operations, memory)
+        blocks = (choice.threads, choice.stages)
+        return Schedule(tiles, chunks, *blocks, operations, memory, choice.cluster)
 
 
 def opening(made: Form, parts: tuple[str, int] | None, stem: str) -> Opening | None:
@@ -157,6 +162,7 @@ class Alike:
             threads=self._column([c.threads for c in self.choices]),
             stages=self._column([c.stages for c in self.choices]),
             staged=self.choices[0].memory != "registers",
+            cluster=self._column([c.cluster for c in self.choices]),
         )
 
     @staticmethod

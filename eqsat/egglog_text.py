@@ -42,7 +42,9 @@ BINDERS = (*REDUCTIONS, *SCATTERS, *WEIGHTED, "contract", "narrow_contract")
 OPAQUE = frozenset({"read", "gather", "position", "reindex"})
 # The place of the law among the arguments.
 LAW_PLACE = {"weighted_sum": 3, "weighted_contract": 4, "weighted_min": 3}
-SCHEDULE = frozenset({"kernel", "untiled", "tile", "stream", "keep", "launch", "stage", "split"})
+SCHEDULE = frozenset(
+    {"kernel", "untiled", "tile", "stream", "keep", "launch", "stage", "split", "cluster"}
+)
 SORTS = {
     "Expr": "E", "Indices": "i64", "Count": "i64", "Number": "f64", "Text": "String", "Read": "i64",
     "Place": "i64", "Law": "String",

@@ -257,7 +257,9 @@ class Phase:
 class Kernel:
     """One launch. `inner` are the indices that lie wholly inside every tile (tile == extent).
 
-    `buffers` are the parameters in order. `threads` is the size of a block on a GPU, 1 elsewhere.
+    `buffers` are the parameters in order. `threads` is the size of a block on a GPU, 1 elsewhere;
+    so many blocks of a `cluster` compute a tile together. `beside`: so many blocks that a processor
+    is to hold at once, if registers are shared out so; 0: as many as there is room for.
     `band`: how many tiles of the last but one axis that is cut come before the next of the last;
     `backwards`: that axis begins with its last tile. `resident`: so many groups a processor stay
     and take one tile after the other; 0: each takes one.
@@ -274,6 +276,13 @@ class Kernel:
     band: int = 1
     backwards: bool = False
     resident: int = 0
+    cluster: int = 1
+    beside: int = 0
+
+    @property
+    def tile_threads(self) -> int:
+        """Threads that compute a tile: of all blocks of a cluster."""
+        return self.threads * self.cluster
 
     @property
     def tiles(self) -> int:
@@ -403,7 +412,8 @@ def show(kernel: Kernel) -> str:
     buffers = ", ".join(f"{b.name}: {b.dtype.name}{list(b.shape)}" for b in kernel.buffers)
     head = f"kernel {kernel.name}({buffers})"
     grid = " ".join(_axis(axis) for axis in kernel.grid) or "one tile"
-    lines = [head, f"  grid {grid}   spec {kernel.spec}   threads {kernel.threads}"]
+    blocks = f"   cluster {kernel.cluster}" if kernel.cluster > 1 else ""
+    lines = [head, f"  grid {grid}   spec {kernel.spec}   threads {kernel.threads}{blocks}"]
     if kernel.inner:
         lines.append("  inner " + " ".join(_axis(axis) for axis in kernel.inner))
     for phase in kernel.phases:

@@ -32,7 +32,9 @@ from eqsat.scatter import scattered
 
 @dataclass(frozen=True)
 class Schedule:
-    """Tile extents of grid names; chunk extents of streamed names (others lie in the tile)."""
+    """Tile extents of grid names; chunk extents of streamed names (others lie in the tile);
+    threads of a block, and blocks of the cluster that computes a tile.
+    """
 
     tiles: Mapping[str, int]
     chunks: Mapping[str, int] = field(default_factory=dict)
@@ -40,6 +42,7 @@ class Schedule:
     stages: int = 1
     operations: Mapping[Term, str] = field(default_factory=dict)
     memory: Mapping[Term, str] = field(default_factory=dict)
+    cluster: int = 1
 
 
 def lower(
@@ -109,6 +112,7 @@ class _Lowering(CarryLowering):
             threads=self.schedule.threads,
             spec=self.spec,
             rules=self.rules,
+            cluster=self.schedule.cluster,
         )
 
     def fresh(self, stem: str) -> str:

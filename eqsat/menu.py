@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eqsat.algebra import SCATTERS, WEIGHTED_SUMS, Read, Term, post_order
+from eqsat.clusters import clusters
 from eqsat.form import REDUCING, Form
 from eqsat.graph.index import Affine, free_names
 from eqsat.specs import ParallelProcessingUnit
@@ -58,7 +59,8 @@ def _blocks(extents: tuple[int, ...], most_points: int = 1 << 20) -> NDArray[np.
 class Menus:
     """What the schedule rules may choose from: axes in order, and the sizes of each.
 
-    `parts`: for a schedule that settles every axis, in how many parts a reduction may be split.
+    `parts`: for a schedule that settles every axis, in how many parts a reduction may be split;
+    `clusters`: how many blocks may compute a tile.
     """
 
     axes: tuple[str, ...]
@@ -68,6 +70,7 @@ class Menus:
     threads: tuple[int, ...]
     stages: tuple[tuple[str, int], ...]
     parts: PartMenu = field(default_factory=PartMenu)
+    clusters: tuple[int, ...] = ()
 
     def facts(self) -> list[str]:
         """As egglog facts."""
@@ -78,6 +81,8 @@ class Menus:
         lines += [f"(thread_menu {count})" for count in self.threads]
         lines += [f'(stage_menu "{memory}" {count})' for memory, count in self.stages]
         lines += [f'(axis {len(self.axes)} "parts")'] if self.parts.counts else []
+        lines += [f'(axis {len(self.axes)} "cluster")'] if self.clusters else []
+        lines += [f"(cluster_menu {count})" for count in self.clusters]
         return [*lines, *self.parts.facts()]
 
 
@@ -126,7 +131,8 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit, most: int = 4000) -
     parts = part_menu(form, spec, tiles, chunks)
     _thin(tiles, most // fixed)
     kept = tuple(name for name in form.reduced if name not in single)
-    return Menus(tuple(axes), tiles, chunks, kept, threads, stages, parts)
+    blocks = () if matrix else clusters(form, spec)
+    return Menus(tuple(axes), tiles, chunks, kept, threads, stages, parts, blocks)
 
 
 def _nest_sizes(extent: int) -> list[int]:

@@ -14,7 +14,6 @@ from eqsat.algebra import REDUCTIONS, SCANS, SCATTERS, Read, Term
 from eqsat.carry_law import CarryLaw
 from eqsat.carry_terms import law_of
 from eqsat.contraction_price import (
-    absorbed,
     as_factor,
     early,
     from_registers,
@@ -30,15 +29,15 @@ from eqsat.contraction_price import (
 from eqsat.extremes import met_again
 from eqsat.form import REDUCING, SUBSTITUTED, WEIGHTED, Form, passes, walked
 from eqsat.narrow_price import is_joined
+from eqsat.occupancy import Occupancy
 from eqsat.partial_sums import count_parts
 from eqsat.pipeline_price import SLOT, Flow, in_flight, issue_seconds, pipelined
 from eqsat.priced import Price
 from eqsat.rates import Array, Blocking, Contraction, Rates
-from eqsat.scan_price import at_work, is_stuck, redone, step_cycles
+from eqsat.scan_price import is_stuck, redone
 from eqsat.scatter import is_misplaced
 from eqsat.scatter_price import combine_seconds
 from eqsat.specs import ParallelOperation
-from eqsat.tiling import Tiling
 
 REDUCING_OP = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 FREE_OPS = frozenset({"read", "literal", "gather", "reindex"})  # reindex: is_stuck
@@ -53,25 +52,30 @@ class Pricer(Rates):
     """Prices forms for one spec."""
 
     def price(
-        self, form: Form, tiles: Mapping[str, Array], blocking: Blocking | None = None
+        self,
+        form: Form,
+        tiles: Mapping[str, Array],
+        blocking: Blocking | None = None,
+        clusters: bool = True,
     ) -> Price:
         """Predicted seconds of one launch for each choice of tile extents of the grid names.
 
         Without blocking, contractions are taken to use the best operation of the spec, and limits
         on fast memory are left to the schedule's own search; reductions are streamed, or kept whole
-        in each tile where that saves phases from computing anew.
+        in each tile, with `clusters` also in one that only a cluster holds, where that saves phases
+        from computing anew.
         """
         price = _Pricing(self, form, tiles, blocking).run()
         if blocking is None and self.overlap:
             every = form.facts.universe.mask(form.reduced)
             again = any(count > 1 for count in passes(form, every).values())
             if again or form.stepped:
-                kept = _Pricing(self, form, tiles, blocking, keeps=True).run()
+                kept = _Pricing(self, form, tiles, blocking, True, clusters).run()
                 price = min(price, kept, key=lambda one: one.seconds.min())
         return price
 
 
-class _Pricing(Tiling):
+class _Pricing(Occupancy):
     def __init__(
         self,
         pricer: "Pricer",
@@ -79,34 +83,28 @@ class _Pricing(Tiling):
         tiles: Mapping[str, Array],
         blocking: Blocking | None,
         keeps: bool = False,
+        clusters: bool = False,
     ) -> None:
-        super().__init__(pricer, form, tiles, blocking)
+        super().__init__(pricer, form, tiles, blocking, clusters)
         if keeps:
             recurrent = form.stepped if form.steps.recurrent else ""
             self.chunks = {n: size for n, size in self.chunks.items() if n == recurrent}
-        self.shared = np.zeros_like(self.shape)
         self.staged: set[Term] = set()
         self.units: dict[str, Array] = {}
         self.alike: dict[tuple[str, int], float] = {}  # work of elements, by how often it is done
         self.traffic = np.zeros_like(self.shape)
         self.again = np.zeros_like(self.shape)  # the part of it that earlier phases read
         self.dram_bytes = np.zeros_like(self.shape)
-        self.scratch = np.zeros_like(self.shape)
         self.scratch_traffic = np.zeros_like(self.shape)
         self.weighed: set[tuple[Term, int, CarryLaw]] = set()
         self.repeat = 1
-        self.absorbed = absorbed(form)
-        self.refused: dict[str, NDArray[np.bool_]] = {}
         self.gathering = 0 * self.shape
         self.settled: dict[Term, tuple[list[str], NDArray[np.intp]]] = {}
-        self.started: set[str] = set()  # asynchronous operations: few threads keep them busy
-        self.takes_turns = False  # teams of threads, at operations that run on
-        self.computes = False  # with a factor in registers
         self.extra_latency = np.zeros_like(self.shape)
         self.ahead = np.zeros_like(self.shape)  # of kernels that prepare factors
         self.reads = any(term.op in {"read", "gather"} for term in form.terms)
         # Chunks are read ahead of the work on those before, but for a pivot that threads agree on.
-        self.streams_on = bool(self.chunks) and not any(t.op in WEIGHTED for t in form.terms)
+        self.pivots = bool(self.chunks) and any(t.op in WEIGHTED for t in form.terms)
 
     def charge(self, unit: str, seconds: Array) -> None:
         """Add work to a unit."""
@@ -310,9 +308,9 @@ class _Pricing(Tiling):
         spec, pricer = self.spec, self.pricer
         whole = self.tiles_in_all()
         tiles = self.in_parts(whole)
-        waves = np.ceil(tiles / spec.processors)
-        imbalance = waves * spec.processors / tiles
-        busy = self._busy(tiles)
+        waves = np.ceil(tiles / self.at_once())
+        imbalance = waves * self.at_once() / tiles
+        busy = self.busy(tiles)
         parts = {
             name: value * imbalance / (1.0 if name in self.started else busy)
             for name, value in self.units.items()
@@ -336,30 +334,30 @@ class _Pricing(Tiling):
         alone = pricer.dram.bandwidth_per_processor_gb_per_s * 1e9 or dram_bw
         steps = self.started or self.form.stepped in self.chunks
         part = self.shape if steps else np.sqrt(busy)  # a producer copies; steps wait for latency
-        drawn = np.minimum(dram_bw, alone * np.minimum(tiles, spec.processors)) * part
+        drawn = np.minimum(dram_bw, alone * np.minimum(tiles * self.blocks, spec.processors)) * part
         if self.blocking is not None and self.blocking.staged:
-            held = self.shared * np.minimum(tiles, self._resident()) / SLOT
+            held = self.shared * np.minimum(tiles, self.resident()) / SLOT
             ring = in_flight(spec, pricer.dram, held, self.blocking.stages)
             drawn = np.where(held > 0, np.minimum(drawn, ring), drawn)
-        elif self.blocking is not None and pricer.overlap and self.reads and not self.streams_on:
-            beside = np.minimum(tiles, self._resident())
+        elif self.blocking is not None and pricer.overlap and self.reads and self.pivots:
+            beside = np.minimum(tiles, self.resident())
             blocks = np.maximum(beside / spec.processors, 1) + 1  # one computes or stores
             held = self.traffic / (tiles * self.steps()) * beside * (blocks - 1) / blocks
             drawn = np.minimum(drawn, in_flight(spec, pricer.dram, held, blocks))
         parts["dram"] = self.dram_bytes / drawn
         if self.started or self.takes_turns:
             cache_bw, part = pricer.cache.bandwidth_gb_per_s * 1e9, self.shape
-        per_core = cache_bw / spec.processors * np.minimum(tiles, spec.processors) * part
+        cores = np.minimum(tiles * self.blocks, spec.processors)
+        per_core = cache_bw / spec.processors * cores * part
         parts[pricer.cache.name] = self.traffic / per_core
         spill = self.scratch > pricer.private.size_bytes
         level = np.where(spill, cache_bw, pricer.private.sustained_gb_per_s * 1e9)
         if self.pricer.overlap:
-            self._refuse_oversized()
+            self.refuse_oversized()
         else:
             parts["scratch"] = self.scratch_traffic / level * imbalance
         memory = np.maximum(parts["dram"], parts[pricer.cache.name])
-        step = self._tile_latency()
-        parts["latency"] = step * np.ceil(tiles / self._resident()) + self.extra_latency
+        parts["latency"] = self.waits(tiles) + self.extra_latency
         launch = (spec.graph_launch_latency_us or spec.launch_latency_us) * 1e-6
         parts["launch"] = launch * np.where(tiles > whole, 2.0, 1.0)
         if self.pricer.overlap:
@@ -368,7 +366,7 @@ class _Pricing(Tiling):
             if self.started:
                 parts["pipeline"] = self._pipelined(tiles)
             waits = parts.get("pipeline", parts["latency"])
-            exposed = self._exposed(tiles, np.minimum(work, waits))
+            exposed = self.exposed(tiles, np.minimum(work, waits)) + self.starts(tiles)
             seconds = np.maximum(work, waits) + exposed + parts["launch"]
             seconds = seconds + BESIDE * np.minimum(parts["dram"], compute)
         else:
@@ -385,7 +383,7 @@ class _Pricing(Tiling):
         assert self.blocking is not None
         spec, cache = self.spec, self.pricer.cache
         other = [seconds for name, seconds in self.units.items() if name not in self.started]
-        rate, turns = cache.bandwidth_gb_per_s * 1e9, self._turns()
+        rate, turns = cache.bandwidth_gb_per_s * 1e9, self.turns()
         teams = turns * self.blocking.threads / max(spec.members("warpgroup", "thread"), 1)
         waits = np.where(teams > turns, 0.0, self.gathering * teams)  # else others multiply
         waits += (self.reductions_in_turn() - 1) * cache.latency_cycles
@@ -397,91 +395,9 @@ class _Pricing(Tiling):
             waits=np.maximum(self.steps(), count_parts(spec, self.form)),
             stages=self.blocking.stages + early(spec, self.form, self.started),
             teams=teams,
-            resident=self._resident() / spec.processors,
+            resident=self.resident() / spec.processors,
             stored=self.shape * sum(self.tile_points(m) * size for m, size in self.stored_points()),
             turns=turns,
             chain=waits / spec.cycles_per_s,
         )
         return pipelined(spec, flow, self.pricer.dram.latency_cycles, rate) + self.again / rate
-
-    def _turns(self) -> Array:
-        """Tiles of a block under way: two where a team computes each and memory holds one block."""
-        if self.blocking is None or len(self.started) != 1 or self.reductions_in_turn() > 1:
-            return self.shape
-        team = self.blocking.threads == self.spec.members("warpgroup", "thread")
-        team &= not count_parts(self.spec, self.form)  # or it waits for products of its own
-        return np.where(team & (self._resident() <= self.spec.processors), 2.0, 1.0)
-
-    def _tile_latency(self) -> Array:
-        """What one tile costs in latency: a trip to memory, one to the cache for each phase, and
-        for each chunk of a stream two barriers and what its stages leave of a trip to the cache.
-        Until it is scheduled, a trip for each reduction that waits for another one.
-        """
-        phases = 1 + max(self.form.phase.values(), default=0)
-        if self.blocking is None:
-            turns = self.reductions_in_turn()
-            phases = max(phases, turns)
-            self.refused["reductions in turn"] = self.shape * turns > MOST_IN_TURN
-        cache = self.pricer.cache.latency_cycles
-        cycles = self.shape * (self.pricer.dram.latency_cycles + phases * cache)
-        if self.pricer.overlap and self.blocking is not None:
-            barrier = self.spec.group(self.spec.tile_group).barrier_latency_cycles
-            for name, chunk in self.chunks.items():
-                steps = np.ceil(self.form.extents[name] / chunk) * self.streams(name)
-                each = 2 * barrier + cache / self.blocking.stages
-                if name == self.form.stepped:  # no thread waits for others, only for what it reads
-                    each = step_cycles(self)
-                cycles = cycles + steps * each
-        return cycles / self.spec.cycles_per_s
-
-    def _exposed(self, tiles: Array, busy: Array) -> Array:
-        """Latency of chunks that no other tile's work hides: all where a processor holds one tile.
-
-        Staged operands are under way while their tile computes.
-        """
-        if self.blocking is None or self.blocking.staged or not self.chunks:
-            return np.zeros_like(self.shape)
-        beside = np.minimum(tiles, self._resident()) / self.spec.processors
-        return busy / np.maximum(beside, 1)
-
-    def _resident(self) -> Array:
-        """Tiles in flight at once on the device: as many as threads and memory of each allow."""
-        processors = self.shape * self.spec.processors
-        if not self.pricer.overlap:
-            return processors
-        group = self.spec.group(self.spec.tile_group)
-        limit = self.shape * group.max_resident
-        if self.blocking is not None:
-            threads = self.spec.group("thread").max_resident
-            limit = np.minimum(limit, np.floor(threads / self.blocking.threads))
-            registers = self.spec.memory("registers").size_bytes
-            held = 2 * self.scratch + 128 * self.blocking.threads
-            if not self.blocking.staged:  # what was read stays until it is used again
-                held = held + 2 * self.largest(self.absorbed)
-            limit = np.minimum(limit, np.floor(registers / held))
-            if self.blocking.staged:
-                room = self.spec.memory("shared").size_bytes
-                limit = np.minimum(limit, np.floor(room / np.maximum(self.shared, 1024)))
-        return processors * np.maximum(limit, 1)
-
-    def _refuse_oversized(self) -> None:
-        """Tile values live in registers, staged operands in shared memory; both have limits."""
-        registers = self.spec.memory("registers")
-        most = self.spec.members(self.spec.tile_group, "thread") / 2
-        threads = self.shape * most if self.blocking is None else self.blocking.threads
-        largest = self.largest(self.absorbed)
-        if self.blocking is None or self.blocking.staged:
-            self.refused["shared"] = self.shared > self.spec.memory("shared").limit_per_group_bytes
-        each = registers.limit_per_group_bytes * (0.8 if self.started else 0.6)
-        held = self.scratch + (0 if self.started or self.takes_turns else 2 * largest)
-        most = each * threads
-        if self.takes_turns:  # the accumulators of all teams, and factors
-            most = np.minimum(most, (0.4 if self.computes else 0.6) * registers.size_bytes)
-        self.refused["registers"] = held > most
-
-    def _busy(self, tiles: Array) -> Array:
-        """The part of the device's arithmetic that the threads in flight keep busy."""
-        if self.blocking is None or not self.pricer.overlap:
-            return self.shape
-        beside = np.minimum(tiles, self._resident()) / self.spec.processors * self._turns()
-        return np.minimum(1.0, beside * at_work(self) / 512)

@@ -46,7 +46,7 @@ class Ranked:
         """What tells it from those that differ in stages, or in how values are computed, alone."""
         choice = self.choice
         tiles, chunks = tuple(choice.tiles.items()), tuple(choice.chunks.items())
-        return (tiles, chunks, choice.threads, choice.parts)
+        return (tiles, chunks, choice.threads, choice.parts, choice.cluster)
 
     @property
     def held(self) -> tuple[object, ...]:
@@ -160,4 +160,5 @@ def _opening(
     if first is None or first.division is None:
         return None if first is None else (first, 0.0)
     rest = form(first.division.rest, first.division.rest_facts)
-    return first, float(pricer.price(rest, chunks(rest)).seconds.min())
+    # A cluster that holds what is left to do would hold all of it: no division then.
+    return first, float(pricer.price(rest, chunks(rest), clusters=False).seconds.min())

@@ -20,14 +20,16 @@ Array = NDArray[np.float64]
 class Blocking:
     """What a schedule settles besides grid tiles, an array entry for each choice.
 
-    chunks: streamed extents of reduced names; threads of a tile; stages in flight; staged: whether
-    operands of contractions lie in memory that the whole tile shares.
+    chunks: streamed extents of reduced names; threads of a block; stages in flight; staged: whether
+    operands of contractions lie in memory that the whole tile shares; blocks of a cluster that
+    compute a tile.
     """
 
     chunks: Mapping[str, Array]
     threads: Array
     stages: Array
     staged: bool
+    cluster: Array
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,10 @@ from eqsat.lower import lower
 from eqsat.matching import RegionFacts, Relation, Setting, Value
 from eqsat.menu import Menus, schedule_menus
 from eqsat.partial_sums import rounded_rows
+from eqsat.placed import placed
 from eqsat.prepare import Preparation, preparations, used
-from eqsat.scatter_price import in_groups
 from eqsat.schedule import Unfused, together, unfused
 from eqsat.specs import ParallelProcessingUnit
-from eqsat.tile_order import in_bands
 
 Row = tuple[Value, ...]
 
@@ -73,6 +72,7 @@ class Region:
         relations: dict[str, Relation] = {k: _table(rows) for k, rows in offered.items()}
         relations["next_axis"] = self._next_axis
         relations["parts_fit"] = self._parts_fit
+        relations["clusters_fit"] = self._clusters_fit
         return Setting(facts, frozenset(), relations)
 
     def _next_axis(self, known: tuple[Value | None, ...]) -> Iterable[Row]:
@@ -91,6 +91,16 @@ class Region:
             for row in self.menus.parts.offered(choice.tiles):
                 if all(k is None or k == value for k, value in zip(known[1:], row, strict=True)):
                     yield schedule, *row
+
+    def _clusters_fit(self, known: tuple[Value | None, ...]) -> Iterable[Row]:
+        schedule = known[0]
+        assert isinstance(schedule, Term)
+        entries = chain(schedule)
+        whole = not any(op == "stream" for op, *_ in entries)
+        if whole and len(entries) == len(self.menus.axes):
+            for count in self.menus.clusters:
+                if known[1] is None or known[1] == count:
+                    yield schedule, count
 
     def before(self, body: Iterable[Stored]) -> tuple[Preparation, ...]:
         """What a fused body reads that kernels of their own prepare."""
@@ -112,7 +122,7 @@ class Region:
         made |= {one.buffer.name: one.buffer for one in self.prepared}
         known, schedule = {**buffers, **made}, opened.schedule(choice)
         lowered = lower(name, opened.made, schedule, known, self.spec.name)
-        return in_groups(in_bands(lowered, self.spec), self.spec)
+        return placed(lowered, self.spec)
 
     def opening(self, name: str, term: Term) -> tuple[Opening, Choice]:
         """What the kernel of a whole kernel term computes: all, or the parts of a reduction."""

@@ -32,21 +32,21 @@ from eqsat.kernel import Buffer, Kernel
 from eqsat.lower import lower
 from eqsat.menu import schedule_menus
 from eqsat.partial_sums import rounded_facts
+from eqsat.placed import placed
 from eqsat.prepare import Preparation, allowed_preparations, prepared_rows, started
 from eqsat.price import Pricer
 from eqsat.ranking import Ranked, drawn, offers, rank
 from eqsat.rule import SCHEDULING, Rule
 from eqsat.saturate import Class, FrozenEGraph, Limits, SearchWarning, SearchWorker, thaw
-from eqsat.scatter_price import in_groups
 from eqsat.schedule_facts import schedule_facts
 from eqsat.specs import ParallelProcessingUnit
 from eqsat.split import Division
-from eqsat.tile_order import in_bands
 
 MOST_OF_SIZES = 2  # kernels of the same tiles and threads
 FAR = 1.5  # times the best: another body that is worth less than more of the same
 MOST_LOWERED = 60  # schedules, cheapest first, that are lowered and do not fit
 MOST_DRAWN = 40  # times as many schedules as are drawn: most may not fit
+MOST_JOINED = 4  # divisions, cheapest first, of which the joining kernels are searched for
 LEAST_LOWERED = 12  # of these the part of one body, so that no operation keeps others from a try
 
 
@@ -214,6 +214,8 @@ class _Choosing:
         """The kernels before and after that of a schedule; None where one of them does not fit."""
         division = one.opening.division
         if division is not None and division not in self._rest:
+            if len(self._rest) == MOST_JOINED:
+                return None
             self._join(division)
         after = self._rest[division] if division else ()
         ahead = self._prepared((*one.before, *started(one.body, self.buffers)))
@@ -237,8 +239,7 @@ class _Choosing:
             if not queue:
                 queue, later = later, []
                 failed.clear()
-            entry = heapq.heappop(queue)
-            _, order, one = entry
+            _, order, one = entry = heapq.heappop(queue)
             if failed[one.body.stored] >= LEAST_LOWERED:
                 later.append(entry)
                 continue
@@ -301,8 +302,7 @@ class _Choosing:
         if any(self.buffers.get(name, buffer) != buffer for name, buffer in buffers.items()):
             return False  # another division has temporaries of the same names
         schedule = one.opening.schedule(one.choice)
-        lowered = lower(self.name, made, schedule, buffers, search.spec.name)
-        lowered = in_groups(in_bands(lowered, search.spec), search.spec)
+        lowered = placed(lower(self.name, made, schedule, buffers, search.spec.name), search.spec)
         known = lowered in self.kernels
         misfit = "nothing new" if known else search.misfit(lowered, search.spec)
         if misfit:
@@ -471,7 +471,7 @@ def _choices(found: FrozenEGraph, made: Form) -> list[Choice]:
         return chains[number]
 
     rows = [chain(n.children[1]) for n in found.nodes[found.roots[0]] if n.op == "kernel"]
-    settled = [sum(op != "split" for op, *_ in row) for row in rows]
+    settled = [sum(op not in {"split", "cluster"} for op, *_ in row) for row in rows]
     most = max(settled)
     return [decode_choice(row, made) for row, n in zip(rows, settled, strict=True) if n == most]
 

@@ -19,6 +19,7 @@ def schedule_facts(ops: Mapping[str, tuple[str, ...]]) -> list[str]:
         "(relation thread_menu (i64))",
         "(relation stage_menu (String i64))",
         *_part_facts(ops),
+        *_cluster_facts(ops),
         "(function depth (E) i64 :no-merge)",
         f"(rule ((= s ({constructor('untiled')}))) ((set (depth s) 0)) :ruleset facts)",
         "(rule ((= d (depth s)) (axis d x)) ((next_axis s x)) :ruleset facts)",
@@ -51,5 +52,24 @@ def _part_facts(ops: Mapping[str, tuple[str, ...]]) -> list[str]:
         lines.append(
             f"(rule ((= s ({constructor(op)} {' '.join(args)})) (= c (grid {args[-1]}))"
             f"{' (extent x0 e)' if op == 'tile' else ''}) ((set (grid s) {size})) :ruleset facts)"
+        )
+    return lines
+
+
+def _cluster_facts(ops: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Which schedules hold all that a tile reads, and how many blocks may then compute a tile."""
+    lines = [
+        "(relation cluster_menu (i64))",
+        "(relation clusters_fit (E i64))",
+        "(relation whole (E))",
+        f"(rule ((= s ({constructor('untiled')}))) ((whole s)) :ruleset facts)",
+        '(rule ((next_axis s "cluster") (whole s) (cluster_menu n)) ((clusters_fit s n)) '
+        ":ruleset facts)",
+    ]
+    for op in sorted({"tile", "keep", "launch", "stage"} & set(ops)):
+        args = [f"x{i}" for i in range(len(ops[op]))]
+        lines.append(
+            f"(rule ((= s ({constructor(op)} {' '.join(args)})) (whole {args[-1]})) "
+            f"((whole s)) :ruleset facts)"
         )
     return lines

@@ -218,7 +218,7 @@ class _Steps:
         defined = self.notation.taken_lines()
         change = [*defined, f"   {before}", f"-> {after}"]
         title, law = self._titled(step)
-        if step.rule in {"tile", "stream", "keep", "launch", "stage", "split"}:
+        if step.rule in {"tile", "stream", "keep", "launch", "stage", "split", "cluster"}:
             change = [self._settled(step)]
         place = self._place(state, step.position)
         return Row(str(i + 1), title, law, place, tuple(change), self._cost(*self.costs[i]))

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from eqsat.algebra import Read, Term
-from eqsat.form import REDUCING, Form
+from eqsat.form import REDUCING, WEIGHTED, Form
 from eqsat.graph.dtypes import DType
 from eqsat.rates import Array, Blocking, Rates
 
@@ -128,12 +128,14 @@ class Tiling:
                 size = np.maximum(size, points * self.form.facts.dtype(term).compute.itemsize)
         return size
 
-    def reductions_in_turn(self) -> int:
-        """The most reductions of which each needs the one before it."""
+    def reductions_in_turn(self, pivots: bool = False) -> int:
+        """The most reductions of which each needs the one before it; with `pivots`, those about
+        which weighted sums are taken counted as well.
+        """
         turn: dict[Term, int] = {}
         for term in self.form.terms:
             before = max((turn[child] for child in term.children), default=0)
-            turn[term] = before + (term.op in REDUCING)
+            turn[term] = before + (term.op in REDUCING) + (pivots and term.op in WEIGHTED)
         return max(turn.values(), default=0)
 
     def streams(self, name: str) -> int:

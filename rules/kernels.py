@@ -109,6 +109,15 @@ def split(b: "Expr", s: "Expr", x: "Text", n: "Count") -> Iterator[Rewrite]:
     yield rewrite(kernel(b, s), kernel(b, apply("split", x, n, s))).when(fact("parts_fit", s, x, n))
 
 
+@rule("tiling")
+def cluster(b: "Expr", s: "Expr", n: "Count") -> Iterator[Rewrite]:
+    """kernel b under s  ->  kernel b under s, each tile computed by the n blocks of a cluster
+    when: s settles every axis and streams none, so that a cluster holds a tile that is too much
+    for one block; its rows are long, and a cluster of the spec has n blocks.
+    """
+    yield rewrite(kernel(b, s), kernel(b, apply("cluster", n, s))).when(fact("clusters_fit", s, n))
+
+
 @rule("staging")
 def stage(b: "Expr", s: "Expr", m: "Text", n: "Count") -> Iterator[Rewrite]:
     """kernel b under s  ->  kernel b under s, operands of contractions staged in memory m, n deep

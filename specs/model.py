@@ -40,6 +40,9 @@ class ParallelGroup:
     """At most so many are resident on one processor; 0 for no limit."""
     barrier_latency_cycles: float = spec_field("number", 0.0)
     """A barrier among the members of one group."""
+    start_interval_cycles: float = spec_field("number", 0.0)
+    """From one start to the next on the whole device, of groups of `size`, whose members must find
+    room at once; by the square of the members for smaller ones. 0 where starts do not count."""
     source: str = spec_field("text", "")
 
     def __post_init__(self) -> None:

@@ -181,6 +181,12 @@ void copy_async(void* target, const void* source, bool exists) {
     copies[threadIdx.x].back().push_back({target, source, Bytes, exists});
 }""",
     "power_of_two": "inline float power_of_two(float a) { return exp2f(a); }",
+    "cluster_rank": "inline int cluster_rank() { return block_rank; }",
+    "in_block": """template <typename T> T* in_block(T* place, int rank) {
+    return (T*)(shared_of[rank] + ((unsigned char*)place - shared));
+}""",
+    "cluster_arrive": "inline void cluster_arrive() {}",
+    "cluster_wait": "inline void cluster_wait() { stop(CLUSTER, __LINE__); }",
     "commit_copies": "inline void commit_copies() { copies[threadIdx.x].push_back({}); }",
     "wait_copies": """template <int Pending> void wait_copies() {
     auto& groups = copies[threadIdx.x];
@@ -220,6 +226,7 @@ def translate(text: str) -> str:
     for operation in TABLE:
         text = text.replace(operation.definition.strip(), _host_operation(operation))
     assert "asm" not in text
+    text = re.sub(r"__cluster_dims__\([^)]*\) ", "", text)
     return re.sub(r"extern __shared__.*\n", "\n", text).replace('extern "C"', "")
 
 
@@ -235,11 +242,12 @@ class Emulator:
             arguments = [f"({kind}*)p[{i}]" for i, kind in enumerate(kinds)]
             arguments += [f"*(TensorMap*)p[{len(kinds) + i}]" for i in range(len(source.maps))]
             parts.append(f"namespace n{number} {{\n{translate(source.text)}\n}}")
+            blocks = f"n, all, {kernel.cluster}"
             threads = f"{source.threads}, {kernel.threads}, {source.shared_bytes}"
             parts.append(
                 f'extern "C" const char* launch_{number}(void** p, int n, int all, int plan) {{\n'
                 f"    body = [=] {{ n{number}::{source.entry}({', '.join(arguments)}); }};\n"
-                f"    return run_block(n, all, {threads}, plan);\n}}"
+                f"    return run_cluster({blocks}, {threads}, plan);\n}}"
             )
         path = folder / "kernels.cpp"
         path.write_text("\n".join(parts))
@@ -263,7 +271,7 @@ class Emulator:
         launch = getattr(self.library, f"launch_{number}")
         launch.restype = ctypes.c_char_p
         grid = min(source.grid, blocks or source.grid) if source.resident else source.grid
-        for block in range(grid):
+        for block in range(0, grid, kernel.cluster):
             plan = (schedule + block) % SCHEDULES
             fault = launch((ctypes.c_void_p * len(pointers))(*pointers), block, grid, plan)
             assert not fault, f"{kernel.name}, block {block}: {fault.decode()}\n{source.text}"

@@ -4,7 +4,8 @@ Every thread that can runs on to where it waits: for its warp, its warpgroup, th
 of a barrier in shared memory. Of four schedules two run threads forwards, two backwards. In one of
 each, only when no thread can go on does a warpgroup see its products, and then one copy of a box
 arrive: what a kernel does not wait for comes too late. In the other, one warpgroup runs ahead of
-those that compute beside it: what they still need may be gone.
+those that compute beside it: what they still need may be gone. Of a cluster each block runs as far
+as it can before the next, and has shared memory of its own.
 """
 
 THREADS = r"""
@@ -29,13 +30,16 @@ using std::max, std::min;
 #define block_barrier() stop(BLOCK, __LINE__, team)
 #define __syncwarp() stop(WARP, __LINE__)
 
-enum Wait { READY, WARP, GROUP, BLOCK, PHASE, DONE };
-static const char* const WAITS[] = {"", "its warp", "its warpgroup", "the block", "a barrier", ""};
-constexpr int LANES = 32, GROUP_THREADS = 128, MOST_THREADS = 1152;
+enum Wait { READY, WARP, GROUP, BLOCK, PHASE, CLUSTER, DONE };
+static const char* const WAITS[] = {"", "its warp", "its warpgroup", "the block", "a barrier",
+                                    "its cluster", ""};
+constexpr int LANES = 32, GROUP_THREADS = 128, MOST_THREADS = 1152, MOST_BLOCKS = 8;
 
 struct Dimension { unsigned x; };
 static Dimension threadIdx, blockIdx, gridDim;
-alignas(1024) static unsigned char shared[SHARED_LIMIT];
+static int block_rank;  // in its cluster
+alignas(1024) static unsigned char shared_of[MOST_BLOCKS][SHARED_LIMIT];
+#define shared (shared_of[block_rank])
 
 struct Barrier { int32_t bytes; uint16_t pending; uint16_t expected : 15, phase : 1; };
 struct Fiber {
@@ -46,7 +50,8 @@ struct Fiber {
     const Barrier* barrier;
     unsigned parity;
 };
-static std::vector<Fiber> fibers;
+static std::vector<Fiber> fibers_of[MOST_BLOCKS];
+#define fibers (fibers_of[block_rank])
 static ucontext_t scheduler;
 static std::function<void()> body;
 static size_t team;  // the threads that compute; the others produce
@@ -143,12 +148,9 @@ static const char* stuck() {
     return end_block();
 }
 
-static const char* run_block(int number, int blocks, int threads, int computing, int shared_bytes,
-                             int schedule) {
+static void begin(int threads) {
     memset(shared, 0xff, sizeof shared);
-    failure = nullptr;
     fibers.resize(threads);
-    team = computing;
     for (Fiber& fiber : fibers) {
         fiber.stack.resize(1 << 17);
         fiber.wait = READY, fiber.barrier = nullptr;
@@ -158,13 +160,39 @@ static const char* run_block(int number, int blocks, int threads, int computing,
         fiber.context.uc_link = &scheduler;
         makecontext(&fiber.context, start, 0);
     }
-    blockIdx.x = number, gridDim.x = blocks;
     begin_block();
-    while (!failure && run_some(schedule & 1, schedule & 2)) {}
+}
+
+// All threads of the cluster have stopped for it: they go on.
+static bool release_cluster(int cluster) {
+    for (block_rank = 0; block_rank < cluster; ++block_rank)
+        for (const Fiber& fiber : fibers)
+            if (fiber.wait != CLUSTER) return false;
+    for (block_rank = 0; block_rank < cluster; ++block_rank)
+        for (Fiber& fiber : fibers) fiber.wait = READY;
+    return true;
+}
+
+// The blocks of a cluster from block `number` on, of so many `blocks`.
+static const char* run_cluster(int number, int blocks, int cluster, int threads, int computing,
+                               int shared_bytes, int schedule) {
+    const bool reversed = schedule & 1;
+    failure = nullptr;
+    team = computing, gridDim.x = blocks;
+    for (block_rank = 0; block_rank < cluster; ++block_rank) begin(threads);
+    do {
+        for (int n = 0; n < cluster; ++n) {
+            block_rank = reversed ? cluster - 1 - n : n;
+            blockIdx.x = number + block_rank;
+            while (!failure && run_some(reversed, schedule & 2)) {}
+        }
+    } while (!failure && release_cluster(cluster));
     if (failure) return failure;
-    if (const char* what = stuck()) return what;
-    for (int n = shared_bytes; n < SHARED_LIMIT; ++n)
-        if (shared[n] != 0xff) return "shared memory overrun";
+    for (block_rank = 0; block_rank < cluster; ++block_rank) {
+        if (const char* what = stuck()) return what;
+        for (int n = shared_bytes; n < SHARED_LIMIT; ++n)
+            if (shared[n] != 0xff) return "shared memory overrun";
+    }
     return nullptr;
 }
 """

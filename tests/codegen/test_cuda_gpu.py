@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cluster_cases import cluster_cases
 from cuda_cases import all_cases, case
 from kernel_building import arrays, check
 from kernels import SAMPLES
@@ -69,6 +70,17 @@ def test_the_exact_architecture_gives_the_same(cupy, folder, c):
     (launch,) = load([c.kernel], "sm_90a", folder)
     device = Device(cupy, c.sample)
     launch(device.pointers)
+    check(c.sample, device.fetch())
+
+
+@pytest.mark.parametrize("c", cluster_cases(), ids=lambda c: c.name)
+def test_a_cluster_gives_the_answer(cupy, folder, c):
+    if cupy.cuda.Device().compute_capability != "90":
+        pytest.skip("needs sm_90")
+    (launch,) = load([c.kernel], "sm_90a", folder)
+    device = Device(cupy, c.sample)
+    launch(device.pointers)
+    cupy.cuda.get_current_stream().synchronize()
     check(c.sample, device.fetch())
 
 

@@ -17,7 +17,7 @@ from eqsat.program import Launch, Program
 from eqsat.specs import load
 from eqsat.tune import TuneWarning, fastest
 
-SPEC = replace(load("h200"), target="oracle")
+SPEC = replace(load("a100"), target="oracle")
 SHAPE = (64, 32768)  # rows that one kernel streams about as fast as two do
 Seconds = Callable[[Sequence[Launch]], float]
 pytestmark = pytest.mark.usefixtures("shared_search")

@@ -78,6 +78,8 @@ def schedule_rows() -> dict[str, Row]:
     staged = Term("stage", "shared", 2, UNTILED)
     whole_grid, cut_grid = (Term("split", "j", 2, given) for given in (UNTILED, tiled))
     parts = ('(part_menu "j" 2)', '(extent "i" 7)')  # 4 tiles of 2
+    clustered, streams = Term("cluster", 4, kept), Term("cluster", 4, streamed)
+    blocks = ('(axis 1 "cluster")', "(cluster_menu 4)")
     return {
         "tile": Row(
             (case(UNTILED, tiled, '(axis 0 "i")', '(tile_menu "i" 2)'),),
@@ -105,6 +107,15 @@ def schedule_rows() -> dict[str, Row]:
         "stage": Row(
             (case(UNTILED, staged, '(axis 0 "stages")', '(stage_menu "shared" 2)'),),
             (case(UNTILED, staged, '(axis 0 "stages")', '(stage_menu "registers" 2)'),),
+        ),
+        "cluster": Row(
+            (case(kept, clustered, *blocks),),
+            (
+                case(streamed, streams, *blocks),
+                case(UNTILED, Term("cluster", 4, UNTILED), *blocks),
+                case(kept, Term("cluster", 2, kept), *blocks),
+                case(clustered, Term("cluster", 4, clustered), *blocks),
+            ),
         ),
         "split": Row(
             (
@@ -218,6 +229,7 @@ def test_kernels_are_the_same_under_every_schedule(name: str, program) -> None:
             "stream": Schedule(tiles, {"j": size}),
             "keep": Schedule(tiles),
             "launch": Schedule(tiles, {"j": size}, threads=64),
+            "cluster": Schedule(tiles, threads=64, cluster=2),
             "stage": Schedule(tiles, {"j": size}, stages=2, memory=reads),
         }[name]
         np.testing.assert_allclose(run(term, over, arrays, schedule), expected, rtol=1e-9)

@@ -1,0 +1,218 @@
+"""How many tiles a processor holds at once, and the waits that no other tile's work hides."""
+
+from collections.abc import Mapping
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eqsat.algebra import Term
+from eqsat.clusters import CLUSTER, clusters
+from eqsat.contraction_price import absorbed
+from eqsat.form import SUBSTITUTED, Form
+from eqsat.partial_sums import count_parts
+from eqsat.pipeline_price import LOADED
+from eqsat.rates import Array, Blocking, Rates
+from eqsat.scan_price import at_work, step_cycles
+from eqsat.tiling import Tiling
+
+MOST_IN_TURN = 4  # reductions that wait for one another, beyond which no tile of threads is tried
+AROUND = 40  # bytes of a thread's registers for addresses and what is at hand
+PEERS = 8  # more of them for a thread's place in a cluster
+AROUND_LOOP = 128  # the same where there are products, streams or staged operands
+FILLED = 512  # threads that keep a processor's arithmetic busy
+
+
+class Occupancy(Tiling):
+    """Tiles beside each other on a processor, by their threads, registers and shared memory."""
+
+    def __init__(
+        self,
+        pricer: Rates,
+        form: Form,
+        tiles: Mapping[str, Array],
+        blocking: Blocking | None,
+        clustered: bool = False,
+    ) -> None:
+        super().__init__(pricer, form, tiles, blocking)
+        self.absorbed = absorbed(form)
+        self.blocks = self.shape if blocking is None else blocking.cluster
+        self.refused: dict[str, NDArray[np.bool_]] = {}
+        self.scratch = np.zeros_like(self.shape)
+        self.shared = np.zeros_like(self.shape)
+        self.started: set[str] = set()  # asynchronous operations: few threads keep them busy
+        self.takes_turns = False  # teams of threads, at operations that run on
+        self.computes = False  # with a factor in registers
+        self.clusters = clusters(form, self.spec) if clustered else ()
+
+    def live_bytes(self) -> Array:
+        """Bytes of registers that a tile takes at the most: the widest value, beside it what else
+        is read, as it lies in memory, and what threads need for themselves.
+
+        Of products and streams: twice the widest value, factors and a carry's next value among it.
+        """
+        assert self.blocking is not None
+        held = 2 * self.scratch
+        largest = self.largest(self.absorbed)
+        if not self._holds:
+            return held + AROUND_LOOP * self.blocking.threads + 2 * largest
+        reads = [self._read_bytes(t) for t in self.form.terms if t.op in {"read", "gather"}]
+        beside = sum(reads) - np.max(reads, axis=0) if reads else 0.0
+        around = np.where(self.blocks > 1, AROUND + PEERS, AROUND)
+        return held + around * self.blocking.threads * self.blocks + largest + beside
+
+    def _read_bytes(self, term: Term) -> Array:
+        """What a read takes of registers: the threads of each row hold what lacks the row."""
+        facts = self.form.facts
+        return self.tile_points(facts.free(term) | self.grid) * facts.dtype(term).itemsize
+
+    def at_once(self) -> Array:
+        """Tiles that run at once where each processor holds one block: a cluster's blocks share a
+        part of the device, into which not every processor fits.
+        """
+        processors = self.shape * self.spec.processors
+        if not (self.blocks > 1).any():
+            return processors
+        cluster = self.spec.group(CLUSTER)
+        fit = np.minimum(cluster.count * cluster.size, processors)
+        return np.where(self.blocks > 1, np.floor(fit / self.blocks), processors)
+
+    def resident(self) -> Array:
+        """Tiles in flight at once on the device: as many as threads and memory of each allow."""
+        if not self.pricer.overlap:
+            return self.at_once()
+        group = self.spec.group(self.spec.tile_group)
+        limit = self.shape * group.max_resident
+        if self.blocking is not None:
+            threads = self.spec.group("thread").max_resident
+            limit = np.minimum(limit, np.floor(threads / self.blocking.threads))
+            registers = self.spec.memory("registers").size_bytes
+            if self.blocking.staged:
+                held = 2 * self.scratch + AROUND_LOOP * self.blocking.threads
+                room = self.spec.memory("shared").size_bytes
+                limit = np.minimum(limit, np.floor(room / np.maximum(self.shared, 1024)))
+            else:  # what was read stays until it is used again
+                held = self.live_bytes() / self.blocks
+            limit = np.minimum(limit, np.floor(registers / held))
+        return self.at_once() * np.maximum(limit, 1)
+
+    def beside(self, tiles: Array) -> Array:
+        """Blocks at once on a processor."""
+        return np.minimum(tiles, self.resident()) * self.blocks / self.spec.processors
+
+    def refuse_oversized(self) -> None:
+        """Tile values live in registers, staged operands in shared memory; both have limits."""
+        registers = self.spec.memory("registers")
+        most = self.spec.members(self.spec.tile_group, "thread") / 2
+        threads = self.shape * most if self.blocking is None else self.blocking.threads
+        blocks = max(self.clusters, default=1) if self.blocking is None else self.blocks
+        threads = threads * blocks
+        largest = self.largest(self.absorbed)
+        if self.blocking is None or self.blocking.staged:
+            self.refused["shared"] = self.shared > self.spec.memory("shared").limit_per_group_bytes
+        each = registers.limit_per_group_bytes * (0.8 if self.started else 0.6)
+        held = self.scratch + (0 if self.started or self.takes_turns else 2 * largest)
+        most = each * threads
+        if self.takes_turns:  # the accumulators of all teams, and factors
+            most = np.minimum(most, (0.4 if self.computes else 0.6) * registers.size_bytes)
+        self.refused["registers"] = held > most
+
+    def turns(self) -> Array:
+        """Tiles of a block under way: two where a team computes each and memory holds one block."""
+        if self.blocking is None or len(self.started) != 1 or self.reductions_in_turn() > 1:
+            return self.shape
+        team = self.blocking.threads == self.spec.members("warpgroup", "thread")
+        team &= not count_parts(self.spec, self.form)  # or it waits for products of its own
+        return np.where(team & (self.resident() <= self.spec.processors), 2.0, 1.0)
+
+    def busy(self, tiles: Array) -> Array:
+        """The part of the device's arithmetic that the threads in flight keep busy."""
+        if self.blocking is None or not self.pricer.overlap:
+            return self.shape
+        return np.minimum(1.0, self.beside(tiles) * self.turns() * at_work(self) / FILLED)
+
+    def waits(self, tiles: Array) -> Array:
+        """Seconds for which tiles wait, one after the other where they do not fit side by side.
+
+        A tile that holds what it reads asks for no more until it is done: of those after the first,
+        memory is busy with others meanwhile, and each trip takes longer.
+        """
+        rounds = np.ceil(tiles / self.resident())
+        if self._holds:
+            rounds = 1 + LOADED * (rounds - 1)
+        return self._tile_latency() * rounds
+
+    def exposed(self, tiles: Array, busy: Array) -> Array:
+        """Latency that no other tile's work hides: all where a processor holds one tile. A tile
+        that holds what it reads waits for one half of its time, the blocks of a cluster, which wait
+        for each other too, for all of it.
+
+        Staged operands are under way while their tile computes.
+        """
+        if self.blocking is None or self.blocking.staged or not self.pricer.overlap:
+            return np.zeros_like(self.shape)
+        waiting = np.where(self.blocks > 1, 1.0, 0.5) if self._holds else 1.0
+        return waiting * busy / np.maximum(self.beside(tiles), 1)
+
+    def starts(self, tiles: Array) -> Array | float:
+        """Seconds in which clusters start, each when there is room for all of its blocks."""
+        if not (self.blocks > 1).any():
+            return 0.0
+        cluster = self.spec.group(CLUSTER)
+        each = np.where(self.blocks > 1, (self.blocks / cluster.size) ** 2, 0.0)
+        return tiles * each * cluster.start_interval_cycles / self.spec.cycles_per_s
+
+    @property
+    def _holds(self) -> bool:
+        """Whether a tile reads all that it needs at once, with no chunks to read ahead."""
+        plain = self.blocking is not None and not self.blocking.staged and not self.chunks
+        return plain and self.pricer.overlap and not self._multiplies
+
+    @cached_property
+    def _multiplies(self) -> bool:
+        """Whether there are products, whose factors several results share."""
+        return any(t.op in SUBSTITUTED or self.form.contraction(t) for t in self.form.terms)
+
+    @property
+    def _add_cycles(self) -> float:
+        """Latency of an addition of two floats."""
+        return max(row.latency_cycles for row, _ in self.spec.elementwise("add", "float32"))
+
+    def _exchange_cycles(self) -> Array:
+        """What it takes the blocks of a cluster to hand each other a result: all wait until each
+        has written to the memory of the others.
+        """
+        if not (self.blocks > 1).any():
+            return 0 * self.shape
+        barrier = self.spec.group(CLUSTER).barrier_latency_cycles
+        return np.where(self.blocks > 1, barrier + self.spec.memory("shared").latency_cycles, 0.0)
+
+    def _tile_latency(self) -> Array:
+        """What one tile costs in latency: a trip to memory, one to the cache for each phase, and
+        for each chunk of a stream two barriers and what its stages leave of a trip to the cache.
+        Until it is scheduled, and where a tile holds what it reads, a trip for each reduction that
+        waits for another one.
+        """
+        phases = 1 + max(self.form.phase.values(), default=0)
+        if self._holds:
+            phases = 1 + self.reductions_in_turn(pivots=True)
+        if self.blocking is None:
+            turns = self.reductions_in_turn()
+            phases = max(phases, turns)
+            self.refused["reductions in turn"] = self.shape * turns > MOST_IN_TURN
+        cache = self.pricer.cache.latency_cycles
+        cycles = self.shape * (self.pricer.dram.latency_cycles + phases * cache)
+        if self._holds and self.form.reduced:  # a thread adds up its own points one by one
+            assert self.blocking is not None
+            rows = self.form.facts.universe.mask(self.form.reduced) | self.grid
+            each = self.tile_points(rows) / (self.blocking.threads * self.blocks)
+            cycles = cycles + (phases - 1) * (each * self._add_cycles + self._exchange_cycles())
+        if self.pricer.overlap and self.blocking is not None:
+            barrier = self.spec.group(self.spec.tile_group).barrier_latency_cycles
+            for name, chunk in self.chunks.items():
+                steps = np.ceil(self.form.extents[name] / chunk) * self.streams(name)
+                each = 2 * barrier + cache / self.blocking.stages
+                if name == self.form.stepped:  # no thread waits for others, only for what it reads
+                    each = step_cycles(self)
+                cycles = cycles + steps * each
+        return cycles / self.spec.cycles_per_s

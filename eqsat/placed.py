@@ -1,0 +1,55 @@
+"""What a spec settles of a kernel once it is lowered: order of tiles, blocks that stay, room."""
+
+import math
+from dataclasses import replace
+
+from eqsat.kernel import Contract, Kernel, Literal, Load, Position, Reduce, Statement
+from eqsat.occupancy import AROUND, PEERS
+from eqsat.pipeline_price import LOADED
+from eqsat.scatter_price import in_groups
+from eqsat.specs import ParallelProcessingUnit
+from eqsat.tile_order import in_bands
+
+ROUNDS = 3  # of blocks: those that read, compute and store
+
+
+def placed(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
+    """The kernel as it is run on a device."""
+    return with_room(in_groups(in_bands(kernel, spec), spec), spec)
+
+
+def with_room(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
+    """The kernel, of which a processor is to hold as many blocks as it is priced for
+    (`Occupancy.live_bytes`): where tiles hold the rows that they reduce, blocks at once decide how
+    much is on its way. More than keep memory busy are not asked for.
+    """
+    chunks = math.prod(axis.count for phase in kernel.phases for axis in phase.stream)
+    alone = spec.group(spec.tile_group).max_resident <= 1
+    kinds = {type(s) for s in kernel.statements()}
+    if alone or chunks > 1 or kernel.resident or Contract in kinds or Reduce not in kinds:
+        return kernel
+    axes = kernel.axes()
+    rows = [axis.name for axis in kernel.grid]
+
+    def held(s: Statement, itemsize: int, *others: str) -> int:
+        names = {*s.indices, *others}
+        return math.prod(min(axes[i].tile, axes[i].extent) for i in names) * itemsize
+
+    inline = (Literal, Position)
+    computed = [s for s in kernel.statements() if not isinstance(s, inline)]
+    reads = [held(s, s.dtype.itemsize, *rows) for s in computed if isinstance(s, Load)]
+    largest = max((held(s, s.dtype.compute.itemsize) for s in computed), default=0)
+    beside = sum(reads) - max(reads, default=0)
+    around = AROUND + (PEERS if kernel.cluster > 1 else 0)
+    block = (largest + beside) / kernel.cluster + around * kernel.threads
+    count = int(spec.memory("registers").size_bytes // block)
+    most = spec.group("thread").max_resident // kernel.threads
+    enough = math.ceil(_under_way(spec) * ROUNDS * kernel.cluster / max(sum(reads), 1))
+    return replace(kernel, beside=min(count, most, enough))
+
+
+def _under_way(spec: ParallelProcessingUnit) -> float:
+    """Bytes that a processor has under way while memory is busy: bandwidth times latency."""
+    memory = next(m for m in spec.memory_domains if m.managed == "hardware")
+    seconds = LOADED * memory.latency_cycles / spec.cycles_per_s
+    return memory.sustained_gb_per_s * 1e9 / spec.processors * seconds

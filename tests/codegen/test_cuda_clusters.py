@@ -1,0 +1,58 @@
+"""Tiles that blocks of a cluster compute together: their text, and run in lockstep on the CPU."""
+
+from dataclasses import replace
+
+import pytest
+from cluster_cases import cluster_cases
+from cuda_cases import case
+from cuda_emulation import COMPILER, Emulator
+from kernel_building import arrays, check
+from kernels import SAMPLES
+
+from eqsat.codegen.cuda_compile import compile_cubin
+from eqsat.codegen.cuda_emit import emit
+from eqsat.errors import UnsupportedError
+from eqsat.kernel import show
+
+CASES = cluster_cases()
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory):
+    if COMPILER is None:
+        pytest.skip("no g++ on this machine")
+    kernels = [c.kernel for c in CASES]
+    sources = [emit(kernel) for kernel in kernels]
+    return Emulator(kernels, sources, tmp_path_factory.mktemp("clusters"))
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[c.name for c in CASES])
+@pytest.mark.parametrize("schedule", range(2))
+def test_a_cluster_gives_the_answer(emulator, number, schedule):
+    sample = CASES[number].sample
+    found = arrays(sample, 64)
+    emulator.run(number, found, schedule=schedule)
+    check(sample, found)
+
+
+def test_blocks_exchange_what_they_reduce():
+    kernels = [c.kernel for c in CASES]
+    texts = [emit(kernel).text for kernel in kernels]
+    exchanged = [text.count("reduce_blocks<") for text in texts]
+    assert sum(count > 0 for count in exchanged) > len(CASES) // 2
+    for kernel, text in zip(kernels, texts, strict=True):
+        assert f"__cluster_dims__({kernel.cluster}, 1, 1)" in text
+        assert emit(kernel).grid == kernel.tiles * kernel.cluster
+        assert f"cluster {kernel.cluster}" in show(kernel).splitlines()[1]
+
+
+@pytest.mark.parametrize("c", CASES[::9], ids=lambda c: c.name)
+def test_nvrtc_takes_it(c):
+    assert compile_cubin(emit(c.kernel).text, "sm_90a").spills == 0
+
+
+@pytest.mark.parametrize("name", ["matmul", "row_scan", "prefix_sum"])
+def test_what_one_block_does_by_itself_is_refused(name):
+    kernel = replace(case(name, SAMPLES[name](8, 9, 10)).kernel, cluster=2)
+    with pytest.raises(UnsupportedError, match=r"clusters of 2\. Give each tile one"):
+        emit(kernel)
