@@ -154,6 +154,14 @@ def misplaced(
                 yield side, need
 
 
+def is_sliding(side: Term, made: Form) -> bool:
+    """Whether windows slide along what is contiguous of a factor: copies take single elements."""
+    beneath = made.beneath_cast(side)
+    read = beneath.args[0] if beneath.op == "read" else None
+    axes = walked_axes(read, made.extents) if isinstance(read, Read) else None
+    return bool(axes) and axes[-1].slides
+
+
 def gathered(tiling: Tiling, operation: ParallelOperation, found: Contraction) -> Term | None:
     """The factor that is copied as it lies, across the sum, and taken into registers one element at
     a time: for an operation that has one factor there and wants the other along the sum.

@@ -14,6 +14,7 @@ from eqsat.specs import ParallelMemory, ParallelProcessingUnit
 
 Array = NDArray[np.float64]
 CHUNK_WORK = 150  # instructions of a thread for each chunk of staged operands
+COPY_WORK = 100  # the same of an element of a window, copied with no other under way
 LOADED = 3  # latencies that a trip takes while memory is busy
 SLOT = 1.7  # trips from asking for a ring's slot until it is asked for again, computing aside
 
@@ -91,9 +92,10 @@ def in_flight(
     return held * np.maximum(stages - 1, 0.125) / stages / way
 
 
-def issue_seconds(spec: ParallelProcessingUnit, chunks: Array) -> Array:
+def issue_seconds(spec: ParallelProcessingUnit, chunks: Array, copies: Array) -> Array:
     """Seconds to issue what every thread does for each chunk besides the work itself: waiting,
-    addresses, copies. A processor issues one instruction a cycle for each part of a warp's size of
-    its lanes.
+    addresses, copies; and for elements that are copied one by one. A processor issues one
+    instruction a cycle for each part of a warp's size of its lanes.
     """
-    return chunks * CHUNK_WORK / (spec.group("thread").count * spec.cycles_per_s)
+    work = chunks * CHUNK_WORK + copies * COPY_WORK
+    return work / (spec.group("thread").count * spec.cycles_per_s)

@@ -18,6 +18,7 @@ from eqsat.contraction_price import (
     early,
     from_registers,
     gather_cycles,
+    is_sliding,
     matrix_seconds,
     narrowing_work,
     preparing_seconds,
@@ -93,6 +94,7 @@ class _Pricing(Occupancy):
         self.units: dict[str, Array] = {}
         self.alike: dict[tuple[str, int], float] = {}  # work of elements, by how often it is done
         self.traffic = np.zeros_like(self.shape)
+        self.copies = np.zeros_like(self.shape)
         self.again = np.zeros_like(self.shape)  # the part of it that earlier phases read
         self.dram_bytes = np.zeros_like(self.shape)
         self.scratch_traffic = np.zeros_like(self.shape)
@@ -171,7 +173,7 @@ class _Pricing(Occupancy):
         touched = self.points(names) * read.dtype.itemsize
         whole = self.pricer.sizes.get(read.buffer, 0) or touched
         lines = self.lines([str(a) for a, stride in read.address.terms if stride == 1], read.dtype)
-        drawn = touched * self.times(names) * self.sectors(read)
+        drawn = self.drawn(read, touched * self.times(names)) * self.sectors(read)
         self._move(read.buffer, min(touched, whole), drawn, lines)
 
     def _move(self, buffer: str, unique: float, traffic: Array, lines: Array) -> None:
@@ -296,7 +298,9 @@ class _Pricing(Occupancy):
                 streamed = mask & facts.universe.mask(self.chunks)
                 held = self.tile_points(mask) * itemsize * (stages if streamed else 1)
                 self.shared = self.shared + held
-            else:
+                if is_sliding(side, self.form):  # each window's elements, one by one
+                    self.copies = self.copies + self.points(mask) * self.times(mask)
+            elif mask != found.batch | found.rows | found.columns | found.summed:
                 again = self.points(mask) * self.times(mask) * itemsize
                 self.traffic = self.traffic + again * np.sqrt(self.blocking.threads)
 
@@ -317,7 +321,7 @@ class _Pricing(Occupancy):
         }
         if self.blocking is not None and self.blocking.staged and not self.started:
             chunks = tiles * self.steps() * self.blocking.threads
-            parts["issue"] = issue_seconds(spec, chunks)
+            parts["issue"] = issue_seconds(spec, chunks, self.copies)
         compute = np.zeros_like(self.shape)
         for value in parts.values():
             compute = np.maximum(compute, value) if self.pricer.overlap else compute + value

@@ -8,6 +8,7 @@ from eqsat.algebra import Read, Term
 from eqsat.form import REDUCING, WEIGHTED, Form
 from eqsat.graph.dtypes import DType
 from eqsat.rates import Array, Blocking, Rates
+from eqsat.relayout import walked_axes
 
 LINE = 128  # bytes that memory moves at best
 STREAMED = 32  # points of a reduction that a tile is taken to hold before it is scheduled
@@ -92,6 +93,23 @@ class Tiling:
             return self.shape
         whole = tile >= self.form.extents[name]
         return np.where(whole, 1.0, np.maximum(LINE / (tile * dtype.itemsize), 1.0) ** 0.5)
+
+    def drawn(self, read: Read, touched: Array) -> Array:
+        """Bytes that tiles draw from the cache for a read: where windows slide, each place of an
+        axis once for a tile, since what is nearer keeps it.
+        """
+        axes = walked_axes(read, self.form.extents) if self.pricer.overlap else None
+        if not axes or not any(axis.slides for axis in axes):
+            return touched
+        held = read.dtype.itemsize * self.times(self.form.facts.universe.mask(read.names))
+        for axis in axes:
+            places, whole = self.shape, self.shape
+            for atom, step in axis.place.terms:
+                tile = self.tile_points(self.form.facts.universe.mask([str(atom)]))
+                places = places + abs(step) * (tile - 1)
+                whole = whole * self.form.extents[str(atom)] / tile
+            held = held * places * whole
+        return np.minimum(held, touched)
 
     def sectors(self, read: Read) -> Array:
         """How many times its bytes a tile draws from the cache, which gives whole sectors: where
