@@ -4,9 +4,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from eqsat.codegen import cuda_compile, cuda_emit, cuda_launch, cuda_target
+from eqsat.codegen import cuda_compile, cuda_emit, cuda_faults, cuda_launch, cuda_target
 from eqsat.codegen.cuda_calls import cuda_call
 from eqsat.errors import ArgumentError, EqsatError, UnsupportedError
 from eqsat.graph.dtypes import DType
@@ -134,6 +134,17 @@ class CudaBackend:
             return torch.from_dlpack(array).view(getattr(torch, dtype.name))
         return array.view(np.float16) if dtype.name == "float16" else array
 
+    @contextmanager
+    def watched(self, launches: Sequence[Launch]) -> Iterator[None]:
+        """CUDA's errors told with the kernels that were launched."""
+        try:
+            yield
+        except Exception as error:
+            told = cuda_faults.named(error, launches)
+            if told is None:
+                raise
+            raise told from error
+
     def build(self, kernels: Sequence[Kernel]) -> None:
         """Compile kernels ahead, several at a time; what fails here fails again when prepared."""
         arch = cuda_target.device_arch(self.spec.architecture, self.spec.name)
@@ -226,8 +237,8 @@ def _replayed(steps: Sequence[cuda_launch.Launch], launches: Sequence[Launch]) -
 
     def run(arrays: Mapping[str, Any]) -> None:
         pointers = [[arrays[name].data.ptr for name in buffers] for buffers in names]
-        if len(steps) == 1:
-            steps[0](pointers[0])
+        if len(steps) == 1 or os.environ.get("CUDA_LAUNCH_BLOCKING") == "1":
+            each(arrays)
             return
         with lock:
             if not graphs:

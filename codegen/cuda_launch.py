@@ -209,5 +209,5 @@ def done(result: tuple[Any, ...]) -> Any:
     """The value of a driver call; its error code raised."""
     status, *values = result
     if int(status):
-        raise RuntimeError(f"CUDA driver call failed: {status!r}")
+        raise import_cupy().cuda.driver.CUDADriverError(int(status))
     return values[0] if values else None

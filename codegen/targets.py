@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,11 @@ class HostBackend:
     def overlap(self, a: np.ndarray, b: np.ndarray) -> bool:
         """Whether the address ranges of two arrays meet."""
         return np.may_share_memory(a, b)
+
+    def watched(self, launches: Sequence[Launch]) -> AbstractContextManager[None]:
+        """The host has no errors of its own."""
+        del launches
+        return nullcontext()
 
     def ptx(self, kernel: Kernel) -> str:
         """There is no PTX on the host."""

@@ -48,6 +48,10 @@ class CompileError(EqsatError, RuntimeError):
     """Generated source that the target's compiler refused."""
 
 
+class DeviceError(EqsatError, RuntimeError):
+    """A device that ran out of memory, refused a launch, or stopped in a kernel."""
+
+
 class CacheError(EqsatError, OSError):
     """A cache folder that cannot be used safely."""
 

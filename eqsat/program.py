@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
@@ -108,6 +109,10 @@ class Backend(Protocol):
         """A result as the kind of array that the caller passed."""
         ...
 
+    def watched(self, launches: Sequence[Launch]) -> AbstractContextManager[None]:
+        """Within it errors of the device are DeviceErrors that name what was launched."""
+        ...
+
     def build(self, kernels: Sequence[Kernel]) -> None:
         """Compile kernels that will be prepared one after another, if that can be done at once."""
         ...
@@ -137,7 +142,9 @@ class Program:
 
     Takes NumPy arrays, CuPy arrays on a GPU program, or any DLPack array; results come back as the
     kind of the first array argument. `out=` takes an array, or one for each output. Arrays that are
-    not C-contiguous are copied first. Raises ArgumentError for arrays that do not match.
+    not C-contiguous are copied first. Raises ArgumentError for arrays that do not match, and
+    DeviceError where a device fails; what fails after a call that gives device arrays, a later one
+    tells.
     """
 
     def __init__(
@@ -224,6 +231,10 @@ class Program:
 
     def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
         values = self._bind(args, named)
+        with self._backend.watched(self.parts.launches):
+            return self._call(values, out)
+
+    def _call(self, values: Sequence[Any], out: Any) -> Any:
         if self._constants is None:
             constants = self.parts.constants
             self._constants = {name: self._backend.constant(v) for name, v in constants.items()}
