@@ -93,11 +93,11 @@ REFUSED = {
     ),
     "library call": (
         lambda: case("k", SAMPLES["matmul_blas"](8, 8, 8)).kernel,
-        "cannot emit the operation 'cblas_gemm' for float32 operands",
+        "cannot emit the operation 'cblas_gemm' for factors of float32",
     ),
     "wrong dtype": (
         lambda: case("k", matmul(8, 8, 8, operation="mma.sync.aligned.m16n8k32.row.col")).kernel,
-        "for float32 operands and a float32 result. It has:",
+        "for factors of float32 and float32 and a float32 result. It has:",
     ),
 }
 
