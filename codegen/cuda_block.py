@@ -379,8 +379,11 @@ class Block:
     ) -> str:
         """The register value of a global element; 0 where a condition does not hold."""
         buffer = self.kernel.buffer(access.buffer)
-        text = f"{self.buffer(buffer.name)}[{self.address(access, point)}]"
-        text = widen(buffer.dtype, f"({condition} ? {text} : 0)" if condition else text)
+        pointer, where = self.buffer(buffer.name), self.address(access, point)
+        text = f"{pointer}[{where}]"
+        if condition:
+            text = f"element_or_zero({pointer}, {condition}, {where})"
+        text = widen(buffer.dtype, text)
         return cast(buffer.dtype, dtype, text)
 
     # shared memory

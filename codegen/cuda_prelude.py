@@ -53,6 +53,38 @@ FUNCTIONS: dict[str, str] = {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }}""",
+    "element_or_zero": f"""
+// Without a branch, in which one load would wait for another.
+template <typename T, typename I>
+{_DEVICE} T element_or_zero(const T* values, bool present, I place) {{
+    const T value = values[present ? place : 0];
+    return present ? value : T(0);
+}}""",
+    "hold": f"""
+// Values that are there from here on: their loads are not moved to where they are used.
+template <typename T>
+{_DEVICE} void hold_one(T& value) {{}}
+template <>
+{_DEVICE} void hold_one(float& value) {{
+    asm volatile("" : "+f"(value));
+}}
+template <>
+{_DEVICE} void hold_one(double& value) {{
+    asm volatile("" : "+d"(value));
+}}
+template <>
+{_DEVICE} void hold_one(int& value) {{
+    asm volatile("" : "+r"(value));
+}}
+template <>
+{_DEVICE} void hold_one(long long& value) {{
+    asm volatile("" : "+l"(value));
+}}
+template <typename T, int N>
+{_DEVICE} void hold(T (&values)[N]) {{
+#pragma unroll
+    for (int n = 0; n < N; ++n) hold_one(values[n]);
+}}""",
     "Pack": """
 template <typename T, int N>
 struct alignas(sizeof(T) * N) Pack {

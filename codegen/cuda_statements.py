@@ -59,6 +59,8 @@ from eqsat.kernel import (
 Elementwise = Map | Update | Reduce
 Placed = tuple[Access, tuple[str, ...]]  # with the indices over which it runs, in order
 
+MOST_HELD = 64  # values that a thread has loaded before it uses the first
+
 
 class Statements:
     """Writes one run of a phase's body; neighbouring elementwise statements share a loop."""
@@ -251,11 +253,15 @@ class Statements:
             return
         index, width = self.vector(s.access, block.ordered(s.indices))
         with block.points(s.indices, steps={index: width}) as point:
+            guarded = bool(block.present(s, point))
             if width == 1:
                 out.line(f"{block.element(s.name, point)} = {block.loaded(s, point)};")
             else:
                 with out.block():
                     self.load_vector(s, point, index, width)
+        few = block.register_count(s.indices) <= MOST_HELD
+        if guarded and few and not self.phase.stream:  # else each waits in the branch that uses it
+            out.line(f"hold({block.value(s.name)});")
 
     def load_vector(self, s: Load, point: Point, index: str, width: int) -> None:
         block, out = self.block, self.out

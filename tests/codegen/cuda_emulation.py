@@ -158,6 +158,7 @@ _PACK = "inline unsigned pack_{0}(float a, float b) {{ return {0}_bits(a) | {0}_
 _TO = "inline unsigned short to_{0}({1} value) {{ return {0}_bits(value); }}"
 _EXTREME = """template <typename T> T {0}(T a, T b) {{ return (a {1} b || a != a) ? a : b; }}"""
 HOST = {
+    "hold": "template <typename T> inline void hold(T&) {}",
     "earlier_launches_done": "inline void earlier_launches_done() {}",
     "maximum": _EXTREME.format("maximum", ">="),
     "minimum": _EXTREME.format("minimum", "<="),
