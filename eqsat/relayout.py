@@ -37,7 +37,8 @@ def walked_axes(read: Read, extents: Mapping[str, int]) -> tuple[WalkedAxis, ...
     """The axes, the longest stride first; None where the address does not tell them, or an index
     runs along two. The address is that of the first places, and each place a number of strides on.
     """
-    if read.extent or any(not isinstance(atom, str) for atom, _ in read.address.terms):
+    walked = (read.address, *(guard.expression for guard in read.guards))
+    if read.extent or any(not isinstance(atom, str) for e in walked for atom, _ in e.terms):
         return None
     found: list[WalkedAxis] = []
     left = read.address

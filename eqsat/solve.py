@@ -61,7 +61,7 @@ class Findings:
 
 def solve(segment: Segment, search: Search) -> Solution:
     """The kernels of a segment, or the call of a library that computes it."""
-    if is_call(segment.stored[0]):
+    if any(map(is_call, segment.stored)):
         return _call(segment, search)
     before = len(search.worker.failures)
     found = investigate(segment, search)

@@ -4,7 +4,7 @@ import pytest
 
 from eqsat.algebra import Read
 from eqsat.graph.dtypes import bfloat16
-from eqsat.graph.index import add, const, scale, var
+from eqsat.graph.index import add, const, floordiv, scale, var
 from eqsat.kernel import Guard
 from eqsat.relayout import first_place, in_order, points, walked_axes
 
@@ -49,6 +49,8 @@ def test_what_does_not_tell_its_axes_is_left():
     assert walked_axes(Read("x", bfloat16, address(i=5, j=-1)), extents) is None
     diagonal = Guard(add(var("i"), var("j")), 0, 5)  # j walks two axes
     assert walked_axes(Read("x", bfloat16, address(i=5, j=6), (diagonal,)), extents) is None
+    halves = Guard(floordiv(var("i"), 2), 0, 2)  # a transposed convolution reads every other
+    assert walked_axes(Read("x", bfloat16, address(i=5, j=1), (halves,)), extents) is None
     late = Guard(var("j"), 1, 5)
     assert walked_axes(Read("x", bfloat16, address(i=5, j=1), (late,)), extents) is None
     assert walked_axes(Read("x", bfloat16, address(i=5), (), 0, 1, 7), extents) is None

@@ -247,3 +247,19 @@ def test_a_value_compared_with_its_own_maximum_is_computed_once() -> None:
     results = program(**{argument.name: arrays[argument.name] for argument in program.arguments})
     for found, wide in zip(results, g.evaluate(outputs, arrays, np.float64), strict=True):
         np.testing.assert_allclose(found, wide, rtol=1e-4, atol=1e-5)
+
+
+def test_a_program_of_numbers_alone_is_planned() -> None:
+    """Its cuts may leave a segment that stores nothing."""
+    x, y = g.linspace(-2.0, 0.5, 6)[None, :], g.linspace(-1.0, 1.0, 5)[:, None]
+    a = b = g.zeros((5, 6))
+    count = g.zeros((5, 6), "int32")
+    for _ in range(6):
+        a, b = g.minimum(a * a - b * b + x, 1e3), g.clip(2.0 * a * b + y, -1e3, 1e3)
+        count = count + g.astype(a * a + b * b <= 4.0, "int32")
+    (wanted,) = g.evaluate([count], {})
+    planned = plan([count], specs.load("h200"), cache=Cache(None))
+    backend = TARGETS["oracle"].backend(specs.load("h200"), None)
+    program = Program(planned.parts, backend, [count], planned.report, planned.explain)
+    (found,) = program()
+    np.testing.assert_array_equal(found, wanted)
