@@ -263,10 +263,15 @@ def _layout(read: Read, need: Need, summed: int, made: Form) -> _Layout | None:
     short = extents[last] * size < need.alignment
     if need.summed or strides.get(last) != 1 or short:
         last = max(within, key=extents.__getitem__)
-    step = max(need.row // size, 1)
-    pitch = -(-extents[last] // step) * step
+    pitch = _pitch(extents[last], size, need.row)
     outer = (name for name in names if name != last)
     return _Layout((*outer, last), pitch, need.converts, need.terms)
+
+
+def _pitch(extent: int, size: int, row: int) -> int:
+    """Elements of `size` bytes from one row to the next: rows begin at multiples of `row` bytes."""
+    step = max(row // size, 1)
+    return -(-extent // step) * step
 
 
 def _by_axes(
@@ -282,8 +287,7 @@ def _by_axes(
     last = max(within, key=lambda axis: axis.extent)
     size = read.dtype.itemsize
     row = need.row if last.extent * size >= need.row else need.alignment
-    step = max(row // size, 1)
-    pitch = -(-last.extent // step) * step
+    pitch = _pitch(last.extent, size, row)
     return _Layout((), pitch, "", 1, (*(axis for axis in axes if axis is not last), last))
 
 

@@ -117,9 +117,7 @@ class Tiling:
         """
         if not self.pricer.overlap or self.blocking is None:
             return self.shape
-        tiles: dict[
-            int, Array
-        ] = {}  # of one stride are the indices of windows: they share elements
+        tiles: dict[int, Array] = {}  # indices of one stride slide: they share elements
         whole: dict[int, Array] = {}
         for atom, stride in read.address.terms:
             if str(atom) in self.form.extents:

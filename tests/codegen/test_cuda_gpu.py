@@ -63,18 +63,8 @@ def test_a_kernel_gives_its_answer(cupy, folder, c):
     check(c.sample, device.fetch())
 
 
-@pytest.mark.parametrize("c", all_cases()[::20], ids=lambda c: c.name)
+@pytest.mark.parametrize("c", [*all_cases()[::20], *cluster_cases()], ids=lambda c: c.name)
 def test_the_exact_architecture_gives_the_same(cupy, folder, c):
-    if cupy.cuda.Device().compute_capability != "90":
-        pytest.skip("needs sm_90")
-    (launch,) = load([c.kernel], "sm_90a", folder)
-    device = Device(cupy, c.sample)
-    launch(device.pointers)
-    check(c.sample, device.fetch())
-
-
-@pytest.mark.parametrize("c", cluster_cases(), ids=lambda c: c.name)
-def test_a_cluster_gives_the_answer(cupy, folder, c):
     if cupy.cuda.Device().compute_capability != "90":
         pytest.skip("needs sm_90")
     (launch,) = load([c.kernel], "sm_90a", folder)
