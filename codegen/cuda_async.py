@@ -54,6 +54,16 @@ struct alignas(64) TensorMap {
                  "DONE:\\n"
                  "}}" ::"r"(shared_address(barrier)), "r"(parity) : "memory");
 }}""",
+    "barrier_arrive_in": f"""
+{_DEVICE} void barrier_arrive_in(unsigned long long* barrier, int rank, bool present) {{
+    asm volatile("{{\\n"
+                 ".reg .pred p;\\n"
+                 ".reg .b32 there;\\n"
+                 "setp.ne.b32 p, %2, 0;\\n"
+                 "@p mapa.shared::cluster.u32 there, %0, %1;\\n"
+                 "@p mbarrier.arrive.shared::cluster.b64 _, [there];\\n"
+                 "}}" ::"r"(shared_address(barrier)), "r"(rank), "r"(int(present)) : "memory");
+}}""",
     "fewer_registers": f"""
 template <int Count>
 {_DEVICE} void fewer_registers() {{
@@ -88,23 +98,36 @@ template <int Pending>
 }
 
 
-def copy_box_name(dimensions: int) -> str:
-    """The device function that copies a box of so many dimensions to shared memory."""
-    return f"copy_box_{dimensions}d"
+def copy_box_name(dimensions: int, shared: bool = False) -> str:
+    """The device function that copies a box of so many dimensions to shared memory; shared: to the
+    same place of each block of the cluster, and counted by each block's barrier there.
+    """
+    return f"copy_box_to_all_{dimensions}d" if shared else f"copy_box_{dimensions}d"
 
 
-def _copy_box(dimensions: int) -> str:
+def _copy_box(dimensions: int, shared: bool) -> str:
     where = ", ".join(f"int c{i}" for i in range(dimensions))
     at = ", ".join(f"%{3 + i}" for i in range(dimensions))
     operands = "".join(f', "r"(c{i})' for i in range(dimensions))
+    kind, blocks, mask = "", "", ""
+    if shared:
+        kind, blocks = ".multicast::cluster", "template <int Blocks>\n"
+        mask = f", %{3 + dimensions}"
+        operands += ', "h"((unsigned short)((1 << Blocks) - 1))'
     return f"""
-{_DEVICE} void {copy_box_name(dimensions)}(void* target, const TensorMap& map,
+{blocks}{_DEVICE} void {copy_box_name(dimensions, shared)}(void* target, const TensorMap& map,
                                             unsigned long long* barrier, {where}) {{
     asm volatile(
-        "cp.async.bulk.tensor.{dimensions}d.shared::cluster.global.mbarrier::complete_tx::bytes "
-        "[%0], [%1, {{{at}}}], [%2];" ::"r"(shared_address(target)), "l"(&map),
+        "cp.async.bulk.tensor.{dimensions}d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        "{kind} [%0], [%1, {{{at}}}], [%2]{mask};" ::"r"(shared_address(target)), "l"(&map),
         "r"(shared_address(barrier)){operands} : "memory");
 }}"""
 
 
-ASYNC_FUNCTIONS.update({copy_box_name(n): _copy_box(n) for n in range(1, MOST_DIMENSIONS + 1)})
+ASYNC_FUNCTIONS.update(
+    {
+        copy_box_name(n, shared): _copy_box(n, shared)
+        for n in range(1, MOST_DIMENSIONS + 1)
+        for shared in (False, True)
+    }
+)

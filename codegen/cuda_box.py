@@ -7,7 +7,7 @@ tensor are zero: that is how extents, and guards such as a convolution's padding
 begin anywhere but along the innermost dimension.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -17,6 +17,7 @@ from eqsat.kernel import Access, Axis, Buffer, Guard, Load
 
 UNIT = 16  # bytes: of alignment in memory, and what the swizzle permutes
 LINE = 128  # bytes: of alignment of a box in shared memory
+PERIOD = 1024  # bytes: eight rows of 128, after which the widest swizzle begins again
 WIDTHS = (128, 64, 32)  # bytes of a swizzled row
 MOST_BOX = 256
 MOST_STEP = 8
@@ -74,6 +75,14 @@ class TensorBox:
     def bytes(self) -> int:
         """Of the whole tile."""
         return self.rows * self.blocks * self.row_bytes
+
+    def copies(self) -> Iterator[tuple[str, dict[int, str]]]:
+        """Of each part how many bytes into the tile it goes, and what is added to which of the
+        box's coordinates, as text.
+        """
+        for part in range(self.blocks):
+            at = {0: str(part * self.width)} if part else {}
+            yield str(part * self.rows * self.row_bytes), at
 
 
 def tensor_box(

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from eqsat.codegen.cuda_block import Block
-from eqsat.codegen.cuda_box import TensorBox
+from eqsat.codegen.cuda_box import PERIOD, TensorBox
 from eqsat.codegen.cuda_distribution import WARP, Distribution, distribute
 from eqsat.codegen.cuda_math import storage_type
 from eqsat.codegen.cuda_operations import MatrixOperation
 from eqsat.codegen.cuda_phase import emit_phase
-from eqsat.codegen.cuda_pipeline import BOX_ALIGNMENT, Pipeline, needs_producer
+from eqsat.codegen.cuda_pipeline import Pipeline, needs_producer
 from eqsat.codegen.cuda_placement import FETCH, INLINE, REGISTERS, Placement, place, unique_names
 from eqsat.codegen.cuda_prelude import select
 from eqsat.codegen.cuda_scatter import allocate, program
@@ -202,12 +202,13 @@ def _assemble(
     if kernel.beside > 1:
         bounds += f", {kernel.beside}"
     if pipeline:
-        bounds, alignment = pipeline.launch_bounds, BOX_ALIGNMENT
+        bounds, alignment = pipeline.launch_bounds, PERIOD
         parameters += [
             f"const __grid_constant__ TensorMap {pipeline.map_name(name)}" for name in pipeline.maps
         ]
     lines = [_comment(block), "", prelude, ""] if prelude else [_comment(block), ""]
-    cluster = f"__cluster_dims__({kernel.cluster}, 1, 1) " if kernel.cluster > 1 else ""
+    count = kernel.cluster * kernel.multicast
+    cluster = f"__cluster_dims__({count}, 1, 1) " if count > 1 else ""
     lines.append(f'extern "C" __global__ void {cluster}__launch_bounds__({bounds})')
     lines.append(f"{entry}({', '.join(parameters)}) {{")
     if block.shared_peak + block.scratch_bytes + block.exchange_bytes:

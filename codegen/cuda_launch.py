@@ -76,11 +76,12 @@ class Launch:
     @property
     def blocks(self) -> int:
         """Blocks of the grid; where they stay for several tiles, as many as the device holds, or
-        fewer that have as many tiles each, if no processor gets more tiles by that.
+        fewer that have as many tiles each, if no processor gets more tiles by that; whole clusters.
         """
-        source, processors = self.source, self.processors
+        source, together = self.source, self.kernel.multicast
+        processors = self.processors // together * together
         most = min(source.grid, source.resident * processors or source.grid)
-        if source.resident < 2 or self.kernel.backwards:
+        if source.resident < 2 or self.kernel.backwards or together > 1:
             return most
         rounds = ceil(source.grid / most)
         even = ceil(source.grid / rounds)

@@ -18,16 +18,16 @@ from dataclasses import dataclass, field, replace
 from eqsat.codegen.cuda_access import unit_stride
 from eqsat.codegen.cuda_async import ASYNC_FUNCTIONS, copy_box_name
 from eqsat.codegen.cuda_block import Block, Point, Tile, Writer
-from eqsat.codegen.cuda_box import TensorBox, tensor_box
+from eqsat.codegen.cuda_box import PERIOD, TensorBox, tensor_box
 from eqsat.codegen.cuda_chains import Chain, find_chain, is_lagging
 from eqsat.codegen.cuda_distribution import WARP
 from eqsat.codegen.cuda_math import storage_type
+from eqsat.codegen.cuda_multicast import RANK, Share, shares
 from eqsat.codegen.cuda_placement import SHARED, Matrix
 from eqsat.codegen.cuda_warpgroup_operations import WARPGROUP, WarpgroupOperation
 from eqsat.errors import UnsupportedError
 from eqsat.kernel import Load, Phase
 
-BOX_ALIGNMENT = 1024  # bytes: eight rows of 128, the period of the widest swizzle
 PRODUCER_REGISTERS = 24
 MOST_REGISTERS = 240  # that setmaxnreg gives a computing thread here
 MOST_COMPUTING = 896  # threads of a block, less the producer's warpgroup
@@ -46,7 +46,7 @@ class BoxTile(Tile):
     def size(self) -> int:
         """Elements of one slot."""
         assert self.box is not None
-        return -(-self.box.bytes // BOX_ALIGNMENT) * BOX_ALIGNMENT // self.dtype.itemsize
+        return -(-self.box.bytes // PERIOD) * PERIOD // self.dtype.itemsize
 
     def offset(self, point: Point) -> str:
         """The element's place within a slot: units of 16 bytes permuted by the row's number,
@@ -59,7 +59,7 @@ class BoxTile(Tile):
         unit, rows = 16 // self.dtype.itemsize, 128 // box.row_bytes
         period = box.row_bytes // 16
         turn = f"({row})"
-        if box.blocks > 1 and box.rows * box.row_bytes % BOX_ALIGNMENT:
+        if box.blocks > 1 and box.rows * box.row_bytes % PERIOD:
             turn = f"({row} + ({inner}) / {box.width} * {box.rows})"
         turn += f" / {rows}" if rows > 1 else ""
         within = inner if box.blocks == 1 else f"({inner}) % {box.width}"
@@ -85,6 +85,7 @@ class Ring:
     number: int
     stages: int
     boxes: Mapping[str, TensorBox]
+    shares: Mapping[str, Share]
     offsets: dict[str, int] = field(default_factory=dict)
     barriers: int = 0
 
@@ -92,6 +93,11 @@ class Ring:
     def bytes(self) -> int:
         """Of one slot, as barriers count them."""
         return sum(box.bytes for box in self.boxes.values())
+
+    @property
+    def writers(self) -> int:
+        """Blocks that write to each slot."""
+        return max((one.blocks for one in self.shares.values()), default=1)
 
     def full(self, slot: str) -> str:
         return f"barriers + {self.barriers} + {slot}"
@@ -118,6 +124,7 @@ class Pipeline:
         self.rings: dict[Phase, tuple[Ring, ...]] = {}
         self.chains: dict[Phase, Chain] = {}
         self.maps: dict[str, TensorBox] = {}
+        self.shares: dict[str, Share] = {}
         self.barriers = 0
         self.offset = 0
         self.blocks = 1
@@ -125,7 +132,9 @@ class Pipeline:
         for phase in block.kernel.phases:
             boxes = find_boxes(block, phase)
             if boxes:
-                self.maps.update(boxes)
+                self.shares |= shares(block.kernel, boxes)
+                own = {name: one.box for name, one in self.shares.items() if name in boxes}
+                self.maps.update(boxes | own)
                 self.rings[phase] = tuple(self._rings(phase, boxes))
         straight = [phase for phase in self.rings if not phase.stream]
         self.whole = [ring for phase in straight for ring in self.rings[phase]]
@@ -156,7 +165,8 @@ class Pipeline:
         for n, names in enumerate(groups):
             number = sum(map(len, self.rings.values())) + n
             own = {name: boxes[name] for name in names}
-            yield Ring(number, stages, own, barriers=self.barriers)
+            shared = {name: self.shares[name] for name in names if name in self.shares}
+            yield Ring(number, stages, own, shared, barriers=self.barriers)
             self.barriers += 2 * stages
 
     def allocate(self, phase: Phase) -> None:
@@ -176,7 +186,7 @@ class Pipeline:
                 pointer, box.dtype, box.order, box.extents, strides, ring.stages, True, box
             )
             size = tile.size * ring.stages * box.dtype.itemsize
-            ring.offsets[name] = block.allocate(size, BOX_ALIGNMENT)
+            ring.offsets[name] = block.allocate(size, PERIOD)
             block.tiles[name] = tile
 
     # the computing threads
@@ -212,8 +222,12 @@ class Pipeline:
         if behind:
             slot = f"(slot_{n} + {ring.stages - 1}) % {ring.stages}"
         out.line("__syncwarp();")
-        present = f"threadIdx.x % {WARP} == 0" + (f" && {condition}" if condition else "")
-        out.line(f"barrier_arrive({ring.empty(slot)}, {present});")
+        lane, beyond = f"threadIdx.x % {WARP}", f" && {condition}" if condition else ""
+        if ring.writers == 1:
+            out.line(f"barrier_arrive({ring.empty(slot)}, {lane} == 0{beyond});")
+            return
+        present = f"{lane} < {ring.writers}{beyond}"  # a lane for each block's barrier
+        out.line(f"barrier_arrive_in({ring.empty(slot)}, {lane}, {present});")
 
     def advance(self, ring: Ring, out: Writer) -> None:
         """The next slot."""
@@ -287,13 +301,15 @@ class Pipeline:
         at = Point(dict(block.frame.origin), {}, block.frame.origin)
         for name, box in ring.boxes.items():
             size = block.tiles[name].size * box.dtype.itemsize
-            for part in range(box.blocks):
-                place = ring.offsets[name] + part * box.rows * box.row_bytes
-                target = f"shared + {place}" + (f" + {slot} * {size}" if ring.stages > 1 else "")
+            share = ring.shares.get(name)
+            function = copy_box_name(len(box.dimensions), share is not None)
+            function += f"<{share.blocks}>" if share else ""
+            for place, further in (share or box).copies():
+                target = f"shared + {ring.offsets[name]} + {place}"
+                target += f" + {slot} * {size}" if ring.stages > 1 else ""
                 where = [block.affine(d.coordinate, at) for d in box.dimensions]
-                if part:
-                    where[0] += f" + {part * box.width}"
-                function = copy_box_name(len(box.dimensions))
+                for n, text in further.items():
+                    where[n] += f" + {text}"
                 arguments = f"{target}, {self.map_name(name)}, {ring.full(slot)}"
                 out.line(f"{function}({arguments}, {', '.join(where)});")
         self.advance(ring, out)
@@ -320,13 +336,17 @@ class Pipeline:
             for ring in self.all_rings:
                 with out.block(f"for (int slot = 0; slot < {ring.stages}; ++slot)"):
                     out.line(f"barrier_init({ring.full('slot')}, 1);")
-                    out.line(f"barrier_init({ring.empty('slot')}, {warps});")
+                    out.line(f"barrier_init({ring.empty('slot')}, {warps * ring.writers});")
             for turn in range(self.order, self.barriers):
                 out.line(f"barrier_init(barriers + {turn}, {warps});")
             out.line("barriers_ready();")
             for name in self.maps:
                 out.line(f"prefetch_map({self.map_name(name)});")
-        out.line("__syncthreads();")
+        if self.shares:  # the barriers of all blocks are there, which `barriers_ready` has released
+            out.line("cluster_arrive_relaxed();")
+            out.line("cluster_wait();")
+        else:
+            out.line("__syncthreads();")
         out.line("earlier_launches_done();")
 
     def close(self, shared: int) -> int:
@@ -344,6 +364,12 @@ class Pipeline:
         twice = 2 * (total + RESERVED_BYTES) <= SHARED_BYTES and held + AROUND <= launch
         self.blocks = 2 if twice else 1
         _, each = registers_of(self.threads, 1)
+        if self.shares and None in self.chunks.values():
+            raise UnsupportedError(
+                f"kernel {self.block.kernel.name} has clusters of {self.block.kernel.multicast} "
+                f"blocks that copy for each other, and tiles of different numbers of chunks. Give "
+                f"each tile a block by itself."
+            )
         self.fits = self.block.turns == 1 or not (
             twice
             or held + AROUND > each
@@ -395,10 +421,13 @@ __device__ __forceinline__ void block_barrier() {{
             out.line(f"fewer_registers<{PRODUCER_REGISTERS}>();")
             with out.block(f"if (threadIdx.x == {self.threads})"):
                 self.state(out)
+                if self.shares:
+                    out.line(f"const int {RANK} = cluster_rank();")
                 with out.block(loop):
                     for line in origins:
                         out.line(line)
                     out.lines += self.producer.lines
+                self._linger(out)
             out.line("return;")
         out.line(f"more_registers<{registers}>();")
         if turns > 1:
@@ -421,6 +450,15 @@ __device__ __forceinline__ void block_barrier() {{
             if turns > 1:
                 self.pass_over(out)
         return "\n".join(out.lines)
+
+    def _linger(self, out: Writer) -> None:
+        """Wait until all blocks have let go of all slots: they tell the barriers of this one."""
+        for ring in self.all_rings:
+            if ring.writers > 1:
+                n = ring.number
+                with out.block(f"for (int last = 0; last < {ring.stages}; ++last)"):
+                    out.line(f"barrier_wait({ring.empty(f'slot_{n}')}, parity_{n} ^ 1);")
+                    self.advance(ring, out)
 
 
 def _there_and_back(tiles: int) -> list[str]:

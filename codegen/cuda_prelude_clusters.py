@@ -27,6 +27,10 @@ template <typename T>
 {_DEVICE} void cluster_arrive() {{
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }}""",
+    "cluster_arrive_relaxed": f"""
+{_DEVICE} void cluster_arrive_relaxed() {{
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}}""",
     "cluster_wait": f"""
 {_DEVICE} void cluster_wait() {{
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");

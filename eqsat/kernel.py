@@ -260,6 +260,7 @@ class Kernel:
     `buffers` are the parameters in order. `threads` is the size of a block on a GPU, 1 elsewhere;
     so many blocks of a `cluster` compute a tile together. `beside`: so many blocks that a processor
     is to hold at once, if registers are shared out so; 0: as many as there is room for.
+    So many blocks of a cluster copy for each other what their tiles share: `multicast`.
     `band`: how many tiles of the last but one axis that is cut come before the next of the last;
     `backwards`: that axis begins with its last tile. `resident`: so many groups a processor stay
     and take one tile after the other; 0: each takes one.
@@ -278,6 +279,7 @@ class Kernel:
     resident: int = 0
     cluster: int = 1
     beside: int = 0
+    multicast: int = 1
 
     @property
     def tile_threads(self) -> int:
@@ -413,6 +415,7 @@ def show(kernel: Kernel) -> str:
     head = f"kernel {kernel.name}({buffers})"
     grid = " ".join(_axis(axis) for axis in kernel.grid) or "one tile"
     blocks = f"   cluster {kernel.cluster}" if kernel.cluster > 1 else ""
+    blocks += f"   copies for {kernel.multicast}" if kernel.multicast > 1 else ""
     lines = [head, f"  grid {grid}   spec {kernel.spec}   threads {kernel.threads}{blocks}"]
     if kernel.inner:
         lines.append("  inner " + " ".join(_axis(axis) for axis in kernel.inner))

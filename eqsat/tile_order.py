@@ -34,6 +34,25 @@ def in_bands(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
     return replace(kernel, band=max(1, min(height, rows.count)))
 
 
+def run_axes(kernel: Kernel, count: int) -> tuple[Axis, ...]:
+    """The axes along which every `count` tiles that follow one another lie, from tile 0 on; none
+    where the tiles are no whole runs, or no two of a run are alike in what they compute.
+    """
+    cut = [axis for axis in kernel.grid if axis.count > 1]
+    if kernel.backwards or kernel.tiles % count:
+        return ()
+    if len(cut) > 1 and kernel.band > 1:
+        rows = cut[-2]
+        if min(kernel.band, rows.count) % count == 0 and rows.count % count == 0:
+            return (rows,)
+        first = len(cut) - 2
+    else:
+        first = len(cut) - 1
+    while prod(axis.count for axis in cut[first:]) % count:
+        first -= 1
+    return tuple(cut[first:])
+
+
 def _grows(kernel: Kernel, axis: Axis) -> bool:
     """Whether tiles further along an axis have more chunks that matter."""
     signs = [

@@ -19,7 +19,7 @@ struct TensorMap {
     long long extent[5], stride[5];  // stride in bytes
     int box[5], step[5], rank, itemsize, row_bytes;
 };
-struct Box { unsigned target; TensorMap map; Barrier* barrier; int at[5]; };
+struct Box { int block; unsigned target; TensorMap map; Barrier* barrier; int at[5]; };
 struct Product {
     int group, n, k, accumulate;
     char kind, other;
@@ -30,17 +30,20 @@ struct Product {
 };
 constexpr unsigned POISON = 0x7fbadbad;  // NaN
 static std::deque<Box> boxes;
-static std::deque<Product> products[MOST_THREADS];
-static int committed[MOST_THREADS];
-static bool fenced[MOST_THREADS];
-static int registers[MOST_THREADS];  // that a thread asked for
+struct Thread {
+    std::deque<Product> products;
+    int committed, registers;  // that it asked for
+    bool fenced;
+};
+static Thread threads_of[MOST_BLOCKS][MOST_THREADS];
+#define products(t) threads_of[block_rank][t].products
+#define committed(t) threads_of[block_rank][t].committed
+#define registers(t) threads_of[block_rank][t].registers
+#define fenced(t) threads_of[block_rank][t].fenced
 
 static void begin_async() {
-    memset(registers, 0, sizeof registers);
     boxes.clear();
-    for (auto& one : products) one.clear();
-    memset(committed, 0, sizeof committed);
-    memset(fenced, 0, sizeof fenced);
+    for (Thread& one : threads_of[block_rank]) one = {};
 }
 
 static unsigned shared_address(const void* place) {
@@ -51,11 +54,11 @@ static unsigned swizzled(unsigned address, int row_bytes) {
 }
 
 static void end_thread() {
-    if (!products[threadIdx.x].empty()) fail("a thread ends while its products are under way");
+    if (!products(threadIdx.x).empty()) fail("a thread ends while its products are under way");
 }
 static const char* end_block() {
     for (size_t t = 0; t < fibers.size(); ++t)
-        if (registers[t] != registers[t / GROUP_THREADS * GROUP_THREADS])
+        if (registers(t) != registers(t / GROUP_THREADS * GROUP_THREADS))
             return "the threads of a warpgroup ask for different registers";
     return boxes.empty() ? nullptr : "a block ends before its copies arrive";
 }
@@ -81,6 +84,13 @@ static void barrier_expect(unsigned long long* place, unsigned bytes) {
 static void barrier_arrive(unsigned long long* place, bool present) {
     if (present) barrier_expect(place, 0);
 }
+static void barrier_arrive_in(unsigned long long* place, int rank, bool present) {
+    if (!present) return;
+    bool ended = true;
+    for (const Fiber& fiber : fibers_of[rank]) ended &= fiber.wait == DONE;
+    if (ended) fail("a barrier of a block that has ended is used");
+    barrier_expect((unsigned long long*)(shared_of[rank] + shared_address(place)), 0);
+}
 static void barrier_wait(unsigned long long* place, unsigned parity) {
     Fiber& fiber = fibers[threadIdx.x];
     fiber.barrier = (Barrier*)place, fiber.parity = parity;
@@ -92,13 +102,24 @@ static void barrier_wait(unsigned long long* place, unsigned parity) {
 
 static void copy_box(void* target, const TensorMap& map, unsigned long long* barrier, int rank,
                      const int* at) {
-    Box box{shared_address(target), map, (Barrier*)barrier};
+    Box box{block_rank, shared_address(target), map, (Barrier*)barrier};
     int bytes = map.itemsize;
     for (int n = 0; n < rank; ++n) box.at[n] = at[n], bytes *= map.box[n];
     if (rank != map.rank || box.target % 128 || box.target + bytes > SHARED_LIMIT)
         return fail("a box is copied to no such place");
     memset(shared + box.target, 0xff, bytes);
     boxes.push_back(box);
+}
+static void copy_box_to_all(void* target, const TensorMap& map, unsigned long long* barrier,
+                            int rank, const int* at, int blocks) {
+    const int own = block_rank;
+    unsigned char* const from = shared;
+    for (block_rank = 0; block_rank < blocks; ++block_rank) {
+        unsigned char* const place = shared + ((unsigned char*)target - from);
+        unsigned char* const count = shared + ((unsigned char*)barrier - from);
+        copy_box(place, map, (unsigned long long*)count, rank, at);
+    }
+    block_rank = own;
 }
 static bool deliver(bool reversed) {
     if (boxes.empty()) return false;
@@ -115,7 +136,8 @@ static bool deliver(bool reversed) {
             exists &= at >= 0 && at < map.extent[n];
             source += at * map.stride[n];
         }
-        unsigned char* to = shared + swizzled(box.target + e * map.itemsize, map.row_bytes);
+        const unsigned place = swizzled(box.target + e * map.itemsize, map.row_bytes);
+        unsigned char* to = shared_of[box.block] + place;
         exists ? memcpy(to, source, map.itemsize) : memset(to, 0, map.itemsize);
     }
     box.barrier->bytes -= elements * map.itemsize;
@@ -125,24 +147,24 @@ static bool deliver(bool reversed) {
 
 // products of a warpgroup
 
-static void products_begin() { fenced[threadIdx.x] = true; }
-static void products_commit() { ++committed[threadIdx.x]; }
+static void products_begin() { fenced(threadIdx.x) = true; }
+static void products_commit() { ++committed(threadIdx.x); }
 template <int Pending> void products_wait() {
     stop(GROUP, -1, Pending);
-    fenced[threadIdx.x] = false;
+    fenced(threadIdx.x) = false;
 }
 template <int Count> void more_registers() {
-    registers[threadIdx.x] = Count;
+    registers(threadIdx.x) = Count;
     stop(WARP, -Count);
 }
 template <int Count> void fewer_registers() { more_registers<Count>(); }
 
 static void issue(unsigned** d, Product product) {
-    auto& under_way = products[threadIdx.x];
-    if (!fenced[threadIdx.x]) fail("products begin without products_begin");
+    auto& under_way = products(threadIdx.x);
+    if (!fenced(threadIdx.x)) fail("products begin without products_begin");
     bool chained = false;
     for (const Product& other : under_way) chained |= other.d[0] == d[0];
-    product.group = committed[threadIdx.x];
+    product.group = committed(threadIdx.x);
     for (int n = 0; n < product.n / 2; ++n) {
         product.d[n] = d[n];
         product.value[n] = *d[n];
@@ -166,13 +188,13 @@ static double element(uint64_t descriptor, bool transposed, char kind, int mn, i
 }
 
 static std::vector<double> left_factor(int first, size_t number) {
-    const Product& one = products[first][number];
+    const Product& one = products(first)[number];
     std::vector<double> left(64 * one.k);
     const int packed = elements(one.kind);
     for (int m = 0; m < 64; ++m)
         for (int k = 0; k < one.k; ++k) {
             const int lane = m / 16 * 32 + m % 8 * 4 + k % (4 * packed) / packed;
-            const unsigned* held = products[first + lane][number].left;
+            const unsigned* held = products(first + lane)[number].left;
             left[m * one.k + k] =
                 one.held ? operand(held[m % 16 / 8 + 2 * (k / (4 * packed))], one.kind, k % packed)
                          : element(one.a, one.rows, one.kind, m, k);
@@ -202,12 +224,12 @@ static void finish_product(std::deque<Product>& under_way, size_t number, const 
 }
 
 static void finish_products(int first, int pending) {
-    const auto& leader = products[first];
+    const auto& leader = products(first);
     size_t count = 0;
-    while (count < leader.size() && leader[count].group < committed[first] - pending) ++count;
+    while (count < leader.size() && leader[count].group < committed(first) - pending) ++count;
     for (int t = 0; t < GROUP_THREADS; ++t) {
-        const auto& own = products[first + t];
-        bool same = own.size() == leader.size() && committed[first + t] == committed[first];
+        const auto& own = products(first + t);
+        bool same = own.size() == leader.size() && committed(first + t) == committed(first);
         for (size_t n = 0; same && n < count; ++n)
             same = own[n].b == leader[n].b && own[n].n == leader[n].n && own[n].a == leader[n].a;
         if (!same) return fail("the threads of a warpgroup issue different products");
@@ -227,11 +249,11 @@ static void finish_products(int first, int pending) {
                 for (int k = 0; k < one.k; ++k)
                     sums[n] += left[row * one.k + k] * right[column * one.k + k];
             }
-            finish_product(products[first + t], number, sums);
+            finish_product(products(first + t), number, sums);
         }
     }
     for (int t = 0; t < GROUP_THREADS; ++t)
-        products[first + t].erase(products[first + t].begin(), products[first + t].begin() + count);
+        products(first + t).erase(products(first + t).begin(), products(first + t).begin() + count);
 }
 """
 
@@ -243,8 +265,8 @@ LETTERS = {
 HOST_ASYNC = dict.fromkeys(
     (
         "TensorMap", "shared_address", "barrier_init", "barrier_expect", "barrier_arrive",
-        "barrier_wait", "products_begin", "products_commit", "products_wait", "fewer_registers",
-        "more_registers",
+        "barrier_arrive_in", "barrier_wait", "products_begin", "products_commit", "products_wait",
+        "fewer_registers", "more_registers",
     ),
     "",
 )  # fmt: skip
@@ -252,6 +274,12 @@ HOST_ASYNC["barriers_ready"] = "inline void barriers_ready() {}"
 HOST_ASYNC["prefetch_map"] = "inline void prefetch_map(const TensorMap&) {}"
 for _n in range(1, MOST_DIMENSIONS + 1):
     _where = ", ".join(f"c{i}" for i in range(_n))
+    HOST_ASYNC[copy_box_name(_n, True)] = f"""template <int Blocks>
+inline void {copy_box_name(_n, True)}(void* target,
+        const TensorMap& map, unsigned long long* barrier, {_where.replace("c", "int c")}) {{
+    const int at[] = {{{_where}}};
+    copy_box_to_all(target, map, barrier, {_n}, at, Blocks);
+}}"""
     HOST_ASYNC[copy_box_name(_n)] = f"""inline void {copy_box_name(_n)}(void* target,
         const TensorMap& map, unsigned long long* barrier, {_where.replace("c", "int c")}) {{
     const int at[] = {{{_where}}};

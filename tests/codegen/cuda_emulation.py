@@ -187,6 +187,7 @@ void copy_async(void* target, const void* source, bool exists) {
     return (T*)(shared_of[rank] + ((unsigned char*)place - shared));
 }""",
     "cluster_arrive": "inline void cluster_arrive() {}",
+    "cluster_arrive_relaxed": "inline void cluster_arrive_relaxed() {}",
     "cluster_wait": "inline void cluster_wait() { stop(CLUSTER, __LINE__); }",
     "commit_copies": "inline void commit_copies() { copies[threadIdx.x].push_back({}); }",
     "wait_copies": """template <int Pending> void wait_copies() {
@@ -243,7 +244,8 @@ class Emulator:
             arguments = [f"({kind}*)p[{i}]" for i, kind in enumerate(kinds)]
             arguments += [f"*(TensorMap*)p[{len(kinds) + i}]" for i in range(len(source.maps))]
             parts.append(f"namespace n{number} {{\n{translate(source.text)}\n}}")
-            blocks = f"n, all, {kernel.cluster}"
+            together = kernel.cluster * kernel.multicast
+            blocks = f"n, all, {together}"
             threads = f"{source.threads}, {kernel.threads}, {source.shared_bytes}"
             parts.append(
                 f'extern "C" const char* launch_{number}(void** p, int n, int all, int plan) {{\n'
@@ -272,7 +274,7 @@ class Emulator:
         launch = getattr(self.library, f"launch_{number}")
         launch.restype = ctypes.c_char_p
         grid = min(source.grid, blocks or source.grid) if source.resident else source.grid
-        for block in range(0, grid, kernel.cluster):
+        for block in range(0, grid, kernel.cluster * kernel.multicast):
             plan = (schedule + block) % SCHEDULES
             fault = launch((ctypes.c_void_p * len(pointers))(*pointers), block, grid, plan)
             assert not fault, f"{kernel.name}, block {block}: {fault.decode()}\n{source.text}"

@@ -167,10 +167,12 @@ static void begin(int threads) {
 static bool release_cluster(int cluster) {
     for (block_rank = 0; block_rank < cluster; ++block_rank)
         for (const Fiber& fiber : fibers)
-            if (fiber.wait != CLUSTER) return false;
+            if (fiber.wait != CLUSTER && fiber.wait != DONE) return false;
+    bool moved = false;
     for (block_rank = 0; block_rank < cluster; ++block_rank)
-        for (Fiber& fiber : fibers) fiber.wait = READY;
-    return true;
+        for (Fiber& fiber : fibers)
+            if (fiber.wait == CLUSTER) fiber.wait = READY, moved = true;
+    return moved;
 }
 
 // The blocks of a cluster from block `number` on, of so many `blocks`.
@@ -180,13 +182,15 @@ static const char* run_cluster(int number, int blocks, int cluster, int threads,
     failure = nullptr;
     team = computing, gridDim.x = blocks;
     for (block_rank = 0; block_rank < cluster; ++block_rank) begin(threads);
+    bool moved;
     do {
+        moved = false;
         for (int n = 0; n < cluster; ++n) {
             block_rank = reversed ? cluster - 1 - n : n;
             blockIdx.x = number + block_rank;
-            while (!failure && run_some(reversed, schedule & 2)) {}
+            while (!failure && run_some(reversed, schedule & 2)) moved = true;
         }
-    } while (!failure && release_cluster(cluster));
+    } while (!failure && (moved || release_cluster(cluster)));
     if (failure) return failure;
     for (block_rank = 0; block_rank < cluster; ++block_rank) {
         if (const char* what = stuck()) return what;

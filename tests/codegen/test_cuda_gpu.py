@@ -9,6 +9,7 @@ from cluster_cases import cluster_cases
 from cuda_cases import all_cases, case
 from kernel_building import arrays, check
 from kernels import SAMPLES
+from multicast_cases import multicast_cases
 from pipeline_cases import OPERATIONS, pipeline_cases
 
 from eqsat.codegen.cuda_launch import Graph
@@ -74,14 +75,15 @@ def test_the_exact_architecture_gives_the_same(cupy, folder, c):
     check(c.sample, device.fetch())
 
 
-@pytest.mark.parametrize("c", list(pipeline_cases()), ids=lambda c: c.name)
+@pytest.mark.parametrize("c", [*pipeline_cases(), *multicast_cases()], ids=lambda c: c.name)
 def test_a_kernel_of_warpgroups_gives_its_answer(cupy, folder, c):
-    """By as many blocks as the device holds, and by one that takes every tile."""
+    """By as many blocks as the device holds, and by one, or one cluster, that takes every tile."""
     if cupy.cuda.Device().compute_capability != "90":
         pytest.skip("needs sm_90")
     (launch,) = load([c.kernel], "sm_90a", folder, OPERATIONS)
-    alone = replace(launch, processors=1, source=replace(launch.source, resident=1))
-    assert alone.blocks == 1
+    together = c.kernel.multicast
+    alone = replace(launch, processors=together, source=replace(launch.source, resident=1))
+    assert alone.blocks == together
     for one in (launch, alone):
         device = Device(cupy, c.sample)
         one(device.pointers)
