@@ -10,8 +10,8 @@ from itertools import product
 from math import prod
 
 from eqsat.codegen.cuda_block import Block
+from eqsat.codegen.cuda_box_tile import SWIZZLES, BoxTile
 from eqsat.codegen.cuda_matrix import pack_left
-from eqsat.codegen.cuda_pipeline import SWIZZLES, BoxTile
 from eqsat.codegen.cuda_placement import Matrix
 from eqsat.codegen.cuda_warpgroup_operations import (
     WARPGROUP,

@@ -21,7 +21,7 @@ class Choice:
     """A decoded schedule: what each axis was given, and the rules that gave it.
 
     `parts`: the axis whose reduction is split, and in how many parts. `cluster`: how many blocks
-    compute a tile together.
+    compute a tile together; `shared`: how many copy factors for each other.
     """
 
     tiles: Mapping[str, int]
@@ -32,11 +32,13 @@ class Choice:
     rules: tuple[str, ...]
     parts: tuple[str, int] | None = None
     cluster: int = 1
+    shared: int = 1
 
     @property
     def settled(self) -> int:
         """How many axes were given something."""
-        return len(self.rules) - (self.parts is not None) - (self.cluster > 1)
+        last = (self.parts is not None, self.cluster > 1, self.shared > 1)
+        return len(self.rules) - sum(last)
 
 
 def decode_choice(chain: tuple[tuple[object, ...], ...], made: Form) -> Choice:
@@ -44,7 +46,7 @@ def decode_choice(chain: tuple[tuple[object, ...], ...], made: Form) -> Choice:
     chunks: dict[str, int] = {}
     threads, stages, memory = 1, 1, "registers"
     rules: list[str] = []
-    parts, cluster = None, 1
+    parts, cluster, shared = None, 1, 1
     for op, *args in chain:
         rules.append(" ".join([str(op), *map(str, args)]))
         match op, args:
@@ -60,7 +62,9 @@ def decode_choice(chain: tuple[tuple[object, ...], ...], made: Form) -> Choice:
                 parts = axis, count
             case "cluster", [int(count)]:
                 cluster = count
-    return Choice(tiles, chunks, threads, stages, memory, tuple(rules), parts, cluster)
+            case "share", [int(count)]:
+                shared = count
+    return Choice(tiles, chunks, threads, stages, memory, tuple(rules), parts, cluster, shared)
 
 
 def constrained(
@@ -129,7 +133,8 @@ class Opening:
         tiles = {n: choice.tiles.get(n, self.whole_tile(n)) for n in made.grid}
         chunks = {n: size for n, size in choice.chunks.items() if n in made.reduced}
         blocks = (choice.threads, choice.stages)
-        return Schedule(tiles, chunks, *blocks, operations, memory, choice.cluster)
+        clusters = (choice.cluster, choice.shared)
+        return Schedule(tiles, chunks, *blocks, operations, memory, *clusters)
 
 
 def opening(made: Form, parts: tuple[str, int] | None, stem: str) -> Opening | None:
@@ -163,6 +168,7 @@ class Alike:
             stages=self._column([c.stages for c in self.choices]),
             staged=self.choices[0].memory != "registers",
             cluster=self._column([c.cluster for c in self.choices]),
+            shared=self._column([c.shared for c in self.choices]),
         )
 
     @staticmethod

@@ -8,6 +8,7 @@ from eqsat.specs import ParallelProcessingUnit
 
 CLUSTER = "cluster"  # the group of a spec whose blocks write to each other's shared memory
 COUNTS = (2, 4, 8, 16)
+PAIR = 2  # blocks on processors side by side, of which no device has an odd one
 LEAST_BYTES = 4  # of a value in registers
 REGISTER_SHARE = 8  # a row of more than this part of a processor's registers is long
 
@@ -25,3 +26,10 @@ def clusters(form: Form, spec: ParallelProcessingUnit) -> tuple[int, ...]:
     if not long or any(term.op in alone or form.contraction(term) for term in form.terms):
         return ()
     return tuple(count for count in COUNTS if count <= found[0].size)
+
+
+def sharers(spec: ParallelProcessingUnit) -> tuple[int, ...]:
+    """How many blocks may copy factors for each other; none where a spec has no clusters. Of more
+    than two together not all processors have room (`count` of the spec's group).
+    """
+    return (PAIR,) if any(group.name == CLUSTER for group in spec.parallel_groups) else ()

@@ -33,7 +33,8 @@ from eqsat.scatter import scattered
 @dataclass(frozen=True)
 class Schedule:
     """Tile extents of grid names; chunk extents of streamed names (others lie in the tile);
-    threads of a block, and blocks of the cluster that computes a tile.
+    threads of a block; blocks of the cluster that computes a tile, and of one whose blocks copy
+    for each other.
     """
 
     tiles: Mapping[str, int]
@@ -43,6 +44,7 @@ class Schedule:
     operations: Mapping[Term, str] = field(default_factory=dict)
     memory: Mapping[Term, str] = field(default_factory=dict)
     cluster: int = 1
+    shared: int = 1
 
 
 def lower(
@@ -113,6 +115,7 @@ class _Lowering(CarryLowering):
             spec=self.spec,
             rules=self.rules,
             cluster=self.schedule.cluster,
+            multicast=self.schedule.shared,
         )
 
     def fresh(self, stem: str) -> str:

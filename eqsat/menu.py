@@ -1,7 +1,7 @@
 """The tile choices that are considered for a form's grid, as arrays over one menu."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eqsat.algebra import SCATTERS, WEIGHTED_SUMS, Read, Term, post_order
-from eqsat.clusters import clusters
+from eqsat.clusters import clusters, sharers
 from eqsat.form import REDUCING, Form
 from eqsat.graph.index import Affine, free_names
 from eqsat.specs import ParallelProcessingUnit
@@ -60,7 +60,8 @@ class Menus:
     """What the schedule rules may choose from: axes in order, and the sizes of each.
 
     `parts`: for a schedule that settles every axis, in how many parts a reduction may be split;
-    `clusters`: how many blocks may compute a tile.
+    `clusters`: how many blocks may compute a tile, `sharers`: how many copy for each other;
+    `extents`: of the grid's names.
     """
 
     axes: tuple[str, ...]
@@ -71,6 +72,8 @@ class Menus:
     stages: tuple[tuple[str, int], ...]
     parts: PartMenu = field(default_factory=PartMenu)
     clusters: tuple[int, ...] = ()
+    sharers: tuple[int, ...] = ()
+    extents: Mapping[str, int] = field(default_factory=dict)
 
     def facts(self) -> list[str]:
         """As egglog facts."""
@@ -83,6 +86,9 @@ class Menus:
         lines += [f'(axis {len(self.axes)} "parts")'] if self.parts.counts else []
         lines += [f'(axis {len(self.axes)} "cluster")'] if self.clusters else []
         lines += [f"(cluster_menu {count})" for count in self.clusters]
+        lines += [f'(axis {len(self.axes)} "share")'] if self.sharers else []
+        lines += [f"(share_menu {count})" for count in self.sharers]
+        lines += [f'(extent "{name}" {size})' for name, size in self.extents.items()]
         return [*lines, *self.parts.facts()]
 
 
@@ -132,7 +138,10 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit, most: int = 4000) -
     _thin(tiles, most // fixed)
     kept = tuple(name for name in form.reduced if name not in single)
     blocks = () if matrix else clusters(form, spec)
-    return Menus(tuple(axes), tiles, chunks, kept, threads, stages, parts, blocks)
+    pairs = sharers(spec) if matrix and started else ()
+    extents = {name: form.extents[name] for name in form.grid}
+    sizes = (tuple(axes), tiles, chunks, kept, threads, stages)
+    return Menus(*sizes, parts, blocks, pairs, extents)
 
 
 def _nest_sizes(extent: int) -> list[int]:

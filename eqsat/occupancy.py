@@ -155,9 +155,11 @@ class Occupancy(Tiling):
         return waiting * busy / np.maximum(self.beside(tiles), 1)
 
     def starts(self, tiles: Array) -> Array | float:
-        """Seconds in which clusters start, each when there is room for all of its blocks."""
+        """Seconds in which clusters start, each when there is room for all of its blocks; blocks
+        that copy for each other meet before the first copy.
+        """
         if not (self.blocks > 1).any():
-            return 0.0
+            return LOADED * self.meeting() / self.spec.cycles_per_s
         cluster = self.spec.group(CLUSTER)
         each = np.where(self.blocks > 1, (self.blocks / cluster.size) ** 2, 0.0)
         return tiles * each * cluster.start_interval_cycles / self.spec.cycles_per_s
@@ -177,6 +179,13 @@ class Occupancy(Tiling):
     def _add_cycles(self) -> float:
         """Latency of an addition of two floats."""
         return max(row.latency_cycles for row, _ in self.spec.elementwise("add", "float32"))
+
+    def meeting(self) -> Array | float:
+        """Cycles until blocks that copy for each other hear from all of them."""
+        if self.blocking is None or not (self.blocking.shared > 1).any():
+            return 0.0
+        barrier = self.spec.group(CLUSTER).barrier_latency_cycles
+        return np.where(self.blocking.shared > 1, barrier, 0.0)
 
     def _exchange_cycles(self) -> Array:
         """What it takes the blocks of a cluster to hand each other a result: all wait until each

@@ -44,7 +44,9 @@ class Flow:
     chain: Array
 
 
-def pipelined(spec: ParallelProcessingUnit, flow: Flow, trip_cycles: float, rate: float) -> Array:
+def pipelined(
+    spec: ParallelProcessingUnit, flow: Flow, trip_cycles: Array | float, rate: float
+) -> Array:
     """Seconds for all tiles, memory bandwidth aside.
 
     trip_cycles: from asking for a chunk to having it; rate: bytes a second that all processors

@@ -8,14 +8,14 @@ from eqsat.occupancy import AROUND, PEERS
 from eqsat.pipeline_price import LOADED
 from eqsat.scatter_price import in_groups
 from eqsat.specs import ParallelProcessingUnit
-from eqsat.tile_order import in_bands
+from eqsat.tile_order import in_bands, in_runs
 
 ROUNDS = 3  # of blocks: those that read, compute and store
 
 
 def placed(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
     """The kernel as it is run on a device."""
-    return with_room(in_groups(in_bands(kernel, spec), spec), spec)
+    return with_room(in_groups(in_runs(in_bands(kernel, spec)), spec), spec)
 
 
 def with_room(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:

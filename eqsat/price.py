@@ -91,9 +91,11 @@ class _Pricing(Occupancy):
             recurrent = form.stepped if form.steps.recurrent else ""
             self.chunks = {n: size for n, size in self.chunks.items() if n == recurrent}
         self.staged: set[Term] = set()
+        self.copied: dict[Term, Array] = {}  # bytes that reads draw from the cache
         self.units: dict[str, Array] = {}
         self.alike: dict[tuple[str, int], float] = {}  # work of elements, by how often it is done
         self.traffic = np.zeros_like(self.shape)
+        self.spared = np.zeros_like(self.shape)  # of it, where blocks copy for each other
         self.copies = np.zeros_like(self.shape)
         self.again = np.zeros_like(self.shape)  # the part of it that earlier phases read
         self.dram_bytes = np.zeros_like(self.shape)
@@ -175,6 +177,7 @@ class _Pricing(Occupancy):
         lines = self.lines([str(a) for a, stride in read.address.terms if stride == 1], read.dtype)
         drawn = self.drawn(read, touched * self.times(names)) * self.sectors(read)
         self._move(read.buffer, min(touched, whole), drawn, lines)
+        self.copied[term] = drawn * self.repeat
 
     def _move(self, buffer: str, unique: float, traffic: Array, lines: Array) -> None:
         cached = buffer[0] in "tb" and unique < self.pricer.cache.size_bytes / 2
@@ -298,6 +301,8 @@ class _Pricing(Occupancy):
                 streamed = mask & facts.universe.mask(self.chunks)
                 held = self.tile_points(mask) * itemsize * (stages if streamed else 1)
                 self.shared = self.shared + held
+                if self.started and self.blocking is not None:
+                    self.spared = self.spared + self.copied[side] * self.saved(mask)
                 if is_sliding(side, self.form):  # each window's elements, one by one
                     self.copies = self.copies + self.points(mask) * self.times(mask)
             elif mask != found.batch | found.rows | found.columns | found.summed:
@@ -353,7 +358,7 @@ class _Pricing(Occupancy):
             cache_bw, part = pricer.cache.bandwidth_gb_per_s * 1e9, self.shape
         cores = np.minimum(tiles * self.blocks, spec.processors)
         per_core = cache_bw / spec.processors * cores * part
-        parts[pricer.cache.name] = self.traffic / per_core
+        parts[pricer.cache.name] = (self.traffic - self.spared) / per_core
         spill = self.scratch > pricer.private.size_bytes
         level = np.where(spill, cache_bw, pricer.private.sustained_gb_per_s * 1e9)
         if self.pricer.overlap:
@@ -378,6 +383,7 @@ class _Pricing(Occupancy):
         hidden = {*self.units, pricer.cache.name, "issue"} if pricer.overlap else {*self.units}
         for unit in hidden & parts.keys():  # of kernels that wait, the one with less other work
             seconds = seconds + TIE * parts[unit]
+        seconds = seconds + TIE * self.spared / per_core  # blocks that wait for others do not gain
         seconds = seconds + self.ahead
         seconds = np.where(np.any([*self.refused.values()], axis=0), np.inf, seconds)
         return Price(seconds, parts, self.refused, self.settled)
@@ -404,4 +410,5 @@ class _Pricing(Occupancy):
             turns=turns,
             chain=waits / spec.cycles_per_s,
         )
-        return pipelined(spec, flow, self.pricer.dram.latency_cycles, rate) + self.again / rate
+        trip = self.pricer.dram.latency_cycles + self.meeting()
+        return pipelined(spec, flow, trip, rate) + self.again / rate

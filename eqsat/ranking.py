@@ -46,7 +46,7 @@ class Ranked:
         """What tells it from those that differ in stages, or in how values are computed, alone."""
         choice = self.choice
         tiles, chunks = tuple(choice.tiles.items()), tuple(choice.chunks.items())
-        return (tiles, chunks, choice.threads, choice.parts, choice.cluster)
+        return (tiles, chunks, choice.threads, choice.parts, choice.cluster, choice.shared)
 
     @property
     def held(self) -> tuple[object, ...]:

@@ -22,7 +22,7 @@ class Blocking:
 
     chunks: streamed extents of reduced names; threads of a block; stages in flight; staged: whether
     operands of contractions lie in memory that the whole tile shares; blocks of a cluster that
-    compute a tile.
+    compute a tile; blocks of one that copy factors for each other.
     """
 
     chunks: Mapping[str, Array]
@@ -30,6 +30,7 @@ class Blocking:
     stages: Array
     staged: bool
     cluster: Array
+    shared: Array
 
 
 @dataclass(frozen=True)

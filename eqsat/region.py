@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 
 from eqsat.algebra import Facts, Term
 from eqsat.choice import Choice, Opening, decode_choice, opening
@@ -73,6 +74,7 @@ class Region:
         relations["next_axis"] = self._next_axis
         relations["parts_fit"] = self._parts_fit
         relations["clusters_fit"] = self._clusters_fit
+        relations["shares_fit"] = self._shares_fit
         return Setting(facts, frozenset(), relations)
 
     def _next_axis(self, known: tuple[Value | None, ...]) -> Iterable[Row]:
@@ -100,6 +102,17 @@ class Region:
         if whole and len(entries) == len(self.menus.axes):
             for count in self.menus.clusters:
                 if known[1] is None or known[1] == count:
+                    yield schedule, count
+
+    def _shares_fit(self, known: tuple[Value | None, ...]) -> Iterable[Row]:
+        schedule = known[0]
+        assert isinstance(schedule, Term)
+        entries = chain(schedule)
+        if len(entries) == len(self.menus.axes):
+            tiles = decode_choice(tuple(entries), self.made).tiles
+            grid = prod(-(-self.made.extents[name] // size) for name, size in tiles.items())
+            for count in self.menus.sharers:
+                if grid % count == 0 and known[1] in (None, count):
                     yield schedule, count
 
     def before(self, body: Iterable[Stored]) -> tuple[Preparation, ...]:

@@ -303,7 +303,8 @@ class _Choosing:
             return False  # another division has temporaries of the same names
         schedule = one.opening.schedule(one.choice)
         lowered = placed(lower(self.name, made, schedule, buffers, search.spec.name), search.spec)
-        known = lowered in self.kernels
+        unshared = lowered.multicast < schedule.shared
+        known = unshared or lowered in self.kernels
         misfit = "nothing new" if known else search.misfit(lowered, search.spec)
         if misfit:
             self.refused.add(misfit)
@@ -471,7 +472,7 @@ def _choices(found: FrozenEGraph, made: Form) -> list[Choice]:
         return chains[number]
 
     rows = [chain(n.children[1]) for n in found.nodes[found.roots[0]] if n.op == "kernel"]
-    settled = [sum(op not in {"split", "cluster"} for op, *_ in row) for row in rows]
+    settled = [sum(op not in {"split", "cluster", "share"} for op, *_ in row) for row in rows]
     most = max(settled)
     return [decode_choice(row, made) for row, n in zip(rows, settled, strict=True) if n == most]
 

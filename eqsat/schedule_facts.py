@@ -41,8 +41,7 @@ def _part_facts(ops: Mapping[str, tuple[str, ...]]) -> list[str]:
         "(relation most_tiles (i64))",
         "(relation parts_fit (E String i64))",
         "(function grid (E) i64 :no-merge)",
-        f"(rule ((= s ({constructor('untiled')})) (most_tiles m)) ((set (grid s) 1)) "
-        f":ruleset facts)",
+        f"(rule ((= s ({constructor('untiled')}))) ((set (grid s) 1)) :ruleset facts)",
         '(rule ((next_axis s "parts") (part_menu x n) (most_tiles m) (= c (grid s)) '
         "(<= (* c n) m)) ((parts_fit s x n)) :ruleset facts)",
     ]
@@ -57,10 +56,16 @@ def _part_facts(ops: Mapping[str, tuple[str, ...]]) -> list[str]:
 
 
 def _cluster_facts(ops: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Which schedules hold all that a tile reads, and how many blocks may then compute a tile."""
+    """Which schedules hold all that a tile reads, and how many blocks may then compute a tile; how
+    many blocks may copy for each other.
+    """
     lines = [
         "(relation cluster_menu (i64))",
         "(relation clusters_fit (E i64))",
+        "(relation share_menu (i64))",
+        "(relation shares_fit (E i64))",
+        '(rule ((next_axis s "share") (share_menu n) (= c (grid s)) (= 0 (% c n))) '
+        "((shares_fit s n)) :ruleset facts)",
         "(relation whole (E))",
         f"(rule ((= s ({constructor('untiled')}))) ((whole s)) :ruleset facts)",
         '(rule ((next_axis s "cluster") (whole s) (cluster_menu n)) ((clusters_fit s n)) '

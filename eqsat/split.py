@@ -73,7 +73,6 @@ class PartMenu:
     def facts(self) -> list[str]:
         """As egglog facts."""
         lines = [f'(part_menu "{self.axis}" {count})' for count in self.counts]
-        lines += [f'(extent "{name}" {size})' for name, size in self.extents.items()]
         return [*lines, f"(most_tiles {self.most})"] if self.counts else []
 
     def offered(self, tiles: Mapping[str, int]) -> list[tuple[str, int]]:

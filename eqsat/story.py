@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from eqsat.algebra import Term
+from eqsat.egglog_text import SCHEDULE
 from eqsat.explanation import CallRecord, Explanation, KernelRecord, RuleRecord, SegmentRecord
 from eqsat.kernel import show
 from eqsat.notation import Notation, letters, renamed
@@ -218,7 +219,7 @@ class _Steps:
         defined = self.notation.taken_lines()
         change = [*defined, f"   {before}", f"-> {after}"]
         title, law = self._titled(step)
-        if step.rule in {"tile", "stream", "keep", "launch", "stage", "split", "cluster"}:
+        if step.rule in SCHEDULE:
             change = [self._settled(step)]
         place = self._place(state, step.position)
         return Row(str(i + 1), title, law, place, tuple(change), self._cost(*self.costs[i]))

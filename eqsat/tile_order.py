@@ -3,6 +3,7 @@
 from dataclasses import replace
 from math import prod, sqrt
 
+from eqsat.graph.index import free_names
 from eqsat.idle_chunks import live_bounds
 from eqsat.kernel import Axis, Kernel, Load
 from eqsat.specs import ParallelProcessingUnit
@@ -30,8 +31,20 @@ def in_bands(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
         return replace(kernel, band=band, backwards=True)
     if not (along and across):
         return kernel
-    height = round(sqrt(spec.processors * columns.tile / rows.tile))
-    return replace(kernel, band=max(1, min(height, rows.count)))
+    height = min(round(sqrt(spec.processors * columns.tile / rows.tile)), rows.count)
+    together = kernel.multicast
+    return replace(kernel, band=max(height // together * together, together))
+
+
+def in_runs(kernel: Kernel) -> Kernel:
+    """The kernel, its blocks alone if those of a cluster had nothing to copy for each other, or did
+    not take as many chunks.
+    """
+    axes = {axis.name for axis in run_axes(kernel, kernel.multicast)}
+    staged = [s for s in kernel.statements() if isinstance(s, Load) and s.memory == "shared"]
+    alike = any(not axes & {*free_names(s.access.address)} for s in staged)
+    same = not any(live_bounds(kernel, phase) for phase in kernel.phases)
+    return kernel if axes and alike and same else replace(kernel, multicast=1)
 
 
 def run_axes(kernel: Kernel, count: int) -> tuple[Axis, ...]:
@@ -39,7 +52,7 @@ def run_axes(kernel: Kernel, count: int) -> tuple[Axis, ...]:
     where the tiles are no whole runs, or no two of a run are alike in what they compute.
     """
     cut = [axis for axis in kernel.grid if axis.count > 1]
-    if kernel.backwards or kernel.tiles % count:
+    if count == 1 or kernel.backwards or kernel.tiles % count:
         return ()
     if len(cut) > 1 and kernel.band > 1:
         rows = cut[-2]

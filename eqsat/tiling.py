@@ -111,6 +111,18 @@ class Tiling:
             held = held * places * whole
         return np.minimum(held, touched)
 
+    def saved(self, mask: int) -> Array:
+        """The part of the copies of a factor over `mask` that blocks which copy for each other
+        need not make. Their tiles lie along the last but one axis that is cut, or the only one.
+        """
+        assert self.blocking is not None
+        lacking, cut = 0 * self.shape, 0 * self.shape
+        for name in reversed(self.form.grid):
+            here = self.count[name] > 1
+            cut = cut + here
+            lacking = np.where(here & (cut <= 2), float(not mask & self.bit[name]), lacking)
+        return lacking * (1 - 1 / self.blocking.shared)
+
     def sectors(self, read: Read) -> Array:
         """How many times its bytes a tile draws from the cache, which gives whole sectors: where
         neighbours in the tile are few, or lie apart in memory.

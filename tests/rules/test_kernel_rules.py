@@ -80,6 +80,7 @@ def schedule_rows() -> dict[str, Row]:
     parts = ('(part_menu "j" 2)', '(extent "i" 7)')  # 4 tiles of 2
     clustered, streams = Term("cluster", 4, kept), Term("cluster", 4, streamed)
     blocks = ('(axis 1 "cluster")', "(cluster_menu 4)")
+    paired, pairs = Term("share", 2, tiled), ('(axis 1 "share")', "(share_menu 2)")
     return {
         "tile": Row(
             (case(UNTILED, tiled, '(axis 0 "i")', '(tile_menu "i" 2)'),),
@@ -115,6 +116,15 @@ def schedule_rows() -> dict[str, Row]:
                 case(UNTILED, Term("cluster", 4, UNTILED), *blocks),
                 case(kept, Term("cluster", 2, kept), *blocks),
                 case(clustered, Term("cluster", 4, clustered), *blocks),
+            ),
+        ),
+        "share": Row(
+            (case(tiled, paired, *pairs, '(extent "i" 7)'),),  # 4 tiles of 2
+            (
+                case(tiled, paired, *pairs, '(extent "i" 6)'),
+                case(tiled, Term("share", 4, tiled), *pairs, '(extent "i" 7)'),
+                case(UNTILED, Term("share", 2, UNTILED), *pairs, '(extent "i" 7)'),
+                case(paired, Term("share", 2, paired), *pairs, '(extent "i" 7)'),
             ),
         ),
         "split": Row(
@@ -230,6 +240,7 @@ def test_kernels_are_the_same_under_every_schedule(name: str, program) -> None:
             "keep": Schedule(tiles),
             "launch": Schedule(tiles, {"j": size}, threads=64),
             "cluster": Schedule(tiles, threads=64, cluster=2),
+            "share": Schedule({"i": size, "k": 1}, memory=reads, shared=2),
             "stage": Schedule(tiles, {"j": size}, stages=2, memory=reads),
         }[name]
         np.testing.assert_allclose(run(term, over, arrays, schedule), expected, rtol=1e-9)

@@ -1,0 +1,50 @@
+"""A tile in shared memory as a box lies there: rows of which units of 16 bytes are swizzled."""
+
+from dataclasses import dataclass
+
+from eqsat.codegen.cuda_block import Point, Tile
+from eqsat.codegen.cuda_box import PERIOD, TensorBox
+
+SWIZZLES = {128: 1, 64: 2, 32: 3}  # row bytes to the matrix descriptor's code
+
+
+@dataclass(frozen=True)
+class BoxTile(Tile):
+    """A tile as the tensor memory accelerator writes it."""
+
+    box: TensorBox | None = None
+
+    @property
+    def size(self) -> int:
+        """Elements of one slot."""
+        assert self.box is not None
+        return -(-self.box.bytes // PERIOD) * PERIOD // self.dtype.itemsize
+
+    def offset(self, point: Point) -> str:
+        """The element's place within a slot: units of 16 bytes permuted by the row's number,
+        counted from the first part's first where parts are no whole periods.
+        """
+        box = self.box
+        assert box is not None
+        row = self.row(point)
+        inner = point.local(self.order[-1])
+        unit, rows = 16 // self.dtype.itemsize, 128 // box.row_bytes
+        period = box.row_bytes // 16
+        turn = f"({row})"
+        if box.blocks > 1 and box.rows * box.row_bytes % PERIOD:
+            turn = f"({row} + ({inner}) / {box.width} * {box.rows})"
+        turn += f" / {rows}" if rows > 1 else ""
+        within = inner if box.blocks == 1 else f"({inner}) % {box.width}"
+        place = f"(({row}) * {box.width} + (({within}) ^ ({turn} % {period} * {unit})))"
+        if box.blocks == 1:
+            return place
+        return f"(({inner}) / {box.width} * {box.rows * box.width} + {place})"
+
+    def row(self, point: Point) -> str:
+        """The number of the point's row within a part."""
+        parts = []
+        for i in self.order[:-1]:
+            if self.extents[i] > 1:
+                stride = self.strides[i]
+                parts.append(point.local(i) + ("" if stride == 1 else f" * {stride}"))
+        return " + ".join(parts) or "0"

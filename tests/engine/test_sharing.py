@@ -1,0 +1,82 @@
+"""Blocks that copy factors for each other: which schedules have them, and what they are priced by."""
+
+from dataclasses import replace
+
+import pytest
+from test_clusters import without_clusters
+
+import eqsat.graph as g
+from eqsat.codegen.cuda_emit import emit
+from eqsat.driver import plan
+from eqsat.kernel import Kernel, show
+from eqsat.planned import Launch
+from eqsat.specs import ParallelProcessingUnit, load
+from eqsat.tile_order import in_bands, in_runs, run_axes
+
+H200 = load("h200")
+OPERATIONS = {operation.name: operation for operation in H200.operations}
+
+
+def candidates(result: g.Tensor, spec: ParallelProcessingUnit, count: int = 8) -> list[Launch]:
+    """The first kernel of each candidate."""
+    first, *_ = plan([result], spec, candidates=count).parts.launches
+    return [first, *(other[0] for other in first.alternatives)]
+
+
+def product(m: int, n: int, k: int) -> g.Tensor:
+    return g.input("x", (m, k), "bfloat16") @ g.input("w", (k, n), "bfloat16")
+
+
+def test_a_large_product_may_share_copies():
+    found = candidates(product(4096, 4096, 4096), H200)
+    shared = [one.kernel for one in found if one.kernel.multicast > 1]
+    assert shared and len(shared) < len(found)
+    for kernel in shared:
+        assert "share 2" in kernel.rules and "copies for 2" in show(kernel)
+        assert "copy_box_to_all" in emit(kernel, OPERATIONS).text
+
+
+@pytest.mark.parametrize("spec", [load("a100"), without_clusters()], ids=["a100", "h200 without"])
+def test_a_spec_without_clusters_has_none(spec):
+    found = candidates(product(1024, 1024, 1024), spec, 4)
+    assert all(one.kernel.multicast == 1 for one in found)
+
+
+def test_a_slow_cache_makes_it_pay():
+    """The fewer bytes a second the cache gives, the more copies that are spared are worth."""
+
+    def gain(bandwidth: float) -> float:
+        memories = tuple(
+            replace(m, bandwidth_gb_per_s=bandwidth) if m.name == "l2" else m
+            for m in H200.memory_domains
+        )
+        found = candidates(product(2048, 2048, 2048), replace(H200, memory_domains=memories))
+        best = {n: min(o.seconds for o in found if o.kernel.multicast == n) for n in (1, 2)}
+        return best[1] / best[2]
+
+    assert gain(6000) > 1.1 > gain(20000)
+
+
+def causal(m: int, d: int) -> g.Tensor:
+    q, k, v = (g.input(name, (4, m, d), "bfloat16") for name in "qkv")
+    scores = g.where(g.tril(g.ones((m, m), dtype="bool")), q @ k.mT, -float("inf"))
+    return g.softmax(scores, axis=-1) @ v
+
+
+def test_tiles_of_different_lengths_do_not():
+    found = candidates(causal(2048, 64), H200)
+    assert all(one.kernel.multicast == 1 for one in found)
+
+
+def banded(kernel: Kernel, count: int) -> Kernel:
+    return in_runs(in_bands(replace(kernel, multicast=count), H200))
+
+
+def test_runs_of_tiles_lie_along_one_axis():
+    kernel = candidates(product(2048, 2048, 2048), H200, 1)[0].kernel
+    two = banded(kernel, 2)
+    (axis,) = run_axes(two, 2)
+    assert axis.name == kernel.grid[0].name and two.band % 2 == 0
+    odd = replace(kernel, grid=(replace(kernel.grid[0], extent=kernel.grid[0].tile * 3),
+                                kernel.grid[1]))  # fmt: skip
+    assert run_axes(odd, 2) and banded(odd, 2).multicast == 1  # of both axes: nothing is alike
