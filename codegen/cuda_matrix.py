@@ -187,10 +187,39 @@ class Product:
 
     def gather_left(self, target: str) -> None:
         """The registers of one fragment of the left factor, element by element."""
+        if self.meets_in_banks:
+            self.gather_in_turn(target)
+            return
         for register in range(self.matrix.operation.left_registers):
             row = f"lane / 4 + {8 * (register % 2)}"
             place = self.places(self.matrix.rows, "block", row)
             self.gather(self.left, place, register // 2, f"{target}[{register}]")
+
+    @property
+    def meets_in_banks(self) -> bool:
+        """Whether the k of neighbouring lanes lie in the same banks: 32-bit elements, k across rows
+        of 128 bytes, whose units are swizzled by pairs for the eight points that a row has of them.
+        """
+        tile, operation = self.left.tile, self.matrix.operation
+        box = getattr(tile, "box", None)
+        across = box is not None and tile is not None and tile.order[-1] != self.matrix.k
+        return across and box.row_bytes == 128 and operation.packed == 1
+
+    def gather_in_turn(self, target: str) -> None:
+        """The same where lanes of odd k take the later half of an instruction's k first: then the
+        four k that lanes read at a time lie in units of different banks.
+        """
+        operation, out = self.matrix.operation, self.block.out
+        for number in range(2):
+            free = self.places(self.matrix.rows, "block", f"lane / 4 + {8 * number}")
+            with out.block():
+                for name, turn in (("first", "lane % 2"), ("second", "(lane % 2 ^ 1)")):
+                    along = f"(step * {operation.k} + lane % 4 + {turn} * 4)"
+                    assert self.left.tile is not None
+                    place = f"{self.left.tile.pointer}[{self.offset(self.left, free, along)}]"
+                    out.line(f"const unsigned {name} = {_bits(place, 4, 0)};")
+                out.line(f"{target}[{number}] = lane % 2 ? second : first;")
+                out.line(f"{target}[{number + 2}] = lane % 2 ? first : second;")
 
     def load_right(self) -> None:
         operation, out = self.matrix.operation, self.block.out
