@@ -20,6 +20,7 @@ MOST_IN_TURN = 4  # reductions that wait for one another, beyond which no tile o
 AROUND = 40  # bytes of a thread's registers for addresses and what is at hand
 PEERS = 8  # more of them for a thread's place in a cluster
 AROUND_LOOP = 128  # the same where there are products, streams or staged operands
+MEETING = 12  # barriers' time until blocks that meet first copy for each other: 1024^3, 2048^3
 FILLED = 512  # threads that keep a processor's arithmetic busy
 
 
@@ -159,7 +160,7 @@ class Occupancy(Tiling):
         that copy for each other meet before the first copy.
         """
         if not (self.blocks > 1).any():
-            return LOADED * self.meeting() / self.spec.cycles_per_s
+            return MEETING * self.meeting() / self.spec.cycles_per_s
         cluster = self.spec.group(CLUSTER)
         each = np.where(self.blocks > 1, (self.blocks / cluster.size) ** 2, 0.0)
         return tiles * each * cluster.start_interval_cycles / self.spec.cycles_per_s

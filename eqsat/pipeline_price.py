@@ -23,8 +23,8 @@ SLOT = 1.7  # trips from asking for a ring's slot until it is asked for again, c
 class Flow:
     """What a kernel does, an array entry for each choice; seconds are of the whole device.
 
-    matrix: seconds of the matrix operations; other: of the unit that is busiest besides; tiles;
-    steps: chunks of a tile; waits: how often its products are waited for; stages of the ring, and
+    matrix: seconds of the matrix operations; other: of the unit that is busiest besides in chunks,
+    after: of that which works on results; tiles; steps: chunks of a tile; waits: how often its products are waited for; stages of the ring, and
     one more where a slot is let go of with its chunk, before the next one is computed; teams:
     groups of threads that take turns; resident: blocks at once on a processor; stored: bytes that
     a tile writes; turns: tiles of a block under way, of which one stores while another multiplies;
@@ -33,6 +33,7 @@ class Flow:
 
     matrix: Array
     other: Array
+    after: Array
     tiles: Array
     steps: Array
     waits: Array
@@ -59,7 +60,7 @@ def pipelined(
     ahead = np.maximum(flow.stages - 1, 0.5)  # a slot is let go of one chunk later
     turns = work + flow.steps * flow.chain / flow.teams
     streamed = np.maximum(turns, (turns + flow.steps * trip) / ahead)
-    store = flow.stored * spec.processors / rate + trip / LOADED
+    store = flow.stored * spec.processors / rate + trip / LOADED + flow.after * each
     beside = np.clip(np.ceil(flow.tiles / spec.processors), 1, flow.resident * flow.turns)
     rounds = np.ceil(flow.tiles / (spec.processors * beside))
     waves = np.ceil(flow.tiles / spec.processors)

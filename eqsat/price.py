@@ -93,7 +93,9 @@ class _Pricing(Occupancy):
         self.staged: set[Term] = set()
         self.copied: dict[Term, Array] = {}  # bytes that reads draw from the cache
         self.units: dict[str, Array] = {}
-        self.alike: dict[tuple[str, int], float] = {}  # work of elements, by how often it is done
+        self.alike: dict[tuple[str, int, bool], float] = {}  # work of elements, by how often it is
+        # done, and whether in no chunk
+        self.after: dict[str, Array] = {}  # the part of `units` that is work on results
         self.traffic = np.zeros_like(self.shape)
         self.spared = np.zeros_like(self.shape)  # of it, where blocks copy for each other
         self.copies = np.zeros_like(self.shape)
@@ -125,8 +127,10 @@ class _Pricing(Occupancy):
             self.repeat = repeats.get(term, 1)
             self._term(term)
         self.repeat = 1
-        for (unit, mask), seconds in self.alike.items():
-            self.charge(unit, seconds * self.times(mask) * redone(self, mask))
+        for (unit, mask, after), seconds in self.alike.items():
+            work = seconds * self.times(mask) * redone(self, mask)
+            self.charge(unit, work)
+            self.after[unit] = self.after.get(unit, 0 * self.shape) + work * after
         for one in self.form.stored:
             own = facts.universe.members(walked(one, facts))
             lacking = [n for n in self.form.grid if n not in own]
@@ -157,9 +161,11 @@ class _Pricing(Occupancy):
         if op == "position":
             op, dtype = "add", "int64"
         work = self.points(mask) * self.repeat
+        after = not mask & self.form.facts.universe.mask(self.chunks)
         mask &= -1 if self.form.stepped in self.chunks else self.grid
         for unit, seconds in self.pricer.rates(op, dtype):
-            self.alike[unit, mask] = self.alike.get((unit, mask), 0.0) + work * seconds
+            key = unit, mask, after
+            self.alike[key] = self.alike.get(key, 0.0) + work * seconds
 
     def _scan(self, term: Term, mask: int) -> None:
         """One operation at each point; a state that is carried stays in fast memory."""
@@ -392,7 +398,8 @@ class _Pricing(Occupancy):
         """Seconds of tiles that stay, their products asynchronous."""
         assert self.blocking is not None
         spec, cache = self.spec, self.pricer.cache
-        other = [seconds for name, seconds in self.units.items() if name not in self.started]
+        after = {n: s for n, s in self.after.items() if n not in self.started}
+        other = [s - after.get(n, 0.0) for n, s in self.units.items() if n not in self.started]
         rate, turns = cache.bandwidth_gb_per_s * 1e9, self.turns()
         teams = turns * self.blocking.threads / max(spec.members("warpgroup", "thread"), 1)
         waits = np.where(teams > turns, 0.0, self.gathering * teams)  # else others multiply
@@ -400,6 +407,7 @@ class _Pricing(Occupancy):
         flow = Flow(
             matrix=self.shape * sum(self.units[name] for name in self.started),
             other=np.max(other, axis=0) if other else 0 * self.shape,
+            after=np.max([*after.values()], axis=0) if after else 0 * self.shape,
             tiles=tiles,
             steps=self.steps(),
             waits=np.maximum(self.steps(), count_parts(spec, self.form)),

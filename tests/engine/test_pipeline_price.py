@@ -49,8 +49,8 @@ def test_spread_of_whole_shares_adds_nothing():
 
 def flow(**more) -> Flow:
     """A product of 4096 in tiles of 128 x 256 and chunks of 64."""
-    fields = {"matrix": 2e-4, "other": 1e-6, "tiles": 512, "steps": 64, "stages": 4, "teams": 2}
-    fields |= {"resident": 1, "stored": 65536, "turns": 1, "chain": 0} | more
+    fields = {"matrix": 2e-4, "other": 1e-6, "after": 0, "tiles": 512, "steps": 64, "stages": 4}
+    fields |= {"teams": 2, "resident": 1, "stored": 65536, "turns": 1, "chain": 0} | more
     fields.setdefault("waits", fields["steps"])
     return Flow(**{name: np.array([float(value)]) for name, value in fields.items()})
 
@@ -71,6 +71,12 @@ def test_tiles_take_at_least_what_their_matrix_operations_take():
 )
 def test_more_of_what_hides_latency_is_no_slower(name, fewer, more):
     assert seconds(**{name: more}, other=1e-4) <= seconds(**{name: fewer}, other=1e-4)
+
+
+def test_work_on_results_hides_behind_another_team():
+    """That of a tile which is alone on its processor is added to its products."""
+    alone, turns = (seconds(after=4e-5, turns=n) - seconds(turns=n) for n in (1, 2))
+    assert turns < 0.1 * alone and alone > 3e-5
 
 
 def test_a_short_ring_waits_for_memory():
