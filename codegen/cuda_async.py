@@ -1,7 +1,7 @@
 """Device functions of sm_90: barriers that count bytes, copies of boxes by the tensor memory
-accelerator, warpgroup synchronisation. As text; a kernel gets those that it names.
+accelerator both ways, warpgroup synchronisation. As text; a kernel gets those that it names.
 
-Source: PTX ISA, mbarrier, cp.async.bulk.tensor, wgmma, setmaxnreg.
+Source: PTX ISA, mbarrier, cp.async.bulk.tensor, stmatrix, wgmma, setmaxnreg.
 """
 
 _DEVICE = "__device__ __forceinline__"
@@ -64,6 +64,27 @@ struct alignas(64) TensorMap {
                  "@p mbarrier.arrive.shared::cluster.b64 _, [there];\\n"
                  "}}" ::"r"(shared_address(barrier)), "r"(rank), "r"(int(present)) : "memory");
 }}""",
+    "shared_written": f"""
+{_DEVICE} void shared_written() {{  // what this thread wrote is there for the accelerator
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}}""",
+    "store_matrices": f"""
+{_DEVICE} void store_matrices(void* row, unsigned a, unsigned b, unsigned c, unsigned d) {{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {{%1, %2, %3, %4}};" ::
+                     "r"(shared_address(row)), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}}""",
+    "boxes_commit": f"""
+{_DEVICE} void boxes_commit() {{
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}}""",
+    "boxes_read": f"""
+{_DEVICE} void boxes_read() {{  // those that this thread has had copied
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}}""",
+    "boxes_stored": f"""
+{_DEVICE} void boxes_stored() {{
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}}""",
     "fewer_registers": f"""
 template <int Count>
 {_DEVICE} void fewer_registers() {{
@@ -96,6 +117,11 @@ template <int Pending>
            (unsigned long long)swizzle << 62;
 }}""",
 }
+
+
+def store_box_name(dimensions: int) -> str:
+    """The device function that copies a box of so many dimensions from shared memory."""
+    return f"store_box_{dimensions}d"
 
 
 def copy_box_name(dimensions: int, shared: bool = False) -> str:
@@ -131,3 +157,18 @@ ASYNC_FUNCTIONS.update(
         for shared in (False, True)
     }
 )
+
+
+def _store_box(dimensions: int) -> str:
+    where = ", ".join(f"int c{i}" for i in range(dimensions))
+    at = ", ".join(f"%{2 + i}" for i in range(dimensions))
+    operands = "".join(f', "r"(c{i})' for i in range(dimensions))
+    return f"""
+{_DEVICE} void {store_box_name(dimensions)}(const void* source, const TensorMap& map, {where}) {{
+    asm volatile(
+        "cp.async.bulk.tensor.{dimensions}d.global.shared::cta.bulk_group [%0, {{{at}}}], [%1];" ::
+            "l"(&map), "r"(shared_address(source)){operands} : "memory");
+}}"""
+
+
+ASYNC_FUNCTIONS.update({store_box_name(n): _store_box(n) for n in range(1, MOST_DIMENSIONS + 1)})

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from eqsat.codegen.cuda_box import TensorBox
 from eqsat.codegen.cuda_distribution import Distribution, Factor
 from eqsat.codegen.cuda_math import cast, literal, widen
 from eqsat.codegen.cuda_placement import Placement
@@ -146,6 +147,8 @@ class Block:
         # The number of a thread among those that compute a tile.
         self.thread = "thread" if kernel.cluster > 1 else "threadIdx.x"
         self.exchange_bytes = 0  # of what the blocks of a cluster hand each other at once
+        self.areas: Callable[[int, int], int] | None = None  # see `Pipeline.areas`
+        self.stored: dict[str, TensorBox] = {}  # what the tensor memory accelerator stores
         self.turns = 1  # tiles of a block under way, each with threads of its own
         self.copies: dict[str, int] = {}  # of each value in shared memory
 
@@ -159,6 +162,10 @@ class Block:
 
     def buffer(self, name: str) -> str:
         return f"p_{self.names.of(name)}"
+
+    def map_name(self, name: str) -> str:
+        """The tensor map of a box."""
+        return f"map_{self.names.of(name)}"
 
     def ordered(self, indices: Iterable[str]) -> list[str]:
         """In the kernel's order, which is that of registers and loops."""

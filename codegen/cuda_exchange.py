@@ -173,26 +173,20 @@ def exchange_for(
     indices: Sequence[str],
 ) -> Exchange | None:
     """The exchange of a store or load over `indices`; None where the access is as good without."""
+    shape = shape_of(kernel, placement, distribution, access, indices)
+    if shape is None:
+        return None
     digits = _digits(distribution, indices)
     buffer, axes = kernel.buffer(access.buffer), kernel.axes()
-    itemsize = buffer.dtype.itemsize
 
     def cost(at: Mapping[str, Numbers]) -> int:
         """Of one access by a warp: the lines that it touches."""
         points = {name: at.get(name, 0) for name in free_names(access.address)}
-        address = np.asarray(evaluate(access.address, points)) * itemsize
+        address = np.asarray(evaluate(access.address, points)) * buffer.dtype.itemsize
         return LINE_COST * len(np.unique(address // LINE))
 
-    along = next((i for i in indices if unit_stride(access, i) and axes[i].extent > 1), "")
-    if access.coordinates or not along or not any(d.kind == "thread" for d in digits):
-        return None
     by = vector_along(access, indices, buffer, axes, placement.indices, distribution.vector)
     direct = _accesses(digits, by[1]) * _mean(map(cost, _own_points(digits, *by)))
-    width = vector_width(access, along, buffer, axes, placement.indices)
-    strides = {i: abs(c) for i, c in access.address.terms if isinstance(i, str)}
-    shape = _shape(digits, along, width, itemsize, strides)
-    if shape is None:
-        return None
     exchange = _lay_out(shape)
     own, far = exchange.bank_passes()
     vectors = -(-exchange.slots // WARP)
@@ -200,6 +194,26 @@ def exchange_for(
     each = _accesses(exchange.digits, exchange.own_width) * own + vectors * (far + lines)
     passes = _accesses(digits, 1) / _accesses(exchange.digits, 1)
     return exchange if passes * (each + WAIT_COST) < direct else None
+
+
+def shape_of(
+    kernel: Kernel,
+    placement: Placement,
+    distribution: Distribution,
+    access: Access,
+    indices: Sequence[str],
+) -> Exchange | None:
+    """What a warp holds of an access over `indices` in one pass, as rows that are not yet laid out;
+    None where no points lie side by side.
+    """
+    digits = _digits(distribution, indices)
+    buffer, axes = kernel.buffer(access.buffer), kernel.axes()
+    along = next((i for i in indices if unit_stride(access, i) and axes[i].extent > 1), "")
+    if access.coordinates or not along or not any(d.kind == "thread" for d in digits):
+        return None
+    width = vector_width(access, along, buffer, axes, placement.indices)
+    strides = {i: abs(c) for i, c in access.address.terms if isinstance(i, str)}
+    return _shape(digits, along, width, buffer.dtype.itemsize, strides)
 
 
 def _digits(distribution: Distribution, indices: Sequence[str]) -> tuple[Digit, ...]:

@@ -124,13 +124,7 @@ class Patch:
         """A block of code in which the names of an exchange are defined."""
         block, out, exchange = self.block, self.block.out, self.exchange
         with out.block():
-            start = f"shared + {self.offset} + int(threadIdx.x) / {WARP} * {self.bytes}"
-            out.line(f"{self.kind}* const patch = reinterpret_cast<{self.kind}*>({start});")
-            for i in self.indices:
-                factors = block.distribution.weighted(i, "thread")
-                offset = block.thread_offset([(f, w) for f, w in factors if f.stride >= WARP])
-                parts = [part for part in (block.frame.origin[i], offset) if part != "0"]
-                out.line(f"const int {block.index('warp', i)} = {' + '.join(parts) or '0'};")
+            self.begin()
             rows, columns = [], []
             for digit in exchange.digits:
                 if digit.kind == "thread":
@@ -140,6 +134,17 @@ class Patch:
             out.line(f"const int row = {' + '.join(rows) or '0'};")
             out.line(f"const int column = {' + '.join(columns) or '0'};")
             yield
+
+    def begin(self) -> None:
+        """The warp's patch, and the first point of each index that the warp holds."""
+        block, out = self.block, self.block.out
+        start = f"shared + {self.offset} + int(threadIdx.x) / {WARP} * {self.bytes}"
+        out.line(f"{self.kind}* const patch = reinterpret_cast<{self.kind}*>({start});")
+        for i in self.indices:
+            factors = block.distribution.weighted(i, "thread")
+            offset = block.thread_offset([(f, w) for f, w in factors if f.stride >= WARP])
+            parts = [part for part in (block.frame.origin[i], offset) if part != "0"]
+            out.line(f"const int {block.index('warp', i)} = {' + '.join(parts) or '0'};")
 
     def place(self, row: str, column: str) -> str:
         """A pointer into the patch."""

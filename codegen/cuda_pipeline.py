@@ -98,6 +98,7 @@ class Pipeline:
         self.whole = [ring for phase in straight for ring in self.rings[phase]]
         self.order = self.barriers
         self.barriers += turns if turns > 1 else 0
+        block.areas = self.areas
 
     @property
     def all_rings(self) -> list[Ring]:
@@ -273,7 +274,7 @@ class Pipeline:
         self.advance(ring, out)
 
     def map_name(self, name: str) -> str:
-        return f"map_{self.block.names.of(name)}"
+        return self.block.map_name(name)
 
     # the whole kernel
 
@@ -314,12 +315,9 @@ class Pipeline:
             self.block.barrier()
         self.offset = -(-shared // 8) * 8
         total = self.offset + 8 * self.barriers
-        held = sum(
-            self.block.register_count(m.contract.indices) + bool(m.partial) * m.operation.n // 2
-            for m in self.block.placement.matrices.values()
-        )
-        launch, _ = registers_of(self.block.kernel.threads, 2)
-        twice = 2 * (total + RESERVED_BYTES) <= SHARED_BYTES and held + AROUND <= launch
+        self.maps.update(self.block.stored)
+        held = self.held
+        twice = 2 * (total + RESERVED_BYTES) <= SHARED_BYTES and self.may_share
         self.blocks = 2 if twice else 1
         _, each = registers_of(self.threads, 1)
         if self.shares and None in self.chunks.values():
@@ -340,6 +338,31 @@ class Pipeline:
             or any("block_barrier" in line for line in self.block.out.lines)
         )
         return total
+
+    @property
+    def held(self) -> int:
+        """Registers of a thread that hold results of products."""
+        return sum(
+            self.block.register_count(m.contract.indices) + bool(m.partial) * m.operation.n // 2
+            for m in self.block.placement.matrices.values()
+        )
+
+    @property
+    def may_share(self) -> bool:
+        """Whether registers allow two blocks on an SM."""
+        return self.held + AROUND <= registers_of(self.block.kernel.threads, 2)[0]
+
+    def areas(self, wanted: int, each: int) -> int:
+        """How many areas of `each` bytes, a divisor of those wanted, fit beside what is there: two
+        blocks on an SM where one more area leaves that possible, else one.
+        """
+        used = self.block.shared_bytes + self.block.scratch_bytes + 8 * self.barriers
+        used += PERIOD + RESERVED_BYTES
+        for blocks in (2, 1) if self.may_share else (1,):
+            room = (SHARED_BYTES // blocks - used) // each
+            if room > 0:
+                return max(n for n in range(1, wanted + 1) if wanted % n == 0 and n <= room)
+        return 0
 
     @property
     def threads(self) -> int:
@@ -407,6 +430,8 @@ __device__ __forceinline__ void block_barrier() {{
             out.lines += self.block.out.lines
             if turns > 1:
                 self.pass_over(out)
+        if self.block.stored:
+            out.line("boxes_stored();")
         return "\n".join(out.lines)
 
     def _linger(self, out: Writer) -> None:

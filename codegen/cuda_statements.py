@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from eqsat.codegen.cuda_access import vector_along
 from eqsat.codegen.cuda_block import Block, Point
+from eqsat.codegen.cuda_box_store import box_store
 from eqsat.codegen.cuda_collective import reduce_threads, scan
 from eqsat.codegen.cuda_computed import compute_tile
 from eqsat.codegen.cuda_contract import Accumulator, contract
@@ -289,7 +290,8 @@ class Statements:
             vector = self.vector(store.access, indices)
             combine_stored(block, store, lambda at: self.stored(store, buffer.dtype, at), vector)
             return
-        if patch := self.patch(store.access, indices):
+        patch = box_store(block, store, indices)
+        if patch := patch or self.patch(store.access, indices):
             patch.store(store, lambda point: self.stored(store, buffer.dtype, point))
             return
         index, width = self.vector(store.access, indices)

@@ -1,7 +1,8 @@
 """What the emulator makes of sm_90's device functions: barriers that count bytes, copies of boxes,
 products of warpgroups.
 
-A copy leaves NaN in its target until it arrives. Products leave poison in their accumulators until
+A copy leaves NaN in its target until it arrives. One that stores reads shared memory when it is
+waited for, or in some schedules at once. Products leave poison in their accumulators until
 they are waited for, and read shared memory only then.
 """
 
@@ -9,7 +10,7 @@ import ctypes
 
 import numpy as np
 
-from eqsat.codegen.cuda_async import ASYNC_FUNCTIONS, MOST_DIMENSIONS, copy_box_name
+from eqsat.codegen.cuda_async import ASYNC_FUNCTIONS, MOST_DIMENSIONS, copy_box_name, store_box_name
 from eqsat.codegen.cuda_box import TensorBox
 from eqsat.codegen.cuda_warpgroup_operations import WARPGROUP_TABLE, WarpgroupOperation
 
@@ -20,6 +21,7 @@ struct TensorMap {
     int box[5], step[5], rank, itemsize, row_bytes;
 };
 struct Box { int block; unsigned target; TensorMap map; Barrier* barrier; int at[5]; };
+struct Stored { unsigned source; TensorMap map; int at[5], group; bool done; };
 struct Product {
     int group, n, k, accumulate;
     char kind, other;
@@ -34,12 +36,18 @@ struct Thread {
     std::deque<Product> products;
     int committed, registers;  // that it asked for
     bool fenced;
+    std::deque<Stored> stored;
+    int groups;    // of boxes that it stores
+    bool written;  // what it wrote is there for the accelerator
 };
 static Thread threads_of[MOST_BLOCKS][MOST_THREADS];
 #define products(t) threads_of[block_rank][t].products
 #define committed(t) threads_of[block_rank][t].committed
 #define registers(t) threads_of[block_rank][t].registers
 #define fenced(t) threads_of[block_rank][t].fenced
+#define stored(t) threads_of[block_rank][t].stored
+#define groups(t) threads_of[block_rank][t].groups
+#define written(t) threads_of[block_rank][t].written
 
 static void begin_async() {
     boxes.clear();
@@ -55,6 +63,7 @@ static unsigned swizzled(unsigned address, int row_bytes) {
 
 static void end_thread() {
     if (!products(threadIdx.x).empty()) fail("a thread ends while its products are under way");
+    if (!stored(threadIdx.x).empty()) fail("a thread ends while its boxes are read");
 }
 static const char* end_block() {
     for (size_t t = 0; t < fibers.size(); ++t)
@@ -121,28 +130,85 @@ static void copy_box_to_all(void* target, const TensorMap& map, unsigned long lo
     }
     block_rank = own;
 }
+static int elements_of(const TensorMap& map) {
+    int elements = 1;
+    for (int n = 0; n < map.rank; ++n) elements *= map.box[n];
+    return elements;
+}
+// Where an element of a box lies in memory; null where it does not exist.
+static unsigned char* far_place(const TensorMap& map, const int* first, int e) {
+    const unsigned char* place = map.base;
+    bool exists = true;
+    for (int n = 0, rest = e; n < map.rank; rest /= map.box[n++]) {
+        const long long at = first[n] + (long long)(rest % map.box[n]) * map.step[n];
+        exists &= at >= 0 && at < map.extent[n];
+        place += at * map.stride[n];
+    }
+    return exists ? (unsigned char*)place : nullptr;
+}
 static bool deliver(bool reversed) {
     if (boxes.empty()) return false;
     const Box box = reversed ? boxes.back() : boxes.front();
     reversed ? boxes.pop_back() : boxes.pop_front();
     const TensorMap& map = box.map;
-    int elements = 1;
-    for (int n = 0; n < map.rank; ++n) elements *= map.box[n];
+    const int elements = elements_of(map);
     for (int e = 0; e < elements; ++e) {
-        const unsigned char* source = map.base;
-        bool exists = true;
-        for (int n = 0, rest = e; n < map.rank; rest /= map.box[n++]) {
-            const long long at = box.at[n] + (long long)(rest % map.box[n]) * map.step[n];
-            exists &= at >= 0 && at < map.extent[n];
-            source += at * map.stride[n];
-        }
+        const unsigned char* source = far_place(map, box.at, e);
         const unsigned place = swizzled(box.target + e * map.itemsize, map.row_bytes);
         unsigned char* to = shared_of[box.block] + place;
-        exists ? memcpy(to, source, map.itemsize) : memset(to, 0, map.itemsize);
+        source ? memcpy(to, source, map.itemsize) : memset(to, 0, map.itemsize);
     }
     box.barrier->bytes -= elements * map.itemsize;
     settle(*box.barrier);
     return true;
+}
+
+// boxes that are stored
+
+static void store_now(Stored& one) {
+    const TensorMap& map = one.map;
+    for (int e = 0; e < elements_of(map) && !one.done; ++e) {
+        const unsigned from = swizzled(one.source + e * map.itemsize, map.row_bytes);
+        if (unsigned char* to = far_place(map, one.at, e)) memcpy(to, shared + from, map.itemsize);
+    }
+    one.done = true;
+}
+static void store_box(const void* source, const TensorMap& map, int rank, const int* at) {
+    const int warp = threadIdx.x / 32 * 32;
+    Stored one{shared_address(source), map, {}, groups(threadIdx.x), false};
+    std::copy(at, at + rank, one.at);
+    if (rank != map.rank || one.source % (8 * map.row_bytes))
+        return fail("a box is stored from no such place");
+    for (int lane = 0; lane < 32; ++lane)
+        if (!written(warp + lane)) return fail("a box is stored before it is written");
+    stored(threadIdx.x).push_back(one);
+    if (eager) store_now(stored(threadIdx.x).back());
+}
+static void shared_written() { written(threadIdx.x) = true; }
+static void boxes_commit() {
+    ++groups(threadIdx.x);
+    const int first = threadIdx.x / 32 * 32;
+    for (int lane = 0; lane < 32; ++lane) written(first + lane) = false;
+}
+static void boxes_read() {
+    auto& own = stored(threadIdx.x);
+    while (!own.empty() && own.front().group < groups(threadIdx.x)) {
+        store_now(own.front());
+        own.pop_front();
+    }
+}
+static void boxes_stored() { boxes_read(); }
+
+static void store_matrices(void* row, unsigned a, unsigned b, unsigned c, unsigned d) {
+    const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 32;
+    const unsigned values[] = {a, b, c, d};
+    if (uintptr_t(row) % 16) fail("stmatrix row is not aligned");
+    written(threadIdx.x) = false;
+    slots[threadIdx.x][0] = uintptr_t(row);
+    stop(WARP, 1000080);
+    for (int q = 0; q < 4; ++q)
+        memcpy((unsigned char*)slots[first + q * 8 + lane / 4][0] + lane % 4 * 4, &values[q], 4);
+    stop(WARP, 1000081);
 }
 
 // products of a warpgroup
@@ -266,7 +332,8 @@ HOST_ASYNC = dict.fromkeys(
     (
         "TensorMap", "shared_address", "barrier_init", "barrier_expect", "barrier_arrive",
         "barrier_arrive_in", "barrier_wait", "products_begin", "products_commit", "products_wait",
-        "fewer_registers", "more_registers",
+        "fewer_registers", "more_registers", "shared_written", "store_matrices", "boxes_commit",
+        "boxes_read", "boxes_stored",
     ),
     "",
 )  # fmt: skip
@@ -284,6 +351,11 @@ inline void {copy_box_name(_n, True)}(void* target,
         const TensorMap& map, unsigned long long* barrier, {_where.replace("c", "int c")}) {{
     const int at[] = {{{_where}}};
     copy_box(target, map, barrier, {_n}, at);
+}}"""
+    HOST_ASYNC[store_box_name(_n)] = f"""inline void {store_box_name(_n)}(const void* source,
+        const TensorMap& map, {_where.replace("c", "int c")}) {{
+    const int at[] = {{{_where}}};
+    store_box(source, map, {_n}, at);
 }}"""
 
 

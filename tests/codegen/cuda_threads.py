@@ -54,6 +54,7 @@ static std::vector<Fiber> fibers_of[MOST_BLOCKS];
 #define fibers (fibers_of[block_rank])
 static ucontext_t scheduler;
 static std::function<void()> body;
+static bool eager;  // what could be read late is read at once
 static size_t team;  // the threads that compute; the others produce
 static const char* failure;
 static char message[256];
@@ -180,7 +181,7 @@ static const char* run_cluster(int number, int blocks, int cluster, int threads,
                                int shared_bytes, int schedule) {
     const bool reversed = schedule & 1;
     failure = nullptr;
-    team = computing, gridDim.x = blocks;
+    team = computing, gridDim.x = blocks, eager = schedule & 2;
     for (block_rank = 0; block_rank < cluster; ++block_rank) begin(threads);
     bool moved;
     do {

@@ -230,13 +230,17 @@ def attention(m: int, n: int, d: int, tiles: tuple[int, int], mask: str = "") ->
 
 
 def convolution(
-    shape: tuple[int, int, int, int], tiles: Tiles, columns: int, step: int = 1
+    shape: tuple[int, int, int, int],
+    tiles: Tiles,
+    columns: int,
+    step: int = 1,
+    stored: DType = float32,
 ) -> Sample:
     """y[p,q,o] = sum x[step p+r-1, step q+s-1, c] w[r,s,c,o] in a stream over r, s, c"""
     height, width, channels, out = shape
     rows, cells = -(-height // step), -(-width // step)
     x, w = buffers(bfloat16, x=(height, width, channels), w=(3, 3, channels, out))
-    y = Buffer("y", (rows, cells, out), float32, "output")
+    y = Buffer("y", (rows, cells, out), stored, "output")
     b, end = Body(bfloat16), Body()
     down, right = (
         index.add(index.scale(index.var(a), step), index.var(c), index.const(-1))
@@ -261,7 +265,7 @@ def convolution(
         for s in range(3):
             part = padded[r : r + height : step, s : s + width : step]
             answer += part @ wide(q)[r, s]
-    return Sample(kernel, {"x": p, "w": q}, {"y": answer}, 1e-6)
+    return Sample(kernel, {"x": p, "w": q}, {"y": answer}, 1e-6 if stored == float32 else 4e-3)
 
 
 def biased(m: int, n: int, k: int, tiles: Tiles, columns: int) -> Sample:
@@ -340,4 +344,23 @@ def pipeline_cases() -> Iterator[Case]:
         sample = gemm(200, 264, k, (64, 256, 64), 256, "nt" if k % 16 else "nn", out=bfloat16)
         yield case(f"two-teams-{k}", sample, 128, stages)
     yield case("two-teams-biased", biased(70, 520, 136, (64, 256, 64), 256), 128, 3)
+    yield from stored_by_boxes()
     yield case("convolution-strided", convolution((11, 13, 16, 32), (8, 8, 16), 32, 2), 128, 2)
+
+
+def stored_by_boxes() -> Iterator[Case]:
+    """Tiles that reach beyond the result, in areas of each swizzle; rows along two indices."""
+    for name, size, tiles, stages in (
+        ("clipped", (150, 200, 72), (128, 128, 32), 2),
+        ("two-areas", (136, 264, 72), (128, 256, 64), 4),  # as much as fits, of four passes
+        ("two-rows", (300, 136, 40), (256, 128, 32), 2),
+        ("half-lines", (150, 88, 40), (128, 32, 32), 2),
+        ("quarter-lines", (150, 40, 40), (128, 16, 32), 2),
+    ):
+        sample = gemm(*size, tiles, tiles[1], "nn", out=bfloat16)
+        yield case(f"boxes-{name}", sample, 256, stages)
+    sample = gemm(150, 200, 72, (128, 128, 32), 128, dtype=float16, out=float16)
+    yield case("boxes-f16", sample, 256, 2)
+    for name, tiles, step in (("image", (8, 16, 16), 1), ("image-strided", (16, 8, 16), 2)):
+        sample = convolution((19, 21, 24, 72), tiles, 64, step, bfloat16)
+        yield case(f"boxes-{name}", sample, 256, 2)

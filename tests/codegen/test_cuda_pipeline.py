@@ -92,10 +92,14 @@ def test_cases_show_what_they_are_for():
     assert "copy_box_3d" in texts["convolution"]
     assert "map_mask" in texts["attention-48-added"] and "patch" in texts["biased"]
     assert "band" in texts["gemm-nt-banded"]
+    teams = {name for name, text in texts.items() if "turn = " in text}
+    stored = {name for name, text in texts.items() if "store_box_" in text}
+    assert {n for n in texts if n.startswith("boxes")} <= stored
+    assert not stored & teams, "another team multiplies meanwhile"
+    assert "store_box_3d" in texts["boxes-image"] and "store_box_3d" in texts["boxes-image-strided"]
     parts = {name for name, text in texts.items() if "_part" in text or "sums[" in text}
     assert parts == {name for name in texts if name.startswith("parts")}
     assert not parts & later
-    teams = {name for name, text in texts.items() if "turn = " in text}
     assert teams - {"gemm-tf32-across-wide"} == {n for n in texts if n.startswith("two-teams")}
 
 
@@ -126,6 +130,8 @@ STAGED = scaled(256, 50, 200, (128, 64, 48), 64, memory="shared")  # the block c
 STAGED = case("stripped_staged", STAGED, 256, 2)
 PARTS = gemm(70, 50, 336, (64, 64, 256), 64, dtype=float8_e4m3fn)
 PARTS = case("stripped_parts", PARTS, 128, 2)
+STORED = gemm(136, 264, 72, (128, 256, 64), 256, "tn", out=bfloat16)  # two passes of two areas
+STORED = case("stripped_stored", STORED, 256, 4)
 STRIPPED = {
     "full": (GEMM, r"barrier_wait\([^;]*, parity_0\);", ""),
     "empty": (GEMM, r"barrier_wait\([^;]*parity_0 \^ 1\);", ""),
@@ -146,6 +152,12 @@ STRIPPED = {
     "part begin": (PARTS, r"products_begin\(\);", ""),
     "part kept": (PARTS, r"step > first\)", "1)"),
     "own tile read": (STAGED, r"block_barrier\(\);(\s*\{\s*const int copy_base)", r"\1"),
+    "areas read": (STORED, r"boxes_read\(\);", ""),
+    "areas written": (STORED, r"shared_written\(\);", ""),
+    "areas of all lanes": (STORED, r"(shared_written\(\);)\s*__syncwarp\(\);", r"\1"),
+    "boxes committed": (STORED, r"boxes_commit\(\);", ""),
+    "boxes stored": (STORED, r"boxes_stored\(\);", ""),
+    "areas swizzled": (STORED, r"\^ \(\(matrix_row\) >> 0 & 7\)", ""),
     "own tile written": (STAGED, r"block_barrier\(\);(\s*float v_s1)", r"\1"),
 }
 

@@ -51,7 +51,8 @@ def random_sample(random: Random) -> Sample:
                 return gemm(m, n, 2 * k, tiles, columns, "nt", dtype)
             layout = random.choice(("nt", "nn", "tn", "tt"))
             m, n = rounded if layout[0] == "t" else m, rounded if layout[1] == "n" else n
-            return gemm(m, n, k, tiles, columns, layout, dtype)
+            out = random.choice((None, bfloat16)) if dtype == bfloat16 else None
+            return gemm(m, n, k, tiles, columns, layout, dtype, out)
         case "scaled":
             side, memory = random.choice(("left", "right")), random.choice(("registers", "shared"))
             return scaled(m, n, k, tiles, columns, side, memory)
@@ -68,7 +69,8 @@ def random_sample(random: Random) -> Sample:
             return attention(m, n, d, (tiles[0], keys), mask)
     shape = (random.randint(1, 14), random.randint(1, 14), 8 * random.randint(1, 8), rounded)
     cut = (random.randint(1, 8), random.choice((1, 2, 4, 5, 8, 16)), random.choice((16, 32, 64)))
-    return convolution(shape, cut, columns, random.choice((1, 1, 2)))
+    step, stored = random.choice((1, 1, 2)), random.choice((float32, bfloat16))
+    return convolution(shape, cut, columns, step, stored)
 
 
 def random_cases(seed: int) -> list[Case]:
