@@ -246,9 +246,7 @@ def _is_widened(tiling: Tiling, operation: ParallelOperation, found: Contraction
 
 def from_registers(operation: ParallelOperation) -> bool:
     """Whether the first factor of an operation lies in registers."""
-    assert operation.semantics is not None
-    first, *_ = operation.semantics.operands
-    return operation.operand_memory.get(first) == "registers"
+    return operation.factor_memories[:1] == ("registers",)
 
 
 def _padding(tiling: Tiling, operation: ParallelOperation, roles: tuple[int, ...]) -> Array:

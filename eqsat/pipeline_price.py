@@ -24,11 +24,12 @@ class Flow:
     """What a kernel does, an array entry for each choice; seconds are of the whole device.
 
     matrix: seconds of the matrix operations; other: of the unit that is busiest besides in chunks,
-    after: of that which works on results; tiles; steps: chunks of a tile; waits: how often its products are waited for; stages of the ring, and
-    one more where a slot is let go of with its chunk, before the next one is computed; teams:
-    groups of threads that take turns; resident: blocks at once on a processor; stored: bytes that
-    a tile writes; turns: tiles of a block under way, of which one stores while another multiplies;
-    chain: seconds for which the products of a chunk wait for each other.
+    after: of that which works on results; tiles; steps: chunks of a tile; waits: how often its
+    products are waited for; stages of the ring, and one more where a slot is let go of with its
+    chunk, before the next one is computed; teams: groups of threads that take turns; resident:
+    blocks at once on a processor; stored: bytes that a tile writes; turns: tiles of a block under
+    way, of which one stores while another multiplies; chain: seconds for which the products of a
+    chunk wait for each other.
     """
 
     matrix: Array

@@ -110,7 +110,7 @@ class Rates:
             cast = [name for name in (a, b) if name != wide]
             if cast and all(is_held(name, wide) for name in cast):
                 for operation in self.spec.contractions(wide, output):
-                    held = _held_factors(operation)
+                    held = operation.factor_memories.count("registers")  # where they can be cast
                     ahead = operation.asynchronous and not held
                     found += [operation] if ahead or len(cast) <= held else []
         return [
@@ -143,10 +143,3 @@ class Rates:
                 (row.name, slots / self.spec.invocations_per_s(row)) for row, slots in rows
             ]
         return self._rates[key]
-
-
-def _held_factors(operation: ParallelOperation) -> int:
-    """How many factors of an operation lie in registers, where they can be cast."""
-    pair = operation.semantics.contraction if operation.semantics else None
-    places = [operation.operand_memory.get(read.operand, "registers") for read in pair or ()]
-    return places.count("registers")

@@ -143,13 +143,12 @@ def widen(operation: ParallelOperation) -> Drawn:
     when: its dtype holds every number of the factors' narrower ones; those that are cast lie in
     registers on their way to the operation.
     """
-    places = [*_places_of_each(operation)]
     for wide, out in _dtypes(operation):
         if wide not in SIXTEEN or out != WIDE:
             continue
         for pair in _held_by(wide):
             cast = sum(kind != wide for kind in pair)
-            if cast <= places.count("registers"):
+            if cast <= operation.factor_memories.count("registers"):
                 before = [_widened(x, out, kind) for x, kind in zip((A, B), pair, strict=True)]
                 after = [
                     side if kind == wide else apply("cast", out, apply("cast", wide, x))
@@ -165,7 +164,7 @@ def widen_ahead(operation: ParallelOperation) -> Drawn:
     when: its dtype holds every number of the factors' narrower ones; those that are cast lie in
     memory, where a kernel of its own stores them so.
     """
-    if "registers" in _places(operation) or not operation.asynchronous:
+    if "registers" in operation.factor_memories or not operation.asynchronous:
         return
     reads = Variable("r", "Read"), Variable("s", "Read")
     for wide, out in _dtypes(operation):
@@ -216,7 +215,7 @@ def round_factors(operation: ParallelOperation) -> Drawn:
     if ("tfloat32", WIDE) in _dtypes(operation):
         yield "tf32", _by(operation, (A, B), (A, B), _wide(operation))
         yield "tf32", _weighted(operation, B, B, dtype_in(B, WIDE))
-    elif ("bfloat16", WIDE) in _dtypes(operation) and _from_registers(operation):
+    elif ("bfloat16", WIDE) in _dtypes(operation) and {*operation.factor_memories} <= {"registers"}:
         yield "bf16", _by(operation, (A, B), (_round(A), _round(B)), _wide(operation))
         yield "bf16", _weighted(operation, B, _round(B), dtype_in(B, WIDE))
 
@@ -248,7 +247,7 @@ def split_ahead(operation: ParallelOperation) -> Drawn:
     when: both are float32 and lie in memory, where a kernel of its own stores a = sum_i a_i, each
     in the operation's dtype. float: what is left out is below float32's own rounding.
     """
-    if "registers" in _places(operation):
+    if "registers" in operation.factor_memories:
         return
     r, s, T = Variable("r", "Read"), Variable("s", "Read"), Variable("T", "Indices")
     before = (apply("read", r), apply("read", s))
@@ -303,21 +302,6 @@ def _held_by(wide: str) -> Iterator[tuple[str, ...]]:
     """Pairs of factors' dtypes, one or both narrower floats that a wide one holds."""
     kinds = [wide, *(name for name in BY_NAME if is_held(name, wide))]
     return (pair for pair in product(kinds, kinds) if pair != (wide, wide))
-
-
-def _from_registers(operation: ParallelOperation) -> bool:
-    return _places(operation) <= {"registers"}
-
-
-def _places(operation: ParallelOperation) -> set[str]:
-    """The memories that the factors lie in."""
-    return {*_places_of_each(operation)}
-
-
-def _places_of_each(operation: ParallelOperation) -> Iterator[str]:
-    pair = operation.semantics.contraction if operation.semantics else None
-    for read in pair or ():
-        yield operation.operand_memory.get(read.operand, "registers")
 
 
 def _matrix(operation: ParallelOperation) -> tuple[Condition, ...]:

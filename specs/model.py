@@ -161,6 +161,14 @@ class ParallelOperation:
         depth = math.prod(self.extents[name] for name in self.semantics.reduced_index_names)
         return depth << max(self.accumulator_bits - NARROW_BITS - 1, 0)
 
+    @property
+    def factor_memories(self) -> tuple[str, ...]:
+        """Where the two factors of a contraction lie, the left one first; empty for what is none.
+        An operand of no named memory lies in registers.
+        """
+        pair = self.semantics.contraction if self.semantics else None
+        return tuple(self.operand_memory.get(read.operand, "registers") for read in pair or ())
+
     def supports(self, data_types: Mapping[str, str]) -> bool:
         """Whether one allowed combination has these dtypes at these operands."""
         return any(data_types.items() <= row.items() for row in self.supported_data_types)

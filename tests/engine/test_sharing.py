@@ -1,4 +1,4 @@
-"""Blocks that copy factors for each other: which schedules have them, and what they are priced by."""
+"""Blocks that copy factors for each other: which schedules have them, and what that costs."""
 
 from dataclasses import replace
 
