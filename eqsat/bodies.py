@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from eqsat.algebra import LEAVES, Term
 from eqsat.egglog_text import SCHEDULE
-from eqsat.form import SUBSTITUTED, Form, Stored
+from eqsat.form import SUBSTITUTED, Form, Stored, shares_factors
 from eqsat.narrow_price import is_joined
 from eqsat.saturate import ENode, FrozenEGraph
 from eqsat.siblings import stand_ins
@@ -38,7 +38,7 @@ def bodies_of(
         number = stack.pop()
         if number not in options:
             nodes = [n for n in found.nodes[number] if _stands(n, stand_in)]
-            options[number] = _ways(nodes, sizes, spec)
+            options[number] = _ways(nodes, sizes, found.free, spec)
             if not options[number]:
                 return []
             stack += [child for node in options[number] for child in node.children]
@@ -103,13 +103,16 @@ def _term_sizes(found: FrozenEGraph) -> dict[int, int]:
 
 
 def _ways(
-    nodes: list[ENode], sizes: Mapping[int, int], spec: ParallelProcessingUnit
+    nodes: list[ENode],
+    sizes: Mapping[int, int],
+    free: Mapping[int, int],
+    spec: ParallelProcessingUnit,
 ) -> list[ENode]:
     """The ways to compute a class that are worth pricing, those by an operation first: sums that
     carry their weights, then by speed.
 
-    A held weight stands for the exponential that it equals, a contraction for its sum of products,
-    and a weighted sum by an operation for the one without.
+    A held weight stands for the exponential that it equals, a contraction for its sum of products
+    where results share both factors, and a weighted sum by an operation for the one without.
     """
     best: dict[tuple[str, object], ENode] = {}
     for node in nodes:
@@ -122,7 +125,7 @@ def _ways(
         size = sum(sizes[child] for child in node.children)
         if key not in best or size < sum(sizes[child] for child in best[key].children):
             best[key] = node
-    present = {op for op, _ in best}
+    present = {n.op for n in best.values() if n.op != "contract" or _shares_factors(n, free)}
     for better, worse in STANDS_FOR.items():
         if better in present:
             best = {key: node for key, node in best.items() if key[0] not in worse}
@@ -133,6 +136,11 @@ def _ways(
         return not name, node.op != "weighted_contract", -speed, node.op
 
     return sorted(best.values(), key=order)
+
+
+def _shares_factors(node: ENode, free: Mapping[int, int]) -> bool:
+    left, right = (free[child] for child in node.children)
+    return shares_factors(left, right)
 
 
 def _term(root: int, chosen: Mapping[int, ENode]) -> Term:

@@ -43,6 +43,13 @@ class Stored:
         return add(row_major(self.names, {**extents, **row}), const(self.offset))
 
 
+def shares_factors(left: int, right: int) -> bool:
+    """Whether results of a sum of products share both factors, of those names: as in a product
+    of matrices, not in one with a vector, where each result has its own row.
+    """
+    return bool(left & ~right and right & ~left)
+
+
 def computed(one: Stored) -> tuple[Term, ...]:
     """The terms that a kernel computes to store a value: it, or an index and what goes there."""
     if one.term.op not in SCATTERS:
@@ -119,6 +126,8 @@ class Form:
         assert isinstance(mask, int)
         both = self.facts.free(left) & self.facts.free(right)
         if mask & ~both or left is right or self.facts.free(product) & self.steps.along:
+            return None
+        if not shares_factors(self.facts.free(left), self.facts.free(right)):
             return None
         return self.beneath_cast(left), self.beneath_cast(right)
 
