@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
+from eqsat.algebra import Read
 from eqsat.graph.index import Affine, free_names
-from eqsat.kernel import Access, Axis, Buffer
+from eqsat.kernel import Access, Axis, Buffer, Kernel, Load
+from eqsat.relayout import WalkedAxis, walked_axes
 
 VECTOR_BYTES = 16  # the widest access of one thread; base pointers are aligned to it
 
@@ -60,6 +62,19 @@ def vector_along(
             if width > 1 and count % width == 0:
                 return i, width
     return "", 1
+
+
+def sliding_axes(kernel: Kernel, load: Load) -> tuple[WalkedAxis, ...]:
+    """The axes of memory along which windows of a load overlap, one of its indices element by
+    element.
+    """
+    if load.access.coordinates:
+        return ()
+    extents = {name: axis.extent for name, axis in kernel.axes().items()}
+    read = Read(load.access.buffer, load.dtype, load.access.address, load.access.guards)
+    found = walked_axes(read, extents) or ()
+    steps = [[step for _, step in axis.place.terms] for axis in found]
+    return tuple(a for a, own in zip(found, steps, strict=True) if a.slides and min(own) == 1)
 
 
 def _nested_names(expression: Affine) -> frozenset[str]:

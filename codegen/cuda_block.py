@@ -373,9 +373,8 @@ class Block:
         """The condition under which a load reads memory; empty where it always does."""
         return " && ".join([*self.valid(s.indices, point), *self.exists(s.access, point)])
 
-    def loaded(self, s: Load, point: Point) -> str:
-        """The value that a load gives at a point."""
-        condition = self.present(s, point)
+    def loaded(self, s: Load, point: Point, condition: str) -> str:
+        """The value that a load gives at a point: its fill where the condition does not hold."""
         if not s.fill:
             return self.memory_element(s.access, point, s.dtype, condition)
         value = self.memory_element(s.access, point, s.dtype)

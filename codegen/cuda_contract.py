@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 
 from eqsat.codegen.cuda_block import Block, Point, Reader
 from eqsat.codegen.cuda_math import literal, register_type
@@ -12,8 +13,9 @@ from eqsat.codegen.cuda_placement import COMPUTED, FETCH, INLINE, REGISTERS, SHA
 from eqsat.codegen.cuda_tiles import stage
 from eqsat.codegen.cuda_warpgroup import multiply as multiply_by_warpgroups
 from eqsat.codegen.cuda_warpgroup_operations import WarpgroupOperation
+from eqsat.codegen.cuda_windows import load_windows, windows
 from eqsat.errors import UnsupportedError
-from eqsat.kernel import Contract
+from eqsat.kernel import Contract, Load
 
 UNROLLED = 256  # multiply-adds of one thread that are written out; longer sums stay loops
 PARTLY = 8
@@ -111,12 +113,24 @@ def _length(block: Block, index: str) -> int:
 
 def _factor(block: Block, c: Contract, name: str, serial: bool) -> Reader:
     """How to read a factor at any point of the summed indices."""
+    if serial and (window := _window(block, c, name)):
+        return window
     if not serial or block.placement.where[name] in (SHARED, COMPUTED, FETCH, INLINE):
         return block.readers[name]
     if not _is_spread(block, c, name):
         return block.readers[name]
     order = block.ordered(block.placement.indices[name])
     return stage(block, name, order).reader(block.placement.dtypes[name])
+
+
+def _window(block: Block, c: Contract, name: str) -> Reader | None:
+    """How to read a factor of which points share elements, these in registers."""
+    load = block.placement.statements.get(name)
+    each = block.register_count(c.indices) * prod(_length(block, i) for i in c.over)
+    if block.placement.where[name] != FETCH or each > UNROLLED or not isinstance(load, Load):
+        return None
+    found = windows(block.kernel, block.distribution, load, c.over)
+    return found and load_windows(block, load, found)
 
 
 def _is_spread(block: Block, c: Contract, name: str) -> bool:

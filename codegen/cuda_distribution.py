@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from eqsat.codegen.cuda_access import VECTOR_BYTES, unit_stride, vector_width
+from eqsat.codegen.cuda_access import VECTOR_BYTES, sliding_axes, unit_stride, vector_width
 from eqsat.codegen.cuda_operations import COLUMNS
 from eqsat.codegen.cuda_placement import (
+    FETCH,
     REGISTERS,
     Matrix,
     Placement,
@@ -26,6 +27,7 @@ from eqsat.codegen.cuda_warpgroup_operations import WARPGROUP, WarpgroupOperatio
 from eqsat.errors import UnsupportedError
 from eqsat.kernel import Access, Contract, Kernel, Load, Reduce, Scan
 
+LANE_BYTES = 4  # that each lane of a warp reads, where lines are read whole
 MOST_UNEQUAL = 16  # bytes along one index that may outweigh those along another, which cross it
 
 
@@ -135,14 +137,15 @@ class _Choice:
         self.factors: dict[str, tuple[Factor, ...]] = {}
         self.parts: dict[str, Part] = {}
         self.neighbours: dict[str, set[str]] = {i: set() for i in self.axes}
+        reduced = [s.over for s in kernel.statements() if isinstance(s, Reduce | Contract)]
+        reduced += [(s.over,) for s in kernel.statements() if isinstance(s, Scan)]
+        self.reduced = {i for over in reduced for i in over}
+        self.slid = self.sliding()
         self.held_sets = set(register_sets(kernel, placement))
         for indices in self.held_sets:
             for i in indices:
                 self.neighbours[i] |= indices - {i}
         self.votes = self.count_votes()
-        reduced = [s.over for s in kernel.statements() if isinstance(s, Reduce | Contract)]
-        reduced += [(s.over,) for s in kernel.statements() if isinstance(s, Scan)]
-        self.reduced = {i for over in reduced for i in over}
 
     def run(self) -> Distribution:
         if self.placement.matrices:
@@ -161,8 +164,11 @@ class _Choice:
             self.width[i] = self.vector(i)
             self.take(i, min(WARP, limits.get(i, WARP)))
         free = [i for i in open_indices if i not in self.reduced and i not in contiguous]
-        for i in [*sorted(free, key=self.points, reverse=True), *contiguous, *open_indices]:
+        free.sort(key=lambda i: (i in self.slid, -self.points(i)))
+        for i in [*free, *contiguous, *open_indices]:
             self.take(i, lanes.get(i, self.kernel.tile_threads))
+        for i in self.slid.keys() & {*free}:  # rows of a thread lie side by side: they share places
+            self.width[i] = -(-self.points(i) // prod(r for _, r in self.taken[i]))
         for i in self.axes:
             if i not in self.factors:
                 digits = self.taken.get(i, [])
@@ -185,8 +191,26 @@ class _Choice:
             moved = prod(self.points(i) for i in indices)
             for i in indices:
                 if unit_stride(access, i) and self.points(i) > 1:
-                    votes[i] += moved * self.kernel.buffer(access.buffer).dtype.itemsize
+                    votes[self.partners.get(i, i)] += (
+                        moved * self.kernel.buffer(access.buffer).dtype.itemsize
+                    )
         return votes
+
+    def sliding(self) -> dict[str, int]:
+        """The elements by which windows of registers slide, for each index along which they do."""
+        found: dict[str, int] = {}
+        self.partners: dict[str, str] = {}  # of an index inside windows, the one that moves them
+        for s in self.kernel.statements():
+            if not isinstance(s, Load) or self.placement.where[s.name] not in (REGISTERS, FETCH):
+                continue
+            for axis in sliding_axes(self.kernel, s):
+                steps = {str(atom): step for atom, step in axis.place.terms}
+                inside = [i for i in steps if i in self.reduced]
+                moving = [i for i in steps if i not in self.reduced and self.points(i) > 1]
+                if inside and len(moving) == 1:
+                    found[moving[0]] = steps[moving[0]] * axis.stride
+                    self.partners.update(dict.fromkeys(inside, moving[0]))
+        return found
 
     def accesses(self) -> list[tuple[Access, tuple[str, ...]]]:
         """The loads into registers and the stores, each with the indices that it runs over."""
@@ -214,6 +238,8 @@ class _Choice:
                 moved = prod(self.points(i) for i in indices) * buffer.dtype.itemsize
                 choices[width] = choices.get(width, 0) + moved
         width = max(choices, key=lambda w: (choices[w], w), default=1)
+        if index in self.slid:  # lanes side by side read lines of memory together
+            width = min(width, max(LANE_BYTES // (self.slid[index] * self.itemsize(index)), 1))
         while width > 1 and width // 2 * self.kernel.tile_threads >= volume:
             width //= 2
         while width > 1 and self.repeats(index, width // 2):
@@ -310,7 +336,7 @@ class _Choice:
             side = 1
             while side * side * 4 <= each:
                 side *= 2
-            if side > 1 and indices and self.votes[indices[0]]:
+            if side > 1 and indices and self.votes[indices[0]] and indices[0] not in self.slid:
                 limits[indices[0]] = max(self.points(indices[0]) // side, 1)
         return limits
 

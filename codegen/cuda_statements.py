@@ -10,6 +10,7 @@ from eqsat.codegen.cuda_computed import compute_tile
 from eqsat.codegen.cuda_contract import Accumulator, contract
 from eqsat.codegen.cuda_distribution import WARP
 from eqsat.codegen.cuda_exchange import Exchange, exchange_for
+from eqsat.codegen.cuda_loads import load_vector
 from eqsat.codegen.cuda_masks import apply_mask, find_masks
 from eqsat.codegen.cuda_math import (
     apply,
@@ -20,8 +21,6 @@ from eqsat.codegen.cuda_math import (
     narrow,
     operand_dtypes,
     register_type,
-    storage_type,
-    widen,
 )
 from eqsat.codegen.cuda_packs import write_pack
 from eqsat.codegen.cuda_patch import Patch
@@ -39,6 +38,7 @@ from eqsat.codegen.cuda_scatter import combine_stored
 from eqsat.codegen.cuda_tiles import copy, fetch, owns, tile_for
 from eqsat.codegen.cuda_warpgroup import rest_of
 from eqsat.codegen.cuda_warpgroup_operations import WarpgroupOperation
+from eqsat.codegen.cuda_windows import Windows, load_windows, windows
 from eqsat.graph.dtypes import DType, float64, int64
 from eqsat.kernel import (
     Access,
@@ -213,11 +213,22 @@ class Statements:
         buffer, held = block.kernel.buffer(access.buffer), block.distribution.vector
         return vector_along(access, indices, buffer, block.axes, block.placement.indices, held)
 
+    def windows(self, s: Load) -> Windows | None:
+        """What a load's points share, where nothing but elementwise statements reads it."""
+        placement = self.block.placement
+        users = (placement.statements.get(name) for name in placement.users[s.name])
+        if placement.where[s.name] != REGISTERS or not all(
+            isinstance(u, Elementwise) for u in users
+        ):
+            return None
+        return windows(self.block.kernel, self.block.distribution, s)
+
     def find_exchanges(self) -> Iterator[tuple[Placed, Exchange]]:
         """The accesses of the phase that go through patches of the warps."""
         block, found = self.block, []
         for s in self.phase.body:
-            if isinstance(s, Load) and block.placement.where[s.name] == REGISTERS and not s.fill:
+            held = isinstance(s, Load) and block.placement.where[s.name] == REGISTERS
+            if held and not s.fill and not self.windows(s):
                 found.append((s.access, s.indices))
         stores = (store for store in self.phase.stores if not store.monoid)
         found += [(s.access, store_indices(block.placement, s)) for s in stores]
@@ -246,7 +257,10 @@ class Statements:
         block.before_reading(operands(s))
         if block.is_read_late(self.phase, s):
             self.late[s.name] = s
-            block.readers[s.name] = lambda point: block.loaded(s, point)
+            block.readers[s.name] = lambda at: block.loaded(s, at, block.present(s, at))
+            return
+        if found := self.windows(s):
+            block.readers[s.name] = load_windows(block, s, found)
             return
         self.declare(s.name)
         if not s.fill and (patch := self.patch(s.access, block.ordered(s.indices))):
@@ -254,32 +268,20 @@ class Statements:
             return
         index, width = self.vector(s.access, block.ordered(s.indices))
         with block.points(s.indices, steps={index: width}) as point:
-            guarded = bool(block.present(s, point))
+            condition = block.present(s, point)
             if width == 1:
-                out.line(f"{block.element(s.name, point)} = {block.loaded(s, point)};")
+                out.line(f"{block.element(s.name, point)} = {block.loaded(s, point, condition)};")
             else:
                 with out.block():
-                    self.load_vector(s, point, index, width)
+                    load_vector(
+                        block, s, point, condition, width,
+                        lambda e: block.element(s.name, block.shifted(point, index, e)),
+                    )  # fmt: skip
         few = block.register_count(s.indices) <= MOST_HELD
-        if guarded and few and not self.phase.stream:  # else each waits in the branch that uses it
+        if (
+            condition and few and not self.phase.stream
+        ):  # else each waits in the branch that uses it
             out.line(f"hold({block.value(s.name)});")
-
-    def load_vector(self, s: Load, point: Point, index: str, width: int) -> None:
-        block, out = self.block, self.out
-        buffer = block.kernel.buffer(s.access.buffer)
-        pack = f"Pack<{storage_type(buffer.dtype)}, {width}>"
-        source = f"{block.buffer(buffer.name)} + {block.address(s.access, point)}"
-        out.line(f"{pack} pack = {{}};")
-        if condition := block.present(s, point):
-            out.line(f"const bool exists = {condition};")
-        read = f"pack = *reinterpret_cast<const {pack}*>({source});"
-        out.line(f"if (exists) {read}" if condition else read)
-        out.line("#pragma unroll")
-        with out.block(f"for (int e = 0; e < {width}; ++e)"):
-            value = cast(buffer.dtype, s.dtype, widen(buffer.dtype, "pack.item[e]"))
-            fill = literal(s.dtype, s.fill)
-            text = f"exists ? {value} : {fill}" if condition and s.fill else value
-            out.line(f"{block.element(s.name, block.shifted(point, index, 'e'))} = {text};")
 
     def store(self, store: Store) -> None:
         block, out = self.block, self.out

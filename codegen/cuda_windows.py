@@ -1,0 +1,159 @@
+"""Loads through overlapping windows: what several points of a thread read is read once.
+
+Where several indices walk one axis of memory, as i and k of x[2 i + k], points of one thread share
+places on it. These are loaded in loops over places, and each point takes its element from there.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from math import prod
+
+from eqsat.codegen.cuda_access import sliding_axes, vector_along
+from eqsat.codegen.cuda_block import Block, Point, Reader
+from eqsat.codegen.cuda_distribution import Distribution
+from eqsat.codegen.cuda_loads import load_vector
+from eqsat.codegen.cuda_math import literal, register_type
+from eqsat.graph.index import bounds
+from eqsat.kernel import Kernel, Load
+from eqsat.relayout import WalkedAxis
+
+MOST_PLACES = 64  # elements that a thread holds for its points
+
+
+@dataclass(frozen=True)
+class Windows:
+    """What a thread reads for its points: `counts` are its points along each index, `places` those
+    along each axis that points share. Indices of these axes are in no loop of their own.
+    """
+
+    axes: tuple[WalkedAxis, ...]
+    places: tuple[int, ...]
+    counts: Mapping[str, int]
+    rest: tuple[str, ...]
+    serial: frozenset[str]
+
+    @property
+    def elements(self) -> int:
+        """Registers that hold them."""
+        return prod(self.places) * prod(self.counts[i] for i in self.rest)
+
+
+def windows(
+    kernel: Kernel, distribution: Distribution, load: Load, serial: Collection[str] = ()
+) -> Windows | None:
+    """The places that a thread's points of a load share; None where they share none, or too many
+    to hold. `serial`: indices of which each thread runs through all points.
+    """
+    axes = kernel.axes()
+    walked = sliding_axes(kernel, load)
+    if any(axes[i].extent % min(axes[i].tile, axes[i].extent) for i in serial):
+        return None
+    counts = {i: distribution.registers(i) for i in load.indices}
+    counts |= {i: min(axes[i].tile, axes[i].extent) for i in load.indices if i in serial}
+    shared: list[tuple[WalkedAxis, int]] = []
+    for axis in walked:
+        steps = {str(atom): step for atom, step in axis.place.terms}
+        together = all(i in serial or _side_by_side(distribution, i) for i in steps)
+        places = 1 + sum(step * (counts[i] - 1) for i, step in steps.items())
+        if together and places < prod(counts[i] for i in steps):
+            shared.append((axis, places))
+    inside = {str(atom) for axis, _ in shared for atom, _ in axis.place.terms}
+    rest = tuple(i for i in axes if i in load.indices and i not in inside)
+    known = frozenset(i for i in load.indices if i in serial)
+    found = Windows(tuple(a for a, _ in shared), tuple(n for _, n in shared), counts, rest, known)
+    return found if shared and found.elements <= MOST_PLACES else None
+
+
+def _side_by_side(distribution: Distribution, index: str) -> bool:
+    return all(weight == 1 for _, weight in distribution.weighted(index, "register"))
+
+
+def load_windows(block: Block, load: Load, found: Windows) -> Reader:
+    """Write the loads; returns what reads an element by the register numbers of its point."""
+    out, array = block.out, f"w_{block.names.of(load.name)}"
+    buffer, held = block.kernel.buffer(load.access.buffer), block.distribution.vector
+    own = [i for i in found.rest if i not in found.serial]
+    indices_of = block.placement.indices
+    along, width = vector_along(load.access, own, buffer, block.axes, indices_of, held)
+    sizes = [*(found.counts[i] for i in found.rest), *found.places]
+
+    def element(register: Mapping[str, str], places: Sequence[str]) -> str:
+        parts, stride = [], 1
+        texts = [*(register[i] for i in found.rest), *places]
+        for text, size in zip(reversed(texts), reversed(sizes), strict=True):
+            if text != "0":
+                parts.append(text if stride == 1 else f"({text}) * {stride}")
+            stride *= size
+        return f"{array}[{' + '.join(reversed(parts)) or '0'}]"
+
+    def read(point: Point) -> str:
+        places = []
+        for axis in found.axes:
+            numbers = [(point.register[str(atom)], step) for atom, step in axis.place.terms]
+            texts = [n if step == 1 else f"({n}) * {step}" for n, step in numbers if n != "0"]
+            places.append(" + ".join(texts) or "0")
+        return element(point.register, places)
+
+    out.line(f"{register_type(load.dtype)} {array}[{found.elements}];")
+    guarded = False
+    with _points(block, load, found, {along: width}) as (point, places):
+        condition = " && ".join(_conditions(block, load, found, point))
+        guarded = bool(condition)
+        if width == 1:
+            value = block.memory_element(load.access, point, load.dtype)
+            if condition:  # predicated: one base address serves all
+                value = f"{condition} ? {value} : {literal(load.dtype, load.fill)}"
+            out.line(f"{element(point.register, places)} = {value};")
+        else:
+            with out.block():
+                load_vector(
+                    block, load, point, condition, width,
+                    lambda e: element(block.shifted(point, along, e).register, places),
+                )  # fmt: skip
+    if guarded:
+        out.line(f"hold({array});")
+    return read
+
+
+@contextmanager
+def _points(
+    block: Block, load: Load, found: Windows, steps: Mapping[str, int]
+) -> Iterator[tuple[Point, list[str]]]:
+    """Loops over what a thread reads: a point, and the number of its place on each axis."""
+    own = [i for i in found.rest if i not in found.serial]
+    places = [f"place_{n}" for n in range(len(found.axes))]
+    serial = [i for i in found.rest if i in found.serial]
+    loops = [(block.index("r", i), found.counts[i]) for i in serial]
+    with block.points(own, steps=steps) as point, ExitStack() as stack:
+        for name, count in (*loops, *zip(places, found.places, strict=True)):
+            block.out.line("#pragma unroll")
+            stack.enter_context(
+                block.out.block(f"for (int {name} = 0; {name} < {count}; ++{name})")
+            )
+        at = {i: _first(block, i, found) for i in load.indices} | dict(point.at)
+        register = dict(point.register)
+        for i in serial:
+            register[i] = block.index("r", i)
+            at[i] = f"({at[i]} + {register[i]})"
+        for axis, place in zip(found.axes, places, strict=True):
+            (index, *_) = (str(atom) for atom, step in axis.place.terms if step == 1)
+            at[index] = f"({at[index]} + {place})"
+        yield Point(at, register, point.origin), places
+
+
+def _first(block: Block, index: str, found: Windows) -> str:
+    return block.frame.origin[index] if index in found.serial else block.index("base", index)
+
+
+def _conditions(block: Block, load: Load, found: Windows, point: Point) -> list[str]:
+    """When an element of the windows is read: it exists, and some point's extents reach it."""
+    conditions = [*block.valid(found.rest, point), *block.exists(load.access, point)]
+    for axis in found.axes:
+        inside = [str(atom) for atom, _ in axis.place.terms]
+        _, high = bounds(axis.place, block.extents)
+        guards = [g for g in load.access.guards if g.expression == axis.place]
+        if block.valid(inside, point) and not any(high >= g.upper for g in guards):
+            text = block.affine(axis.place, point, block.is_wide(axis.place))
+            conditions.append(f"{text} <= {high}")
+    return conditions
