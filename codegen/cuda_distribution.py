@@ -197,7 +197,7 @@ class _Choice:
         return votes
 
     def sliding(self) -> dict[str, int]:
-        """The elements by which windows of registers slide, for each index along which they do."""
+        """The bytes by which windows of registers slide, for each index along which they do."""
         found: dict[str, int] = {}
         self.partners: dict[str, str] = {}  # of an index inside windows, the one that moves them
         for s in self.kernel.statements():
@@ -208,7 +208,8 @@ class _Choice:
                 inside = [i for i in steps if i in self.reduced]
                 moving = [i for i in steps if i not in self.reduced and self.points(i) > 1]
                 if inside and len(moving) == 1:
-                    found[moving[0]] = steps[moving[0]] * axis.stride
+                    size = self.kernel.buffer(s.access.buffer).dtype.itemsize
+                    found[moving[0]] = steps[moving[0]] * axis.stride * size
                     self.partners.update(dict.fromkeys(inside, moving[0]))
         return found
 
@@ -239,7 +240,7 @@ class _Choice:
                 choices[width] = choices.get(width, 0) + moved
         width = max(choices, key=lambda w: (choices[w], w), default=1)
         if index in self.slid:  # lanes side by side read lines of memory together
-            width = min(width, max(LANE_BYTES // (self.slid[index] * self.itemsize(index)), 1))
+            width = min(width, max(LANE_BYTES // self.slid[index], 1))
         while width > 1 and width // 2 * self.kernel.tile_threads >= volume:
             width //= 2
         while width > 1 and self.repeats(index, width // 2):

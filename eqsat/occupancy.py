@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 from eqsat.algebra import Term
 from eqsat.clusters import CLUSTER, clusters
 from eqsat.contraction_price import absorbed
-from eqsat.form import SUBSTITUTED, Form
+from eqsat.form import SUBSTITUTED, Form, shares_factors
 from eqsat.partial_sums import count_parts
 from eqsat.pipeline_price import LOADED
 from eqsat.rates import Array, Blocking, Rates
 from eqsat.scan_price import at_work, step_cycles
 from eqsat.tiling import Tiling
+from eqsat.window_price import held_elements, windowed
 
 MOST_IN_TURN = 4  # reductions that wait for one another, beyond which no tile of threads is tried
 AROUND = 40  # bytes of a thread's registers for addresses and what is at hand
@@ -57,7 +58,9 @@ class Occupancy(Tiling):
         largest = self.largest(self.absorbed)
         if not self._holds:
             return held + AROUND_LOOP * self.blocking.threads + 2 * largest
-        reads = [self._read_bytes(t) for t in self.form.terms if t.op in {"read", "gather"}]
+        factors = {f for t in self.form.terms for f in self.form.contraction(t) or ()}
+        read = {t for t in self.form.terms if t.op in {"read", "gather"}} - factors
+        reads = [self._read_bytes(t) for t in self.form.terms if t in read]
         beside = sum(reads) - np.max(reads, axis=0) if reads else 0.0
         around = np.where(self.blocks > 1, AROUND + PEERS, AROUND)
         return held + around * self.blocking.threads * self.blocks + largest + beside
@@ -66,6 +69,12 @@ class Occupancy(Tiling):
         """What a read takes of registers: the threads of each row hold what lacks the row."""
         facts = self.form.facts
         return self.tile_points(facts.free(term) | self.grid) * facts.dtype(term).itemsize
+
+    def held_points(self, term: Term) -> Array:
+        """Points of a value in the registers of a tile; what overlapping windows share once."""
+        if self.blocking is not None and (axes := windowed(self, term)):
+            return held_elements(self, term, axes) * self.blocking.threads
+        return super().held_points(term)
 
     def at_once(self) -> Array:
         """Tiles that run at once where each processor holds one block: a cluster's blocks share a
@@ -173,8 +182,13 @@ class Occupancy(Tiling):
 
     @cached_property
     def _multiplies(self) -> bool:
-        """Whether there are products, whose factors several results share."""
-        return any(t.op in SUBSTITUTED or self.form.contraction(t) for t in self.form.terms)
+        """Whether there are products of which results share both factors."""
+        for term in self.form.terms:
+            factors = self.form.contraction(term)
+            free = [self.form.facts.free(factor) for factor in factors or ()]
+            if (term.op in SUBSTITUTED or free) and (not free or shares_factors(*free)):
+                return True
+        return False
 
     @property
     def _add_cycles(self) -> float:

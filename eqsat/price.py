@@ -39,6 +39,8 @@ from eqsat.scan_price import is_stuck, redone
 from eqsat.scatter import is_misplaced
 from eqsat.scatter_price import combine_seconds
 from eqsat.specs import ParallelOperation
+from eqsat.tiling import LINE
+from eqsat.window_price import lines_read, windowed
 
 REDUCING_OP = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 FREE_OPS = frozenset({"read", "literal", "gather", "reindex"})  # reindex: is_stuck
@@ -184,6 +186,9 @@ class _Pricing(Occupancy):
         drawn = self.drawn(read, touched * self.times(names)) * self.sectors(read)
         self._move(read.buffer, min(touched, whole), drawn, lines)
         self.copied[term] = drawn * self.repeat
+        if axes := windowed(self, term):
+            rate = self.spec.memory("shared").bandwidth_gb_per_s * 1e9  # the same memory unit
+            self.charge("loads", lines_read(self, term, axes) * LINE / rate)
 
     def _move(self, buffer: str, unique: float, traffic: Array, lines: Array) -> None:
         cached = buffer[0] in "tb" and unique < self.pricer.cache.size_bytes / 2

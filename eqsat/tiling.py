@@ -140,8 +140,9 @@ class Tiling:
         step = min(tiles, default=1)
         run, joined = self.shape, self.shape > 0
         for stride in sorted(tiles):
-            joined = joined & (stride == step * run)
-            run = np.where(joined, run * tiles[stride], run)
+            beside, rest = divmod(stride, step)
+            joined = joined & (rest == 0) & (beside <= run)  # overlapping windows are one run
+            run = np.where(joined, run + beside * (tiles[stride] - 1), run)
             joined = joined & whole[stride]
         sector, size = self.pricer.cache.access_granularity_bytes, read.dtype.itemsize
         drawn = np.ceil(run * step * size / sector) * sector
@@ -152,9 +153,13 @@ class Tiling:
         size = self.shape * 0
         for term in self.form.computed:
             if term.op not in {"literal", "position"} and term not in absorbed:
-                points = self.tile_points(self.form.facts.free(term))
-                size = np.maximum(size, points * self.form.facts.dtype(term).compute.itemsize)
+                itemsize = self.form.facts.dtype(term).compute.itemsize
+                size = np.maximum(size, self.held_points(term) * itemsize)
         return size
+
+    def held_points(self, term: Term) -> Array:
+        """Points of a value in the registers of a tile."""
+        return self.tile_points(self.form.facts.free(term))
 
     def reductions_in_turn(self, pivots: bool = False) -> int:
         """The most reductions of which each needs the one before it; with `pivots`, those about
