@@ -237,7 +237,8 @@ class _Choice:
                 buffer = self.kernel.buffer(access.buffer)
                 width = vector_width(access, index, buffer, self.axes, self.placement.indices)
                 moved = prod(self.points(i) for i in indices) * buffer.dtype.itemsize
-                choices[width] = choices.get(width, 0) + moved
+                if width > 1 or index not in self.slid:  # windows are read one by one anyway
+                    choices[width] = choices.get(width, 0) + moved
         width = max(choices, key=lambda w: (choices[w], w), default=1)
         if index in self.slid:  # lanes side by side read lines of memory together
             width = min(width, max(LANE_BYTES // self.slid[index], 1))

@@ -7,6 +7,7 @@ from eqsat.kernel import Contract, Kernel, Literal, Load, Position, Reduce, Stat
 from eqsat.occupancy import AROUND, PEERS
 from eqsat.pipeline_price import LOADED
 from eqsat.scatter_price import in_groups
+from eqsat.short_integers import in_short_integers
 from eqsat.specs import ParallelProcessingUnit
 from eqsat.tile_order import in_bands, in_runs
 
@@ -15,6 +16,8 @@ ROUNDS = 3  # of blocks: those that read, compute and store
 
 def placed(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
     """The kernel as it is run on a device."""
+    if spec.group(spec.tile_group).max_resident > 1:  # threads, of registers of 32 bits
+        kernel = in_short_integers(kernel)
     return with_room(in_groups(in_runs(in_bands(kernel, spec)), spec), spec)
 
 

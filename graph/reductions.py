@@ -37,7 +37,8 @@ from eqsat.graph.movement import normalise_axes, normalise_axis
 from eqsat.graph.tensor import Tensor, weak_composition
 
 Axis = int | Sequence[int] | None
-NOWHERE = 1 << 52  # beyond any position, and a whole number in floats
+NOWHERE = (1 << 31) - 1  # beyond any position of an axis that is not longer
+FAR = 1 << 52  # beyond any position, and a whole number in floats
 
 
 def reduce(op: str, x: Tensor, axis: Axis, keepdims: bool = False) -> Tensor:
@@ -175,12 +176,17 @@ def _first_hit(op: str, extreme: str, x: Tensor, axis: int | None, keepdims: boo
     return reshape(first, kept) if keepdims else first
 
 
+def beyond(extent: int) -> int:
+    """More than any position of an axis."""
+    return NOWHERE if extent <= NOWHERE else FAR
+
+
 def first_of(x: Tensor, value: Tensor, places: Tensor, axis: int) -> Tensor:
-    """min over the axis of places where x has that value or is NaN; NOWHERE if none is."""
+    """min over the axis of places where x has that value or is NaN; beyond them if none is."""
     hit = equal(x, value)
     if x.dtype.kind == "float":
         hit = logical_or(hit, not_equal(x, x))
-    return reduce("reduce_min", where(hit, places, NOWHERE), axis)
+    return reduce("reduce_min", where(hit, places, beyond(x.shape[axis])), axis)
 
 
 def count_nonzero(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:

@@ -9,7 +9,7 @@ from eqsat.graph.elementwise import equal, logical_or, where
 from eqsat.graph.manipulation import concat, moveaxis, reshape
 from eqsat.graph.movement import normalise_axis
 from eqsat.graph.ordered import along_rows, ordered
-from eqsat.graph.reductions import NOWHERE, first_of, reduce
+from eqsat.graph.reductions import beyond, first_of, reduce
 from eqsat.graph.tensor import Tensor, weak_composition
 
 # A round reads x once; a sort or a partition passes over it as often, and over positions beside it.
@@ -45,7 +45,7 @@ def top_k(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tens
         taken: Tensor | None = None
         for _ in range(k):
             value = reduce("reduce_max" if largest else "reduce_min", rest, axis, keepdims=True)
-            left = place if taken is None else where(taken, NOWHERE, place)
+            left = place if taken is None else where(taken, beyond(x.shape[axis]), place)
             first = reshape(first_of(rest, value, left, axis), kept)
             values.append(value)
             places.append(first)

@@ -4,12 +4,12 @@ A law makes two rules: `carry_NAME` finds the reductions that one pass computes;
 back to the definition, for a kernel that holds the whole row in its tile.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from eqsat.carry_law import CarryLaw, carry_law, held, placed
 from eqsat.graph import equal, exp, logical_or, not_equal, pow, square
 from eqsat.graph.dtypes import BY_NAME
-from eqsat.graph.reductions import NOWHERE
+from eqsat.graph.reductions import FAR, NOWHERE
 from eqsat.rule import (
     WIDE_FLOATS,
     Condition,
@@ -98,11 +98,11 @@ def _carry_first(law: CarryLaw) -> Rule:
         "what points leave that do not count); s depends on S.",
         tuple(
             rewrite(
-                apply("reduce_min", S, apply("where", weight, place, _nowhere())),
-                apply("weighted_min", S, A, place - _nowhere(), law) + _nowhere(),
+                apply("reduce_min", S, apply("where", weight, place, none)),
+                apply("weighted_min", S, A, place - none, law) + none,
             ).when(*guards)
             for weight, guards in _written(law, FLOATS)  # compared, not computed with
-            for place in _places()
+            for place, none in _places()
         ),
     )
 
@@ -119,10 +119,13 @@ def _hold_first(law: CarryLaw) -> Rule:
     )
 
 
-def _places() -> tuple[Node, Node]:
-    """Positions; and those alone for which a condition does not hold."""
+def _places() -> Iterator[tuple[Node, Node]]:
+    """Positions, and those alone for which a condition does not hold; what is beyond them."""
     place = apply("position", Variable("x", "Place"))
-    return place, apply("where", Variable("c"), _nowhere(), place)
+    for far in (NOWHERE, FAR):
+        none = apply("literal", float(far), "int64")
+        yield place, none
+        yield apply("where", Variable("c"), none, place), none
 
 
 def hold_rule(law: CarryLaw) -> Rule:
@@ -183,10 +186,6 @@ def _written(
 
 def _running(law: CarryLaw) -> str:
     return {"max": "maximum", "min": "minimum"}.get(law.pivot, law.pivot)
-
-
-def _nowhere() -> Node:
-    return apply("literal", float(NOWHERE), "int64")
 
 
 def _carried(law: CarryLaw) -> str:

@@ -11,7 +11,7 @@ from eqsat.algebra import Facts, Term
 from eqsat.carry_law import CarryLaw, carry_law, placed
 from eqsat.carry_terms import definition, number, pivot_of
 from eqsat.graph import divide, maximum, pow
-from eqsat.graph.reductions import NOWHERE
+from eqsat.graph.reductions import FAR, NOWHERE
 from eqsat.rules.carries import LAWS
 
 BASE_3 = carry_law("base_3", lambda s, p: pow(3.0, s - p), lambda p, q: pow(3.0, p - q))
@@ -71,7 +71,10 @@ def first_row(t: Terms, law: CarryLaw) -> Row:
     s, u, n = t.read("s", "ij"), t.read("u", "i"), t.read("n", "ij", "int32")
     half = t.read("h", "ij", "float16")
     return Row(
-        (first(t, s, law), first(t, s, law, but="b"), first(t, half, law)),
+        (
+            *(first(t, s, law, none=far, but=but) for far in (NOWHERE, FAR) for but in ("", "b")),
+            first(t, half, law),
+        ),
         (
             Miss(*first(t, s, law, over="i")),
             Miss(*first(t, s, law, none=99), wrong=False),  # whether it is more than any position

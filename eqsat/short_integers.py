@@ -1,0 +1,105 @@
+"""Positions in 32 bits: values of a kernel that are declared int64 and always fit half of it.
+
+A GPU's registers and integer units have 32 bits; where a position of an axis, compared or selected,
+is shorter than that, so is all that is made of it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from eqsat.graph.dtypes import DType, bool_, iinfo, int32, int64
+from eqsat.graph.index import bounds
+from eqsat.kernel import Carry, Kernel, Literal, Map, Position, Reduce, Statement, Update, operands
+
+Held = TypeVar("Held", Statement, Carry)
+Range = tuple[int, int]
+LIMIT = iinfo(int32)
+EXTREMES = frozenset({"min", "max"})
+SELECTS = frozenset({"where", "minimum", "maximum"})
+
+
+def in_short_integers(kernel: Kernel) -> Kernel:
+    """The same kernel, its int64 values that are made of short positions in int32."""
+    statements = list(kernel.statements())
+    carries = {carry.name: carry for phase in kernel.phases for carry in phase.carries}
+    extents = {name: axis.extent for name, axis in kernel.axes().items()}
+    dtypes = {s.name: s.dtype for s in (*statements, *carries.values())}
+    if len(dtypes) < len(statements) + len(carries):
+        return kernel  # a name of two values
+    ranges: dict[str, Range] = {}
+    for s in statements:
+        found = _range(s, ranges, dtypes, extents)
+        if found and LIMIT.min <= found[0] and found[1] <= LIMIT.max:
+            ranges[s.name] = found
+            if isinstance(s, Update):
+                ranges[s.carry] = found  # once there is a point
+    updated: dict[str, list[Update]] = {name: [] for name in carries}
+    for s in statements:
+        if isinstance(s, Update):
+            updated[s.carry].append(s)
+    short = {s.name for s in statements if s.dtype == int64 and s.name in ranges}
+    short |= {name for name in carries if carries[name].dtype == int64}
+    kept: set[str] = set()
+    while kept != short:  # what meets longer values stays as long
+        kept = set(short)
+        for s in statements:
+            if s.name in short and not _met(s, short, dtypes):
+                short.discard(s.name)
+        for name, updates in updated.items():
+            if not updates or any(u.name not in short for u in updates):
+                short -= {name, *(u.name for u in updates)}
+    if not any(dtypes[name] == int64 for name in short):
+        return kernel
+    phases = tuple(
+        replace(
+            phase,
+            body=tuple(_shortened(s, short) for s in phase.body),
+            carries=tuple(_shortened(c, short) for c in phase.carries),
+        )
+        for phase in kernel.phases
+    )
+    return replace(kernel, phases=phases)
+
+
+def _shortened(one: Held, short: set[str]) -> Held:
+    return replace(one, dtype=int32) if one.name in short else one
+
+
+def _met(s: Statement, short: set[str], dtypes: Mapping[str, DType]) -> bool:
+    """Whether a statement meets nothing longer than 32 bits."""
+    names = operands(s)
+    return all(dtypes[name] != int64 or name in short for name in names)
+
+
+def _range(
+    s: Statement,
+    ranges: Mapping[str, Range],
+    dtypes: Mapping[str, DType],
+    extents: Mapping[str, int],
+) -> Range | None:
+    """The least and the largest that a value can be, of points that count; None where unknown."""
+    match s:
+        case Position(expression=expression):
+            return bounds(expression, extents)
+        case Literal(value=int(value), dtype=dtype) if dtype.kind == "int":
+            return value, value
+        case Reduce(monoid=monoid, argument=name) if monoid in EXTREMES:
+            return ranges.get(name)
+        case Update(monoid=monoid, chunk=name, scale=scale) if monoid in EXTREMES:
+            inside = ranges.get(name)
+            known = not scale or ranges.get(scale) == (0, 1)
+            return (min(inside[0], 0), max(inside[1], 0)) if inside and known else None
+        case Map(op="cast", arguments=(name,)) if dtypes[name] == bool_:
+            return 0, 1
+        case Map(op=op, arguments=names) if op in SELECTS | {"add", "sub"}:
+            found = [ranges.get(name) for name in names[op == "where" :]]
+            if None in found:
+                return None
+            (low, high), (least, most) = found  # type: ignore[misc]
+            if op == "add":
+                return low + least, high + most
+            if op == "sub":
+                return low - most, high - least
+            return min(low, least), max(high, most)
+    return None

@@ -1,0 +1,69 @@
+"""Loads through overlapping windows: answers, places that are read once, lanes side by side."""
+
+import re
+
+import pytest
+from cuda_emulation import COMPILER, Emulator
+from kernel_building import arrays, check
+from window_cases import window_cases
+
+from eqsat.codegen.cuda_emit import choose, emit
+from eqsat.codegen.cuda_windows import windows
+from eqsat.kernel import Contract, Load
+
+CASES = list(window_cases())
+GUARD = 64
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory):
+    if COMPILER is None:
+        pytest.skip("no g++ on this machine")
+    kernels = [c.kernel for c in CASES]
+    return Emulator(kernels, [emit(k) for k in kernels], tmp_path_factory.mktemp("windows"))
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[c.name for c in CASES])
+def test_a_kernel_gives_its_answer(emulator, number):
+    """Also beside memory that holds NaN: nothing outside the array is read or written."""
+    sample = CASES[number].sample
+    found = arrays(sample, GUARD)
+    edges = {name: array.base.copy() for name, array in found.items()}
+    emulator.run(number, found)
+    check(sample, found)
+    for name, array in found.items():
+        for part in (slice(None, GUARD), slice(-GUARD, None)):
+            assert array.base[part].tobytes() == edges[name][part].tobytes(), name
+
+
+def found_windows(name):
+    (one,) = (c for c in CASES if c.name == name)
+    _, distribution = choose(one.kernel, {})
+    (load,) = (s for s in one.kernel.statements() if isinstance(s, Load) and s.name == "a")
+    serial = [i for s in one.kernel.statements() if isinstance(s, Contract) for i in s.over]
+    return windows(one.kernel, distribution, load, serial), distribution, one
+
+
+@pytest.mark.parametrize("kind", ["max", "sum"])
+def test_a_thread_reads_what_its_points_share_once(kind):
+    """Points side by side down, lanes side by side along a row: of 3 x 3 windows, R points read
+    R + 2 rows.
+    """
+    found, distribution, one = found_windows(f"{kind}-float32-3111-17")
+    rows = distribution.registers("i")
+    assert found and rows > 1 and found.places == (rows + 2,)
+    assert distribution.registers("j") == 1 and distribution.factors["j"][-2].stride == 1
+    elements = found.elements
+    assert elements == distribution.registers("c") * 3 * (rows + 2)
+    assert re.search(rf"w_a\[{elements}\]", emit(one.kernel).text)
+
+
+def test_windows_that_do_not_overlap_are_read_as_they_are():
+    found, _, one = found_windows("max-float32-2201-16")
+    assert found is None and "w_a" not in emit(one.kernel).text
+
+
+@pytest.mark.parametrize(("name", "beside"), [("3111", 2), ("3211", 1)])
+def test_a_lane_reads_as_many_neighbours_as_fill_four_bytes(name, beside):
+    _, distribution, _ = found_windows(f"max-bfloat16-{name}-16")
+    assert distribution.vector("j") == beside

@@ -1,0 +1,80 @@
+"""Kernels whose windows overlap: extremes and sums of products, channels first and last."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from cuda_cases import Case, case
+from kernel_building import Body, Sample, at, buffers
+
+from eqsat.graph import index
+from eqsat.graph.dtypes import DType, bfloat16, float32
+from eqsat.kernel import Axis, Guard, Kernel, Store
+
+Size = tuple[int, int, int]
+
+
+def windowed(
+    size: Size, window: int, step: int, pad: int, apart: int, tiles: Size, kind: str, dtype: DType
+) -> Sample:
+    """y[c,i,j] over r, s of x[c, step i + apart r - pad, step j + apart s - pad]: the largest, or
+    with weights w[c,r,s] the sum; of `last`, y[i,j,c] of x[..., c]
+    """
+    channels, height, width = size
+    last, weighted = "last" in kind, "sum" in kind
+    reach = apart * (window - 1) + 1
+    down, right = ((n + 2 * pad - reach) // step + 1 for n in (height, width))
+    order = (1, 2, 0) if last else (0, 1, 2)
+    x, y = buffers(
+        dtype,
+        x=tuple(size[n] for n in order),
+        y=tuple((channels, down, right)[n] for n in order),
+    )
+    (w,) = buffers(dtype, w=(channels, window, window))
+    rows, columns = (
+        index.add(
+            index.scale(index.var(a), step), index.scale(index.var(b), apart), index.const(-pad)
+        )
+        for a, b in ("ir", "js")
+    )
+    guards = (Guard(rows, 0, height), Guard(columns, 0, width)) if pad else ()
+    place, stored = ("c", rows, columns), ("c", "i", "j")
+    b = Body(dtype)
+    fill = 0 if weighted else float(np.finfo(np.float32).min)
+    access = at(x, *(place[n] for n in order), guards=guards)
+    b.load("a", "c i j r s", access, fill=fill)
+    if weighted:
+        b.load("f", "c r s", at(w, "c", "r", "s"))
+        b.dtype = float32
+        b.contract("m", "c i j", "r s", "f", "a")
+    else:
+        b.reduce("m", "c i j", "max", "r s", "a")
+    phase = b.phase(Store(at(y, *(stored[n] for n in order)), "m"))
+    extents = dict(zip("cij", (channels, down, right), strict=True))
+    grid = tuple(Axis(n, extents[n], t) for n, t in zip("cij", tiles, strict=True))
+    inner = (Axis("r", window, window), Axis("s", window, window))
+    kernel = Kernel("windowed", (x, w, y) if weighted else (x, y), grid, inner, (phase,))
+    random = np.random.default_rng(4)
+    p = random.integers(-9, 10, size).astype(dtype.numpy)
+    q = random.integers(-3, 4, w.shape).astype(dtype.numpy)
+    padded = np.pad(p.astype(float), ((0, 0), (pad, pad), (pad, pad)), constant_values=fill)
+    parts = [
+        padded[:, r : r + step * down : step, s : s + step * right : step][:, :down, :right]
+        * (q[:, r // apart, s // apart, None, None] if weighted else 1)
+        for r in range(0, reach, apart)
+        for s in range(0, reach, apart)
+    ]
+    answer = np.sum(parts, axis=0, dtype=float) if weighted else np.max(parts, axis=0)
+    inputs = {"x": p.transpose(order)} | ({"w": q} if weighted else {})
+    return Sample(kernel, inputs, {"y": answer.transpose(order)}, 1e-2)
+
+
+def window_cases() -> Iterator[Case]:
+    """Steps, dilations, with padding and without; tiles that fit and tiles that do not."""
+    shapes = ((3, 1, 1, 1), (3, 2, 1, 1), (3, 2, 0, 1), (5, 1, 2, 1), (3, 1, 2, 2), (2, 2, 0, 1))
+    for kind in ("max", "sum", "max-last", "sum-last"):
+        for dtype in (float32, bfloat16):
+            for window, step, pad, apart in shapes:
+                for size, tiles in (((3, 17, 21), (2, 8, 32)), ((8, 16, 40), (4, 4, 16))):
+                    label = f"{kind}-{dtype}-{window}{step}{pad}{apart}-{size[1]}"
+                    sample = windowed(size, window, step, pad, apart, tiles, kind, dtype)
+                    yield case(label, sample, 64)
