@@ -1,0 +1,100 @@
+"""Positions in 32 bits: which values of a kernel are made of them, what stays as long as it was."""
+
+import numpy as np
+import pytest
+
+import eqsat.graph as g
+from eqsat.cache import Cache
+from eqsat.codegen.oracle import run
+from eqsat.driver import plan
+from eqsat.graph import index
+from eqsat.graph.dtypes import bool_, int32, int64
+from eqsat.graph.index import Affine
+from eqsat.graph.reductions import FAR, NOWHERE, beyond
+from eqsat.kernel import (
+    Access,
+    Axis,
+    Buffer,
+    Carry,
+    Kernel,
+    Literal,
+    Map,
+    Phase,
+    Position,
+    Reduce,
+    Store,
+    Update,
+)
+from eqsat.short_integers import in_short_integers
+from eqsat.specs import load
+
+pytestmark = pytest.mark.usefixtures("shared_search")
+
+
+def long_values(kernel: Kernel) -> set[str]:
+    carries = [carry for phase in kernel.phases for carry in phase.carries]
+    return {s.name for s in (*kernel.statements(), *carries) if s.dtype == int64}
+
+
+@pytest.mark.parametrize("shape", [(64, 5000), (64, 300)])
+@pytest.mark.parametrize("find", [g.argmax, g.argmin])
+def test_a_place_is_found_in_32_bits(find, shape: tuple[int, int]) -> None:
+    """Carried along a stream and held in the tile; what is stored is int64."""
+    launches = plan(find(g.input("x", shape), axis=1), load("h200"), cache=Cache(None)).parts
+    kernels = [launch.kernel for launch in launches.launches]
+    assert not any(map(long_values, kernels))
+    assert any(s.dtype == int32 for kernel in kernels for s in kernel.statements())
+    assert any(b.dtype == int64 for b in kernels[-1].buffers if b.role == "output")
+
+
+def test_what_lies_beyond_every_position() -> None:
+    assert beyond(NOWHERE) == NOWHERE and beyond(NOWHERE + 1) == FAR > 1 << 51
+
+
+def least(place: Affine, none: int, extent: int = 40) -> Kernel:
+    """y = min_j where(place < 5, place, none), carried along chunks of j; y2 = y + none"""
+    buffers = tuple(Buffer(name, (1,), int64, "output") for name in ("y", "y2"))
+    j = ("j",)
+    body = (
+        Position("p", int64, j, place),
+        Literal("five", int64, 5),
+        Literal("none", int64, none),
+        Map("few", bool_, j, "less", ("p", "five")),
+        Map("w", int64, j, "where", ("few", "p", "none")),
+        Reduce("m", int64, (), "min", j, "w"),
+        Update("next", int64, (), "acc", "min", "m"),
+    )
+    stream = Phase((Axis("j", extent, 8),), body, (Carry("acc", int64, (), "min"),))
+    sums = (Literal("more", int64, none), Map("far", int64, (), "add", ("acc", "more")))
+    stores = tuple(
+        Store(Access(b.name, index.const(0)), n)
+        for b, n in zip(buffers, ("acc", "far"), strict=True)
+    )
+    return Kernel("least", buffers, (), (), (stream, Phase((), sums, (), stores)))
+
+
+@pytest.mark.parametrize(
+    ("scale", "offset", "none", "long"),
+    [
+        (1, 0, 99, set()),
+        (-1, 3, NOWHERE, {"far"}),  # whose sum is longer
+        (1, 0, FAR, {"none", "w", "m", "next", "acc", "more", "far"}),
+        (1 << 30, -2, 7, {"p", "w", "m", "next", "acc", "far"}),
+    ],
+)
+def test_values_that_may_be_longer_stay_so(scale, offset, none, long) -> None:
+    kernel = least(index.add(index.scale(index.var("j"), scale), index.const(offset)), none)
+    short = in_short_integers(kernel)
+    assert long_values(short) == long
+    found = [{b.name: np.zeros(1, np.int64) for b in kernel.buffers} for _ in range(2)]
+    for one, arrays in zip((kernel, short), found, strict=True):
+        run(one, arrays)
+    assert found[0] == found[1] and found[0]["y"] == min(offset, offset + 39 * scale)
+
+
+def test_values_of_memory_stay_as_long_as_they_are() -> None:
+    """A minimum of what is read has no known range."""
+    x, y = g.input("x", (64, 4096), "int64"), None
+    y = g.min(g.where(x > 0, x, NOWHERE), axis=1)
+    for launch in plan(y, load("h200"), cache=Cache(None)).parts.launches:
+        assert {"read"} and long_values(launch.kernel)
