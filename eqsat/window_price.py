@@ -13,6 +13,7 @@ from eqsat.tiling import LINE, Tiling
 
 MOST_PLACES = 64  # elements that a thread holds for its points
 LANES = 32
+VECTOR_BYTES = 16  # the widest access of a thread
 
 
 def windowed(tiling: Tiling, term: Term) -> tuple[WalkedAxis, ...]:
@@ -27,21 +28,51 @@ def windowed(tiling: Tiling, term: Term) -> tuple[WalkedAxis, ...]:
 
 
 def held_elements(tiling: Tiling, term: Term, axes: tuple[WalkedAxis, ...]) -> Array:
-    """Elements that each thread reads of such a read, one load each."""
+    """Elements that each thread reads of such a read, one load each.
+
+    Threads are given out as the emitter does it: to what lies together in memory, a vector to each
+    where windows do not slide along it, then to other names, at last to those that windows slide
+    along, the longest first.
+    """
     assert tiling.blocking is not None
-    inside = tiling.tile_points(tiling.grid) / tiling.blocking.threads
-    points = np.maximum(inside, 1.0)
+    inner = next((axis for axis in axes if axis.stride == 1), None)
+    along = _window(tiling, inner)[0] if inner else ""
+    rows = [axis for axis in axes if axis.slides and axis is not inner and _window(tiling, axis)[0]]
+    moving = [_window(tiling, axis)[0] for axis in rows]
+    left, own = tiling.blocking.threads, tiling.shape
+    if inner and along:
+        size = tiling.form.facts.dtype(term).itemsize
+        vector = 1.0 if inner.slides else np.minimum(VECTOR_BYTES / size, tiling.tiles[along])
+        left, own = _given(tiling.tiles[along] / vector, np.minimum(left, LANES), left)
+        own = own * vector
+    others = [name for name in tiling.tiles if name not in (along, *moving)]
+    left, points = _given(np.prod([tiling.tiles[n] for n in others], axis=0), left, left)
+    own = own * points
     windows = tiling.tile_points(tiling.form.facts.free(term) & ~tiling.grid)
-    alone = points * windows
-    shared = alone
-    for axis in axes:
-        moving, span, width = _window(tiling, axis)
-        if axis.slides and axis.stride > 1 and moving:
-            side = np.minimum(tiling.tiles[moving], points)
-            step = _step(axis, moving)
-            own = points / side * windows / width * (step * (side - 1) + span)
-            shared = np.minimum(shared, own)
+    if not rows:
+        return own * windows
+    lengths = np.stack([tiling.tiles[name] for name in moving])
+    beside = np.ones_like(lengths)
+    for rank in np.argsort(-lengths, axis=0, kind="stable"):
+        left, points = _given(np.take_along_axis(lengths, rank[None], 0)[0], left, left)
+        np.put_along_axis(beside, rank[None], points[None], 0)
+    alone = own * windows * beside.prod(axis=0)
+    shared = own * windows
+    for axis, name, points in zip(rows, moving, beside, strict=True):
+        _, span, width = _window(tiling, axis)
+        shared = (
+            shared / width * np.minimum(_step(axis, name) * (points - 1) + span, points * width)
+        )
     return np.where(shared <= MOST_PLACES, shared, alone)
+
+
+def _given(points: Array, most: Array, left: Array) -> tuple[Array, Array]:
+    """The threads that are left when up to `most` of them are given to so many points, and the
+    points that each of these has.
+    """
+    wanted = 2.0 ** np.ceil(np.log2(np.maximum(points, 1.0)))
+    given = np.maximum(np.minimum(wanted, most), 1.0)
+    return np.maximum(left / given, 1.0), np.ceil(points / given)
 
 
 def lines_read(tiling: Tiling, term: Term, axes: tuple[WalkedAxis, ...]) -> Array:
