@@ -227,8 +227,9 @@ class Statements:
         """The accesses of the phase that go through patches of the warps."""
         block, found = self.block, []
         for s in self.phase.body:
-            held = isinstance(s, Load) and block.placement.where[s.name] == REGISTERS
-            if held and not s.fill and not self.windows(s):
+            if not isinstance(s, Load) or block.placement.where[s.name] != REGISTERS:
+                continue
+            if not s.fill and not self.windows(s):
                 found.append((s.access, s.indices))
         stores = (store for store in self.phase.stores if not store.monoid)
         found += [(s.access, store_indices(block.placement, s)) for s in stores]
