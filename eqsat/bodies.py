@@ -111,8 +111,9 @@ def _ways(
     """The ways to compute a class that are worth pricing, those by an operation first: sums that
     carry their weights, then by speed.
 
-    A held weight stands for the exponential that it equals, a contraction for its sum of products
-    where results share both factors, and a weighted sum by an operation for the one without.
+    A held weight stands for the exponential that it equals, a contraction for its sum of products,
+    where threads share a tile one of which results share both factors, and a weighted sum by an
+    operation for the one without.
     """
     best: dict[tuple[str, object], ENode] = {}
     for node in nodes:
@@ -125,7 +126,9 @@ def _ways(
         size = sum(sizes[child] for child in node.children)
         if key not in best or size < sum(sizes[child] for child in best[key].children):
             best[key] = node
-    present = {n.op for n in best.values() if n.op != "contract" or _shares_factors(n, free)}
+    alone = spec.group(spec.tile_group).max_resident <= 1  # in one loop both are the same
+    shared = [n for n in best.values() if n.op != "contract" or alone or _shares_factors(n, free)]
+    present = {node.op for node in shared}
     for better, worse in STANDS_FOR.items():
         if better in present:
             best = {key: node for key, node in best.items() if key[0] not in worse}
