@@ -11,6 +11,7 @@ from kernel_building import arrays, check
 from kernels import SAMPLES
 from multicast_cases import multicast_cases
 from pipeline_cases import OPERATIONS, pipeline_cases
+from window_cases import window_cases
 
 from eqsat.codegen.cuda_launch import Graph
 from eqsat.codegen.cuda_target import aligned, device_arch, load
@@ -55,7 +56,7 @@ class Device:
         return found
 
 
-@pytest.mark.parametrize("c", all_cases(), ids=lambda c: c.name)
+@pytest.mark.parametrize("c", [*all_cases(), *window_cases()], ids=lambda c: c.name)
 def test_a_kernel_gives_its_answer(cupy, folder, c):
     (launch,) = load([c.kernel], "sm_80", folder)
     device = Device(cupy, c.sample)
