@@ -22,6 +22,7 @@ WIDTHS = (128, 64, 32)  # bytes of a swizzled row
 MOST_BOX = 256
 MOST_STEP = 8
 MOST_DIMENSIONS = 5
+OFTEN = 8  # times that an element is copied, from which on its copies are the cache's work
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class TensorBox:
     """A box of a buffer, its dimensions innermost first; `offset` elements lie before the tensor.
 
     In shared memory the tile has `blocks` parts along its inner index of `order`, each of `rows`
-    rows of `width` elements.
+    rows of `width` elements. `often`: the kernel's tiles together copy each element many times.
     """
 
     buffer: str
@@ -56,6 +57,7 @@ class TensorBox:
     order: tuple[str, ...]
     extents: Mapping[str, int] = field(hash=False)
     width: int
+    often: bool = False
 
     @property
     def row_bytes(self) -> int:
@@ -139,6 +141,15 @@ def tensor_box(
         buffer.name, buffer.dtype, offset, tuple(ordered), tuple(order), extents, width // size
     )
     return box if box.blocks == 1 or box.rows * box.row_bytes % LINE == 0 else None
+
+
+def is_copied_often(box: TensorBox, load: Load, axes: Mapping[str, Axis]) -> bool:
+    """Whether tiles and chunks copy an element OFTEN times, with `axes` those of the tile's loops:
+    along axes that do not move the box, and where windows overlap.
+    """
+    points = prod(axes[i].extent for i in load.indices)
+    times = prod(axis.count for i, axis in axes.items() if i not in load.indices)
+    return points * times >= OFTEN * prod(d.extent for d in box.dimensions)
 
 
 def _aligned(coordinate: Affine, axes: Mapping[str, Axis], size: int) -> bool:

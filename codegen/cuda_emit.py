@@ -100,7 +100,7 @@ def _emit(
         body = "\n".join(["    earlier_launches_done();", *whole])
     shared += 2 * block.exchange_bytes
     text = _assemble(block, entry, body, operations, pipeline)
-    resident = pipeline.blocks if pipeline else kernel.resident
+    resident = pipeline.resident if pipeline else kernel.resident
     grid = kernel.tiles * kernel.cluster
     return CudaSource(text, entry, threads, shared, grid, tuple(maps.values()), resident)
 

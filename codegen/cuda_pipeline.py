@@ -4,7 +4,8 @@ A ring has, for each of its slots, a barrier that is full when the bytes have ar
 is empty when every warp of the computing threads has let go of it. Producer and computing threads
 go through tiles, phases and chunks in the same order; each side keeps a slot number and a parity
 for each ring. Tiles of the grid are taken by blocks that stay: block b computes tiles b, b + the
-number of blocks, and so on; there and back where tiles get shorter.
+number of blocks, and so on; there and back where tiles get shorter. Where tiles are long and two
+blocks share an SM, each has one.
 
 Where registers allow, two teams of threads compute every other one of these tiles: one stores its
 own while the other multiplies. Each passes over the other's slots, and waits until the other has
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from eqsat.codegen.cuda_access import unit_stride
 from eqsat.codegen.cuda_async import ASYNC_FUNCTIONS, copy_box_name
 from eqsat.codegen.cuda_block import Block, Point, Writer
-from eqsat.codegen.cuda_box import PERIOD, TensorBox, tensor_box
+from eqsat.codegen.cuda_box import PERIOD, TensorBox, is_copied_often, tensor_box
 from eqsat.codegen.cuda_box_tile import BoxTile
 from eqsat.codegen.cuda_chains import Chain, find_chain, is_lagging
 from eqsat.codegen.cuda_distribution import WARP
@@ -33,6 +34,7 @@ PRODUCER_REGISTERS = 24
 MOST_REGISTERS = 240  # that setmaxnreg gives a computing thread here
 MOST_COMPUTING = 896  # threads of a block, less the producer's warpgroup
 SHARED_BYTES, RESERVED_BYTES = 233472, 1024  # of an SM of sm_90, and for each block
+LONG = 16  # times that a tile fills its rings, from which on no block stays for the next
 AROUND = 32  # registers that a thread needs besides the result of an instruction
 
 
@@ -370,6 +372,17 @@ class Pipeline:
         return self.block.turns * self.block.kernel.threads
 
     @property
+    def resident(self) -> int:
+        """Blocks of an SM that stay for tile after tile. None where a tile is so long that its
+        first copies count for nothing: an SM that is faster than others then takes more tiles,
+        and another block of it works while one begins.
+        """
+        slots = max((ring.stages for ring in self.all_rings), default=1)
+        chunks = [self.chunks.get(phase) or 0 for phase in self.block.kernel.phases if phase.stream]
+        alone = self.blocks == 1 or self.block.kernel.backwards
+        return self.blocks if alone or sum(chunks) < LONG * slots else 0
+
+    @property
     def launch_bounds(self) -> str:
         """Threads, and the blocks that an SM is to hold."""
         return f"{self.threads + WARPGROUP}, {self.blocks}"
@@ -479,7 +492,9 @@ def find_boxes(block: Block, phase: Phase) -> dict[str, TensorBox]:
         if inner:
             box = tensor_box(s, buffer, block.axes, points, inner[-1], summed, outer)
         if box is not None:
-            boxes[s.name] = box
+            loops = {a.name: a for a in (*block.kernel.grid, *phase.stream)}
+            often = is_copied_often(box, s, {**loops, **{i: block.axes[i] for i in s.indices}})
+            boxes[s.name] = replace(box, often=often)
         elif s.name in operands:
             raise UnsupportedError(
                 f"operand {s.name} of a warpgroup's matrix operation in kernel {block.kernel.name} "

@@ -24,12 +24,18 @@ _TYPES = {
 
 @lru_cache(maxsize=4096)
 def tensor_map(box: TensorBox, address: int) -> np.ndarray:
-    """The 128-byte map of a box of the buffer at `address`, as an argument for a launch."""
+    """The 128-byte map of a box of the buffer at `address`, as an argument for a launch.
+
+    What is copied often the cache fetches from memory 256 bytes at a time, so that it holds what a
+    later chunk asks for. A stream that is read once, or a few times, loses a twelfth of memory's
+    rate by that (measured on an H200).
+    """
     from cuda.bindings import driver
 
     dimensions, size = box.dimensions, box.dtype.itemsize
     rank = len(dimensions)
     kind = "UINT8" if size == 1 else _TYPES[box.dtype.name]
+    fetched = 256 if box.often else 128
     status, encoded = driver.cuTensorMapEncodeTiled(
         getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{kind}"),
         rank,
@@ -40,7 +46,7 @@ def tensor_map(box: TensorBox, address: int) -> np.ndarray:
         [driver.cuuint32_t(d.step) for d in dimensions],
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{box.row_bytes}B"),
-        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        getattr(driver.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_L2_{fetched}B"),
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )
     if int(status):

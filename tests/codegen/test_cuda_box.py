@@ -8,7 +8,7 @@ from cuda_async_emulation import tensor_map
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eqsat.codegen.cuda_box import MOST_DIMENSIONS, TensorBox, tensor_box
+from eqsat.codegen.cuda_box import MOST_DIMENSIONS, TensorBox, is_copied_often, tensor_box
 from eqsat.graph import index
 from eqsat.graph.dtypes import bfloat16, float32, int8, int32
 from eqsat.graph.index import Affine, evaluate
@@ -165,6 +165,14 @@ def test_a_step_skips_rows():
     box = tensor_box(load, buffer, axes, points, "c", {"r", "c"})
     assert box is not None and [d.step for d in box.dimensions] == [1, 2, 1]
     assert_same(load, buffer, axes, points, {"r", "c"}, box)
+
+
+def test_an_element_is_copied_often_along_other_axes_and_by_windows():
+    load, buffer, axes, points = image(height=6, batch=2)  # three windows hold an inner row
+    box = tensor_box(load, buffer, axes, points, "c", {"r", "c"})
+    assert box is not None and not is_copied_often(box, load, axes)
+    for extent, tile, often in ((12, 4, True), (12, 12, False), (24, 12, False), (36, 12, True)):
+        assert is_copied_often(box, load, {**axes, "o": Axis("o", extent, tile)}) == often
 
 
 def test_a_tensor_ends_where_the_access_does():

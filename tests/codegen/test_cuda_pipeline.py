@@ -122,6 +122,15 @@ def test_blocks_that_share_a_processor_have_as_many_tiles(tiles, resident, backw
     assert Launch(kernel, source, None, 132).blocks == blocks
 
 
+@pytest.mark.parametrize(
+    ("n", "stages", "resident"), [(32 * 31, 2, 2), (32 * 32, 2, 0), (32 * 32, 3, 2)]
+)
+def test_no_block_stays_where_tiles_are_long(n, stages, resident):
+    """Two blocks of an SM: each fills its rings while the other computes."""
+    long = case("long", attention(70, n, 64, (64, 32)), 128, stages)
+    assert emit(long.kernel, OPERATIONS).resident == resident
+
+
 # the emulator sees what is missing
 
 GEMM = case("stripped", gemm(70, 96, 200, (64, 32, 32), 32), 128, 2)
