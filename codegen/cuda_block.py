@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 from eqsat.codegen.cuda_box import TensorBox
 from eqsat.codegen.cuda_distribution import Distribution, Factor
-from eqsat.codegen.cuda_math import cast, literal, widen
+from eqsat.codegen.cuda_math import apply, cast, literal, operand_dtypes, widen
 from eqsat.codegen.cuda_placement import Placement
 from eqsat.graph.dtypes import DType, int64
 from eqsat.graph.index import Affine, FloorDiv, bounds
-from eqsat.kernel import Access, Axis, Kernel, Load, Map, Phase
+from eqsat.kernel import Access, Axis, Kernel, Load, Map, Phase, Position
 
 INT_LIMIT = 2**31 - 1
 TILE_UNIT = 16  # bytes of one row of an ldmatrix matrix, and of the widest copy
@@ -391,6 +391,23 @@ class Block:
             text = f"element_or_zero({pointer}, {condition}, {where})"
         text = widen(buffer.dtype, text)
         return cast(buffer.dtype, dtype, text)
+
+    def mapped(self, s: Map, point: Point, op: str = "") -> str:
+        """A map's value at a point; by another operation `op` of the same operands."""
+        dtypes = [self.placement.dtypes[name] for name in s.arguments]
+        texts = [self.read(name, point) for name in s.arguments]
+        if s.op != "cast":
+            wanted = operand_dtypes(s.op, dtypes, s.dtype)
+            pairs = zip(dtypes, wanted, texts, strict=True)
+            texts = [cast(source, target.compute, text) for source, target, text in pairs]
+            dtypes = wanted
+        return apply(op or s.op, dtypes, texts, s.dtype)
+
+    def position(self, s: Position, point: Point) -> str:
+        """The value of an index expression at a point."""
+        wide = s.dtype.itemsize == 8 or self.is_wide(s.expression)
+        text = f"({self.affine(s.expression, point, wide)})"
+        return cast(int64, s.dtype, text) if s.dtype != int64 else text
 
     # shared memory
 

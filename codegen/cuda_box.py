@@ -9,10 +9,21 @@ begin anywhere but along the innermost dimension.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
+from math import gcd, prod
 
 from eqsat.graph.dtypes import DType
-from eqsat.graph.index import Affine, add, bounds, const, free_names, scale, sub, var
+from eqsat.graph.index import (
+    Affine,
+    FloorDiv,
+    Mod,
+    add,
+    bounds,
+    const,
+    free_names,
+    scale,
+    sub,
+    var,
+)
 from eqsat.kernel import Access, Axis, Buffer, Guard, Load
 
 UNIT = 16  # bytes: of alignment in memory, and what the swizzle permutes
@@ -31,7 +42,7 @@ class Dimension:
 
     `stride` is the distance of neighbours in memory, in elements; `coordinate` says where the box
     begins, as an expression in the first points of the kernel's indices. Where it is `guarded`,
-    that may be outside the tensor.
+    that may be outside the tensor. With a `value` the box begins where that one of the kernel says.
     """
 
     extent: int
@@ -40,6 +51,7 @@ class Dimension:
     step: int
     coordinate: Affine
     guarded: bool = False
+    value: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,6 +60,7 @@ class TensorBox:
 
     In shared memory the tile has `blocks` parts along its inner index of `order`, each of `rows`
     rows of `width` elements. `often`: the kernel's tiles together copy each element many times.
+    A tile of pages is copied `each` points of the index `paged` at a time, the outermost one.
     """
 
     buffer: str
@@ -58,6 +71,8 @@ class TensorBox:
     extents: Mapping[str, int] = field(hash=False)
     width: int
     often: bool = False
+    paged: str = ""
+    each: int = 1
 
     @property
     def row_bytes(self) -> int:
@@ -72,6 +87,11 @@ class TensorBox:
     def blocks(self) -> int:
         """Parts along the inner index."""
         return self.extents[self.order[-1]] // self.width
+
+    @property
+    def pages(self) -> int:
+        """How many copies bring the tile."""
+        return self.extents[self.paged] // self.each if self.paged else 1
 
     @property
     def bytes(self) -> int:
@@ -95,9 +115,11 @@ def tensor_box(
     inner: str,
     summed: Collection[str],
     outer: str = "",
+    alike: Mapping[str, int] | None = None,
 ) -> TensorBox | None:
     """The box of a load with `inner` innermost, or None where the accelerator cannot copy it; with
-    `outer` outermost if it is one of the load's indices.
+    `outer` outermost if it is one of the load's indices. Of the indices in `alike` so many points
+    have the same values of the load's coordinates; None where these cannot be had beforehand.
 
     `points` are the tile's extents by index, padding included. Padding of an index shows what
     lies beyond the tile or, beyond the tensor, zero; in that of `summed` indices all must be zero.
@@ -108,15 +130,19 @@ def tensor_box(
         partial = axes[i].extent % axes[i].tile if axes[i].count > 1 else points[i] > axes[i].extent
         if (points[i] > axes[i].tile and axes[i].count > 1) or (guarded and partial):
             return None
-    if access.coordinates or load.fill or load.dtype != buffer.dtype:
+    if (access.coordinates and alike is None) or load.fill or load.dtype != buffer.dtype:
         return None
+    moved = {i: n for i, n in (alike or {}).items() if points.get(i, 1) > 1}
+    if len(moved) > 1 or (moved and (outer or inner in moved)):
+        return None
+    each = {i: gcd(n, points[i], *_starts(axes[i])) for i, n in moved.items()}
     order = [i for i in load.indices if i != inner and points[i] > 1]
-    order = [*sorted(order, key=lambda i: i != outer), inner]
-    found = _dimensions(access, axes, points)
+    order = [*sorted(order, key=lambda i: i != outer and i not in moved), inner]
+    found = _dimensions(access, axes, points, each)
     if found is None:
         return None
     offset, dimensions = found
-    by_index = {i: d for i in order for d in dimensions if _holds(d.coordinate, i)}
+    by_index = {i: d for i in order for d in dimensions if _moves(d, i)}
     if set(by_index) != set(order):
         return None  # an index that does not move the address
     first, size = by_index[inner], buffer.dtype.itemsize
@@ -130,6 +156,9 @@ def tensor_box(
     rest = [d for d in dimensions if d is not first and all(d is not c for c in columns)]
     guarded = [d for d in rest if d.guarded]  # only by themselves do they tell what is absent
     others = [d for d in _merged([d for d in rest if not d.guarded]) if d.extent > 1]
+    others += [
+        Dimension(c.extent, c.stride, 1, 1, const(0), value=c.value) for c in access.coordinates
+    ]
     ordered = [replace(first, box=width // size), *columns, *guarded, *others]
     if len(ordered) == 1:  # a tensor map has two dimensions at least
         rest_of_line = -(-buffer.size * size // UNIT) * UNIT // size
@@ -140,6 +169,10 @@ def tensor_box(
     box = TensorBox(
         buffer.name, buffer.dtype, offset, tuple(ordered), tuple(order), extents, width // size
     )
+    for i, n in each.items():
+        box = replace(box, paged=i, each=n)
+    if box.pages > 1 and box.rows // box.pages * box.row_bytes % PERIOD:
+        return None
     return box if box.blocks == 1 or box.rows * box.row_bytes % LINE == 0 else None
 
 
@@ -164,9 +197,11 @@ def _aligned(coordinate: Affine, axes: Mapping[str, Axis], size: int) -> bool:
 
 
 def _dimensions(
-    access: Access, axes: Mapping[str, Axis], points: Mapping[str, int]
+    access: Access, axes: Mapping[str, Axis], points: Mapping[str, int], each: Mapping[str, int]
 ) -> tuple[int, list[Dimension]] | None:
-    """The dimensions that guards and indices give, and the elements before the tensor."""
+    """The dimensions that guards and indices give, and the elements before the tensor; of an index
+    in `each` so many points are copied at a time.
+    """
     strides = {atom: c for atom, c in access.address.terms if isinstance(atom, str)}
     offset = access.address.constant
     dimensions: list[Dimension] = []
@@ -174,6 +209,10 @@ def _dimensions(
     for atom, stride in access.address.terms:  # quotients that are one number for a whole tile
         if not isinstance(atom, str):
             once = Affine(((atom, 1),), 0)
+            index = next((i for i, n in each.items() if _is_rest(atom, i, n)), "")
+            if index and stride > 0:
+                dimensions.append(Dimension(atom.divisor, stride, each[index], 1, once))
+                continue
             if stride < 0 or any(points.get(i, 1) > 1 for i in free_names(once)):
                 return None
             dimensions.append(Dimension(bounds(once, extents)[1] + 1, stride, 1, 1, once))
@@ -193,7 +232,7 @@ def _dimensions(
         for i, _ in _terms(guard.expression):
             del strides[i]
     for i, stride in strides.items():
-        if stride < 0:
+        if stride < 0 or i in each:
             return None
         dimensions.append(Dimension(axes[i].extent, stride, points.get(i, 1), 1, var(i)))
     return offset, dimensions
@@ -210,6 +249,23 @@ def _follows(guard: Guard, strides: Mapping[str, int]) -> int:
 
 def _terms(expression: Affine) -> list[tuple[str, int]]:
     return [(str(atom), c) for atom, c in expression.terms]
+
+
+def _starts(axis: Axis) -> tuple[int, ...]:
+    """What divides where tiles begin."""
+    return (axis.tile,) if axis.count > 1 else ()
+
+
+def _is_rest(atom: FloorDiv | Mod, index: str, each: int) -> bool:
+    """Whether the atom is the index's remainder by a multiple of `each`."""
+    return isinstance(atom, Mod) and atom.numerator == var(index) and atom.divisor % each == 0
+
+
+def _moves(dimension: Dimension, index: str) -> bool:
+    """Whether the dimension is walked along the index."""
+    if _holds(dimension.coordinate, index):
+        return True
+    return dimension.box > 1 and index in free_names(dimension.coordinate)
 
 
 def _holds(expression: Affine, index: str) -> bool:

@@ -76,7 +76,8 @@ def shares(kernel: Kernel, boxes: Mapping[str, TensorBox]) -> dict[str, Share]:
     found = {}
     for name, box in boxes.items():
         moved = {n for d in box.dimensions for n in free_names(d.coordinate)}
-        own = None if axes & moved else share(box, kernel.multicast)
+        told = any(d.value for d in box.dimensions)
+        own = None if told or axes & moved else share(box, kernel.multicast)
         if own:
             found[name] = own
     return found

@@ -17,11 +17,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from eqsat.codegen.cuda_access import unit_stride
-from eqsat.codegen.cuda_async import ASYNC_FUNCTIONS, copy_box_name
-from eqsat.codegen.cuda_block import Block, Point, Writer
+from eqsat.codegen.cuda_async import ASYNC_FUNCTIONS
+from eqsat.codegen.cuda_block import Block, Writer
 from eqsat.codegen.cuda_box import PERIOD, TensorBox, is_copied_often, tensor_box
 from eqsat.codegen.cuda_box_tile import BoxTile
 from eqsat.codegen.cuda_chains import Chain, find_chain, is_lagging
+from eqsat.codegen.cuda_copies import alike, copy_boxes
 from eqsat.codegen.cuda_distribution import WARP
 from eqsat.codegen.cuda_math import storage_type
 from eqsat.codegen.cuda_multicast import RANK, Share, shares
@@ -259,20 +260,13 @@ class Pipeline:
         slot = f"slot_{n}"
         out.line(f"barrier_wait({ring.empty(slot)}, parity_{n} ^ 1);")
         out.line(f"barrier_expect({ring.full(slot)}, {ring.bytes});")
-        at = Point(dict(block.frame.origin), {}, block.frame.origin)
         for name, box in ring.boxes.items():
             size = block.tiles[name].size * box.dtype.itemsize
-            share = ring.shares.get(name)
-            function = copy_box_name(len(box.dimensions), share is not None)
-            function += f"<{share.blocks}>" if share else ""
-            for place, further in (share or box).copies():
-                target = f"shared + {ring.offsets[name]} + {place}"
-                target += f" + {slot} * {size}" if ring.stages > 1 else ""
-                where = [block.affine(d.coordinate, at) for d in box.dimensions]
-                for n, text in further.items():
-                    where[n] += f" + {text}"
-                arguments = f"{target}, {self.map_name(name)}, {ring.full(slot)}"
-                out.line(f"{function}({arguments}, {', '.join(where)});")
+            offset = f" + {slot} * {size}" if ring.stages > 1 else ""
+            load, share = block.placement.statements[name], ring.shares.get(name)
+            assert isinstance(load, Load)
+            arguments = f"{self.map_name(name)}, {ring.full(slot)}"
+            copy_boxes(block, load, share or box, ring.offsets[name], offset, arguments)
         self.advance(ring, out)
 
     def map_name(self, name: str) -> str:
@@ -379,7 +373,7 @@ class Pipeline:
         """
         slots = max((ring.stages for ring in self.all_rings), default=1)
         chunks = [self.chunks.get(phase) or 0 for phase in self.block.kernel.phases if phase.stream]
-        alone = self.blocks == 1 or self.block.kernel.backwards
+        alone = self.blocks == 1 or self.shares or self.block.kernel.backwards
         return self.blocks if alone or sum(chunks) < LONG * slots else 0
 
     @property
@@ -490,7 +484,8 @@ def find_boxes(block: Block, phase: Phase) -> dict[str, TensorBox]:
         outer = next(iter(terms & {*s.indices}), "")
         box = None
         if inner:
-            box = tensor_box(s, buffer, block.axes, points, inner[-1], summed, outer)
+            same = alike(block, s)
+            box = tensor_box(s, buffer, block.axes, points, inner[-1], summed, outer, same)
         if box is not None:
             loops = {a.name: a for a in (*block.kernel.grid, *phase.stream)}
             often = is_copied_often(box, s, {**loops, **{i: block.axes[i] for i in s.indices}})

@@ -13,13 +13,11 @@ from eqsat.codegen.cuda_exchange import Exchange, exchange_for
 from eqsat.codegen.cuda_loads import load_vector
 from eqsat.codegen.cuda_masks import apply_mask, find_masks
 from eqsat.codegen.cuda_math import (
-    apply,
     cast,
     combine,
     identity,
     literal,
     narrow,
-    operand_dtypes,
     register_type,
 )
 from eqsat.codegen.cuda_packs import write_pack
@@ -39,7 +37,7 @@ from eqsat.codegen.cuda_tiles import copy, fetch, owns, tile_for
 from eqsat.codegen.cuda_warpgroup import rest_of
 from eqsat.codegen.cuda_warpgroup_operations import WarpgroupOperation
 from eqsat.codegen.cuda_windows import Windows, load_windows, windows
-from eqsat.graph.dtypes import DType, float64, int64
+from eqsat.graph.dtypes import DType, float64
 from eqsat.kernel import (
     Access,
     Contract,
@@ -136,7 +134,7 @@ class Statements:
                 text = literal(dtype, value)
                 block.readers[s.name] = lambda point: text
             case Position():
-                block.readers[s.name] = self.position(s)
+                block.readers[s.name] = lambda point: block.position(s, point)
             case Load() if block.placement.where[s.name] == FETCH:
                 block.readers[s.name] = lambda point: fetch(block, s, point)
             case Load() if block.placement.where[s.name] == SHARED:
@@ -170,16 +168,6 @@ class Statements:
                     self.finish(s)
             case Update():
                 self.update(s)
-
-    def position(self, s: Position) -> Callable[[Point], str]:
-        block = self.block
-        wide = s.dtype.itemsize == 8 or block.is_wide(s.expression)
-
-        def read(point: Point) -> str:
-            text = block.affine(s.expression, point, wide)
-            return cast(int64, s.dtype, f"({text})") if s.dtype != int64 else f"({text})"
-
-        return read
 
     def declare(self, name: str, initial: str = "") -> None:
         """The registers of a value, and how to read them."""
@@ -390,17 +378,10 @@ class Statements:
     def expression(self, s: Elementwise, point: Point) -> str:
         block = self.block
         if isinstance(s, Map):
-            dtypes = [block.placement.dtypes[name] for name in s.arguments]
-            texts = [block.read(name, point) for name in s.arguments]
             if s.name in self.unrounded:
-                return texts[0]
-            if s.op != "cast":
-                wanted = operand_dtypes(s.op, dtypes, s.dtype)
-                pairs = zip(dtypes, wanted, texts, strict=True)
-                texts = [cast(source, target.compute, text) for source, target, text in pairs]
-                dtypes = wanted
-            op = "divide_nearly" if s.op == "div" and s.name in self.narrowed else s.op
-            return apply(op, dtypes, texts, s.dtype)
+                return block.read(s.arguments[0], point)
+            nearly = s.op == "div" and s.name in self.narrowed
+            return block.mapped(s, point, "divide_nearly" if nearly else "")
         if isinstance(s, Reduce):
             value = block.converted(s.argument, s.dtype, point)
             valid = " && ".join(block.valid(s.over, point))

@@ -4,6 +4,7 @@ are walked in groups: split, so that what a group shares is seen.
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 from eqsat.algebra import (
     SCANS,
@@ -37,16 +38,18 @@ def coalesce(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, ..
 
     A name of which an access takes the quotient becomes two. Two names merge where every access
     walks them as one axis, every stored value has them side by side, and every reduction takes both
-    or neither.
+    or neither. The number of a page that a gather reads and the row in it merge as well, where both
+    are reduced: the page is the quotient.
     """
     stored, facts = _in_groups(stored, facts)
     old = facts.universe
+    pages = frozenset(_pages(stored, facts))
     groups = [[name] for name in _names(stored, facts)]
     merged = True
     while merged:
         merged = False
         for outer in groups:
-            inner = next((g for g in groups if _walks_as_one(outer, g, stored, old)), None)
+            inner = next((g for g in groups if _walks_as_one(outer, g, stored, old, pages)), None)
             if inner is not None:
                 outer += inner
                 groups.remove(inner)
@@ -118,12 +121,17 @@ def _names(stored: tuple[Stored, ...], facts: Facts) -> list[str]:
 
 
 def _walks_as_one(
-    outer: list[str], inner: list[str], stored: tuple[Stored, ...], universe: Universe
+    outer: list[str],
+    inner: list[str],
+    stored: tuple[Stored, ...],
+    universe: Universe,
+    pages: frozenset[tuple[str, str]],
 ) -> bool:
     """Whether `inner` may be appended to `outer`."""
     if outer is inner:
         return False
     last, first = outer[-1], inner[0]
+    paged = len(outer) == len(inner) == 1 and (last, first) in pages
     for one in stored:
         where = [one.names.index(name) if name in one.names else -1 for name in (last, first)]
         if where != [-1, -1] and (min(where) < 0 or where[1] != where[0] + 1):
@@ -136,9 +144,26 @@ def _walks_as_one(
             if len(taken) > 1 or (term.op in SCANS and taken == {True}):
                 return False
         for expression, is_address in _expressions(term):
+            both = {last, first} <= free_names(expression)
+            if paged and both != is_address:
+                continue  # a position of both is one of their product; else a quotient
             if not _as_one(expression, is_address, outer, inner, universe):
                 return False
     return True
+
+
+def _pages(stored: tuple[Stored, ...], facts: Facts) -> Iterator[tuple[str, str]]:
+    """Names of a gather's index beside names of the rows that lie there, both of them reduced."""
+    universe = facts.universe
+    terms = list(post_order(one.term for one in stored))
+    bound = {name for term in terms for name in _bound(term, universe) if term.op in REDUCING}
+    for term in terms:
+        read = term.args[0]
+        if term.op == "gather" and isinstance(read, Read):
+            moved = {*universe.members(facts.free(term.children[0]))} - read.names
+            rows = {str(atom) for atom, stride in read.address.terms if stride != 1}
+            rows -= {*universe.members(facts.free(term.children[0]))}
+            yield from product(sorted(moved & bound), sorted(rows & bound))
 
 
 def _expressions(term: Term) -> Iterator[tuple[Affine, bool]]:

@@ -12,7 +12,7 @@ from eqsat.graph.dtypes import BY_NAME, is_held
 from eqsat.narrow_price import is_joined, narrowing, products_of
 from eqsat.partial_sums import count_parts
 from eqsat.pipeline_price import spread
-from eqsat.prepare import Need, lies_right
+from eqsat.prepare import Need, lies_right, rows_of_pages
 from eqsat.rates import Array, Contraction
 from eqsat.relayout import points as elements
 from eqsat.relayout import walked_axes
@@ -204,13 +204,28 @@ def takes_factors(tiling: Tiling, operation: ParallelOperation, found: Contracti
     sides = (found.left, found.right)
     narrowest = min(tiling.form.facts.dtype(side).itemsize for side in sides)
     computed = weights + sum(
-        side.op != "read" or tiling.form.facts.dtype(side).itemsize > narrowest
+        not is_copied(tiling, operation, found, side)
+        or tiling.form.facts.dtype(side).itemsize > narrowest
         for side in sides[weights:]
     )
     if computed and not _takes_results(operation):
         return False
     held = computed + (gathered(tiling, operation, found) is not None)
     return held == from_registers(operation)
+
+
+def is_copied(tiling: Tiling, operation: ParallelOperation, found: Contraction, side: Term) -> bool:
+    """Whether a factor is read as it lies; of a gather, whether what lies together are the rows of
+    pages, of which copies take one by one.
+    """
+    read = side.args[0]
+    if side.op != "gather" or not isinstance(read, Read):
+        return side.op == "read"
+    need = tiling.pricer.need(operation, read.dtype.name)
+    right = need is not None and not need.converts
+    right = right and lies_right(read, need, found.summed, tiling.form)
+    moved = tiling.form.facts.universe.members(tiling.form.facts.free(side.children[0]))
+    return right and rows_of_pages(read, moved)
 
 
 def gather_cycles(tiling: Tiling, operation: ParallelOperation, found: Contraction) -> Array:

@@ -16,7 +16,7 @@ from math import prod
 from eqsat.algebra import WEIGHTED_SUMS, Read, Term, post_order
 from eqsat.form import Form, Stored
 from eqsat.graph.dtypes import BY_NAME, is_held
-from eqsat.graph.index import add, const, scale, var
+from eqsat.graph.index import FloorDiv, add, const, scale, var
 from eqsat.kernel import Buffer
 from eqsat.narrow import TERMS
 from eqsat.relayout import WalkedAxis, first_place, in_order, walked_axes
@@ -153,7 +153,7 @@ def lies_right(read: Read, need: Need, summed: int, made: Form) -> bool:
     What guards and quotients make of an address is left to the target to judge, unless a window
     slides along what is contiguous.
     """
-    if read.extent or read.fill:
+    if read.fill or read.stride * read.dtype.itemsize % need.alignment:
         return False
     if read.guards:
         axes = walked_axes(read, made.extents)
@@ -167,6 +167,15 @@ def lies_right(read: Read, need: Need, summed: int, made: Form) -> bool:
     if read.address.constant * size % need.alignment:
         return False
     return not need.summed or bool(made.facts.universe.mask(inner) & summed)
+
+
+def rows_of_pages(read: Read, moved: Collection[str]) -> bool:
+    """Whether a gather reads several rows that lie together for each value of its index, which
+    depends on the names `moved`: by other names, or where the address has a remainder of theirs.
+    """
+    atoms = [atom for atom, stride in read.address.terms if stride != 1]
+    rows = [str(atom) for atom in atoms if not isinstance(atom, FloorDiv)]
+    return bool(rows) and not {*rows} & {*moved}
 
 
 def needs(spec: ParallelProcessingUnit, operation: ParallelOperation, dtype: str) -> Need | None:

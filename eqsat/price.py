@@ -107,6 +107,7 @@ class _Pricing(Occupancy):
         self.weighed: set[tuple[Term, int, CarryLaw]] = set()
         self.repeat = 1
         self.gathering = 0 * self.shape
+        self.gathers = False  # whether threads copy operands from where values say, none ahead
         self.settled: dict[Term, tuple[list[str], NDArray[np.intp]]] = {}
         self.extra_latency = np.zeros_like(self.shape)
         self.ahead = np.zeros_like(self.shape)  # of kernels that prepare factors
@@ -294,7 +295,7 @@ class _Pricing(Occupancy):
         self.ahead = self.ahead + ahead
         self._stage_operands(found)
         for side in (found.left, found.right):
-            if unit != "fma" and side.op not in {"read", "literal"}:
+            if unit != "fma" and side.op not in {"read", "gather", "literal"}:
                 self._keep(self.form.facts.free(side), self.form.facts.dtype(side).itemsize)
 
     def _stage_operands(self, found: Contraction) -> None:
@@ -304,9 +305,10 @@ class _Pricing(Occupancy):
         stages = self.shape if self.blocking is None else self.blocking.stages
         for side in (found.left, found.right):
             facts = self.form.facts
-            if side in self.staged or (self.started and side.op != "read"):
+            if side in self.staged or (self.started and side.op not in {"read", "gather"}):
                 continue  # lies there already, or in registers
             self.staged.add(side)
+            self.gathers |= side.op == "gather"
             mask, itemsize = facts.free(side), facts.dtype(side).itemsize
             if self.blocking is None or self.blocking.staged:
                 streamed = mask & facts.universe.mask(self.chunks)
@@ -357,7 +359,8 @@ class _Pricing(Occupancy):
         drawn = np.minimum(dram_bw, alone * np.minimum(tiles * self.blocks, spec.processors)) * part
         if self.blocking is not None and self.blocking.staged:
             held = self.shared * np.minimum(tiles, self.resident()) / SLOT
-            ring = in_flight(spec, pricer.dram, held, self.blocking.stages)
+            stages = self.blocking.stages if self.started or not self.gathers else self.shape
+            ring = in_flight(spec, pricer.dram, held, stages)
             drawn = np.where(held > 0, np.minimum(drawn, ring), drawn)
         elif self.blocking is not None and pricer.overlap and self.reads and self.pivots:
             beside = np.minimum(tiles, self.resident())

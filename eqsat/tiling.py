@@ -7,6 +7,7 @@ import numpy as np
 from eqsat.algebra import Read, Term
 from eqsat.form import REDUCING, WEIGHTED, Form
 from eqsat.graph.dtypes import DType
+from eqsat.graph.index import FloorDiv
 from eqsat.rates import Array, Blocking, Rates
 from eqsat.relayout import walked_axes
 
@@ -129,6 +130,8 @@ class Tiling:
         """
         if not self.pricer.overlap or self.blocking is None:
             return self.shape
+        if any(isinstance(atom, FloorDiv) and stride == 1 for atom, stride in read.address.terms):
+            return self.shape  # neighbours are the same element, or the next
         tiles: dict[int, Array] = {}  # indices of one stride slide: they share elements
         whole: dict[int, Array] = {}
         for atom, stride in read.address.terms:

@@ -1,0 +1,133 @@
+"""The lines by which one thread has the boxes of a load copied; what it must read to know where.
+
+A gather's box begins where a value says, such as the number of a page in a table: the thread
+computes that from memory, for each page of the tile.
+"""
+
+from collections.abc import Mapping
+from math import gcd
+
+from eqsat.codegen.cuda_async import copy_box_name
+from eqsat.codegen.cuda_block import Block, Point
+from eqsat.codegen.cuda_box import TensorBox
+from eqsat.codegen.cuda_math import cast, literal, register_type
+from eqsat.codegen.cuda_multicast import Share
+from eqsat.codegen.cuda_tiles import fetch
+from eqsat.graph.dtypes import int64
+from eqsat.graph.index import Affine, FloorDiv, free_names, var
+from eqsat.kernel import Literal, Load, Map, Position, Statement, operands
+
+
+def alike(block: Block, load: Load) -> Mapping[str, int] | None:
+    """For each index that the load's coordinates depend on, how many neighbouring points have the
+    same; None where they are more than loads and elementwise operations.
+    """
+    found: dict[str, int] = {}
+    for s in _sources(block, load) or ():
+        expressions = [s.expression] if isinstance(s, Position) else []
+        if isinstance(s, Load):
+            expressions += [s.access.address, *(guard.expression for guard in s.access.guards)]
+        for expression in expressions:
+            for i in free_names(expression):
+                found[i] = gcd(found.get(i, 0), _alike(expression, i))
+    return None if _sources(block, load) is None else found
+
+
+def _alike(expression: Affine, index: str) -> int:
+    """Of how many points of an index, from a multiple on, an expression has the same value."""
+    steps = [
+        atom.divisor if isinstance(atom, FloorDiv) and atom.numerator == var(index) else 1
+        for atom, _ in expression.terms
+        if atom == index or (not isinstance(atom, str) and index in free_names(atom.numerator))
+    ]
+    return gcd(*steps)
+
+
+def _sources(block: Block, load: Load) -> tuple[Statement, ...] | None:
+    """What the load's coordinates are computed from, in order, down to memory."""
+    found: dict[str, Statement] = {}
+    waiting = list(operands(load))
+    while waiting:
+        s = block.placement.statements.get(waiting.pop())
+        if not isinstance(s, Load | Map | Literal | Position):
+            return None
+        found.pop(s.name, None)
+        found[s.name] = s
+        waiting += operands(s)
+    return tuple(reversed(found.values()))
+
+
+def copy_boxes(
+    block: Block, load: Load, what: TensorBox | Share, place: int, slot: str, arguments: str
+) -> None:
+    """Copy a load's tile, or this block's share of it, to `place`, and the offset `slot`, of shared
+    memory; `arguments` are the tensor map and the barrier that counts the bytes.
+    """
+    out, at = block.out, Point(dict(block.frame.origin), {}, block.frame.origin)
+    box = what if isinstance(what, TensorBox) else what.box
+    if not any(d.value for d in box.dimensions):
+        _copy_parts(block, what, at, place, slot, arguments, {})
+        return
+    with out.block(f"for (int page = 0; page < {box.pages}; ++page)"):
+        if box.paged:
+            first = f"({at.at[box.paged]} + page * {box.each})"
+            at = Point({**at.at, box.paged: first}, {}, at.origin)
+        values = _coordinates(block, load, box, at)
+        each = box.rows // box.pages * box.row_bytes
+        _copy_parts(block, what, at, place, f" + page * {each}{slot}", arguments, values)
+
+
+def _coordinates(block: Block, load: Load, box: TensorBox, at: Point) -> dict[str, str]:
+    """Where the box begins by each value; before the tensor, so that zeros are copied, where the
+    load reads nothing.
+    """
+    readers, values = dict(block.readers), {}
+    for s in _sources(block, load) or ():
+        name = block.value(s.name)
+        block.out.line(f"const {register_type(s.dtype)} {name} = {_value(block, s, at)};")
+        block.readers[s.name] = lambda point, name=name: name
+    partial = box.paged and block.extents[box.paged] % box.extents[box.paged]
+    for n, d in enumerate(box.dimensions):
+        if d.value:
+            value = cast(block.placement.dtypes[d.value], int64, block.read(d.value, at))
+            exists = [f"{value} >= 0", f"{value} < {d.extent}"]
+            exists += [f"{at.at[box.paged]} < {block.extents[box.paged]}"] if partial else []
+            text = f"{' && '.join(exists)} ? int({value}) : -1"
+            values[d.value] = f"page_{n}"
+            block.out.line(f"const int page_{n} = {text};")
+    block.readers = readers
+    return values
+
+
+def _copy_parts(
+    block: Block,
+    what: TensorBox | Share,
+    at: Point,
+    place: int,
+    offset: str,
+    arguments: str,
+    values: Mapping[str, str],
+) -> None:
+    """The copies of a box; `values` say where it begins along dimensions that these move."""
+    box, shared = (what, 1) if isinstance(what, TensorBox) else (what.box, what.blocks)
+    function = copy_box_name(len(box.dimensions), shared > 1)
+    function += f"<{shared}>" if shared > 1 else ""
+    for part, further in what.copies():
+        where = [values.get(d.value) or block.affine(d.coordinate, at) for d in box.dimensions]
+        for n, text in further.items():
+            where[n] += f" + {text}"
+        target = f"shared + {place} + {part}{offset}"
+        block.out.line(f"{function}({target}, {arguments}, {', '.join(where)});")
+
+
+def _value(block: Block, s: Statement, at: Point) -> str:
+    match s:
+        case Literal(dtype=dtype, value=value):
+            return literal(dtype, value)
+        case Position():
+            return block.position(s, at)
+        case Load():
+            return fetch(block, s, at)
+        case Map():
+            return block.mapped(s, at)
+    raise AssertionError(s)
