@@ -1,0 +1,80 @@
+"""Gathers whose rows lie together: boxes that begin where values in memory say."""
+
+from dataclasses import replace
+
+import pytest
+from cuda_cases import case
+from cuda_emulation import COMPILER, Emulator
+from kernel_building import arrays, check
+from paged_cases import paged, paged_cases
+from pipeline_cases import OPERATIONS
+
+from eqsat.codegen import oracle
+from eqsat.codegen.cuda_compile import compile_cubin
+from eqsat.codegen.cuda_emit import emit
+from eqsat.errors import UnsupportedError
+from eqsat.graph.dtypes import int32
+from eqsat.kernel import Map
+from eqsat.kernel import check as check_kernel
+
+CASES = list(paged_cases())
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory):
+    if COMPILER is None:
+        pytest.skip("no g++ on this machine")
+    kernels = [c.kernel for c in CASES]
+    return Emulator(kernels, [emit(k, OPERATIONS) for k in kernels], tmp_path_factory.mktemp("p"))
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[c.name for c in CASES])
+def test_a_kernel_gives_its_answer(emulator, number):
+    sample = CASES[number].sample
+    for blocks, schedule in ((1, 0), (2, 2), (3, 3)):
+        found = arrays(sample)
+        emulator.run(number, found, blocks, schedule)
+        check(sample, found)
+
+
+@pytest.mark.parametrize("c", CASES, ids=lambda c: c.name)
+def test_the_oracle_agrees(c):
+    check_kernel(c.kernel)
+    found = arrays(c.sample)
+    oracle.run(c.kernel, found)
+    check(c.sample, found)
+
+
+def test_each_page_of_a_tile_is_one_copy():
+    """As many rows as chunk and page have in common."""
+    found = {c.name: emit(c.kernel, OPERATIONS).maps for c in CASES}
+    pages = {name: [(box.pages, box.each) for box in maps[1:]] for name, maps in found.items()}
+    assert pages == {
+        "paged-16": [(4, 16)] * 2, "paged-8": [(4, 8)] * 2, "paged-32": [(1, 32)] * 2,
+        "paged-128": [(1, 64)] * 2,
+    }  # fmt: skip
+
+
+def test_pages_compile_without_spills():
+    for c in CASES[:2]:
+        assert not compile_cubin(emit(c.kernel, OPERATIONS).text, "sm_90a").spills
+
+
+def test_rows_that_are_no_period_of_the_swizzle_are_no_box():
+    short = case("short", paged(70, 64, 64, (64, 32), 4), 128, 2)
+    with pytest.raises(UnsupportedError, match="is no box of key"):
+        emit(short.kernel, OPERATIONS)
+
+
+def test_pages_that_tiles_compute_are_no_box():
+    """The thread that copies reads memory; what others reduce it does not know."""
+    kernel = CASES[0].kernel
+    phase = kernel.phases[1]
+    body = list(phase.body)
+    (at,) = (n for n, s in enumerate(body) if s.name == "page")
+    body[at] = replace(body[at], name="number")
+    body.insert(at + 1, Map("page", int32, ("j",), "add", ("number", "hi")))
+    changed = replace(phase, body=tuple(body))
+    phases = (kernel.phases[0], changed, *kernel.phases[2:])
+    with pytest.raises(UnsupportedError, match="is no box of key"):
+        emit(replace(kernel, phases=phases), OPERATIONS)
