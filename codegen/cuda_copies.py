@@ -4,7 +4,7 @@ A gather's box begins where a value says, such as the number of a page in a tabl
 computes that from memory, for each page of the tile.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import gcd
 
 from eqsat.codegen.cuda_async import copy_box_name
@@ -23,14 +23,14 @@ def alike(block: Block, load: Load) -> Mapping[str, int] | None:
     same; None where they are more than loads and elementwise operations.
     """
     found: dict[str, int] = {}
-    for s in _sources(block, load) or ():
+    for s in _sources(block, operands(load)) or ():
         expressions = [s.expression] if isinstance(s, Position) else []
         if isinstance(s, Load):
             expressions += [s.access.address, *(guard.expression for guard in s.access.guards)]
         for expression in expressions:
             for i in free_names(expression):
                 found[i] = gcd(found.get(i, 0), _alike(expression, i))
-    return None if _sources(block, load) is None else found
+    return None if _sources(block, operands(load)) is None else found
 
 
 def _alike(expression: Affine, index: str) -> int:
@@ -43,10 +43,27 @@ def _alike(expression: Affine, index: str) -> int:
     return gcd(*steps)
 
 
-def _sources(block: Block, load: Load) -> tuple[Statement, ...] | None:
-    """What the load's coordinates are computed from, in order, down to memory."""
+def told_value(block: Block, name: str, at: Point, prefix: str) -> str:
+    """Compute a value at a point from memory, by lines whose variables begin with `prefix`; what it
+    is then called.
+    """
+    readers = dict(block.readers)
+    for s in _sources(block, [name]) or ():
+        text = _value(block, s, at)
+        variable = f"{prefix}_{block.names.of(s.name)}"
+        block.out.line(f"const {register_type(s.dtype)} {variable} = {text};")
+        block.readers[s.name] = lambda point, variable=variable: variable
+    text = block.read(name, at)
+    block.readers = readers
+    return text
+
+
+def _sources(block: Block, names: Iterable[str]) -> tuple[Statement, ...] | None:
+    """What values are computed from, in order, down to memory; None where that is not all loads and
+    elementwise operations.
+    """
     found: dict[str, Statement] = {}
-    waiting = list(operands(load))
+    waiting = list(names)
     while waiting:
         s = block.placement.statements.get(waiting.pop())
         if not isinstance(s, Load | Map | Literal | Position):
@@ -81,21 +98,17 @@ def _coordinates(block: Block, load: Load, box: TensorBox, at: Point) -> dict[st
     """Where the box begins by each value; before the tensor, so that zeros are copied, where the
     load reads nothing.
     """
-    readers, values = dict(block.readers), {}
-    for s in _sources(block, load) or ():
-        name = block.value(s.name)
-        block.out.line(f"const {register_type(s.dtype)} {name} = {_value(block, s, at)};")
-        block.readers[s.name] = lambda point, name=name: name
+    values: dict[str, str] = {}
     partial = box.paged and block.extents[box.paged] % box.extents[box.paged]
     for n, d in enumerate(box.dimensions):
         if d.value:
-            value = cast(block.placement.dtypes[d.value], int64, block.read(d.value, at))
+            value = told_value(block, d.value, at, f"of_{n}")
+            value = cast(block.placement.dtypes[d.value], int64, value)
             exists = [f"{value} >= 0", f"{value} < {d.extent}"]
             exists += [f"{at.at[box.paged]} < {block.extents[box.paged]}"] if partial else []
             text = f"{' && '.join(exists)} ? int({value}) : -1"
             values[d.value] = f"page_{n}"
             block.out.line(f"const int page_{n} = {text};")
-    block.readers = readers
     return values
 
 

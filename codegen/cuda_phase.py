@@ -6,7 +6,8 @@ from math import prod
 from eqsat.codegen.cuda_block import Block, Point, Reader
 from eqsat.codegen.cuda_chains import holds_factor, is_lagging
 from eqsat.codegen.cuda_collective import reduce_threads
-from eqsat.codegen.cuda_math import identity, register_type
+from eqsat.codegen.cuda_copies import told_value
+from eqsat.codegen.cuda_math import cast, identity, register_type
 from eqsat.codegen.cuda_overlap import (
     ChainedStatements,
     HeldStatements,
@@ -26,8 +27,12 @@ from eqsat.codegen.cuda_steps import (
     loads_ahead,
 )
 from eqsat.codegen.cuda_tiles import can_copy_async, copy, tile_for
-from eqsat.idle_chunks import chunk_range, live_bounds
+from eqsat.graph.dtypes import int64
+from eqsat.graph.index import free_names
+from eqsat.idle_chunks import chunk_range, live_bounds, told
 from eqsat.kernel import Axis, Carry, Contract, Load, Phase, Reduce, Update, store_operands
+
+FAR = 1 << 30  # beyond all positions
 
 
 def emit_phase(block: Block, phase: Phase, pipeline: Pipeline | None = None) -> None:
@@ -214,6 +219,11 @@ def _live_chunks(block: Block, phase: Phase) -> tuple[str, str]:
         return "0", str(chunks)
     out, at = block.out, Point(dict(block.frame.origin), {}, block.frame.origin)
     out.line(f"int first_chunk = 0, last_chunk = {chunks};")
+    values = {atom: told(atom) for start, _ in ranges for atom in free_names(start) if told(atom)}
+    for n, (atom, name) in enumerate(values.items()):
+        value = cast(block.placement.dtypes[name], int64, told_value(block, name, at, f"at_{n}"))
+        out.line(f"const int bound_{n} = int(minimum(maximum({value}, {-FAR}LL), {FAR}LL));")
+        at = Point({**at.at, atom: f"bound_{n}"}, {}, at.origin)
     for start, step in ranges:
         text = block.affine(start, at)
         if step < 0:

@@ -15,6 +15,7 @@ its last chunk: a parity tells a slot's use only from the one before.
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from eqsat.codegen.cuda_access import unit_stride
 from eqsat.codegen.cuda_async import ASYNC_FUNCTIONS
@@ -372,7 +373,8 @@ class Pipeline:
         and another block of it works while one begins.
         """
         slots = max((ring.stages for ring in self.all_rings), default=1)
-        chunks = [self.chunks.get(phase) or 0 for phase in self.block.kernel.phases if phase.stream]
+        streams = [phase.stream for phase in self.block.kernel.phases if phase.stream]
+        chunks = [prod(axis.count for axis in stream) for stream in streams]
         alone = self.blocks == 1 or self.shares or self.block.kernel.backwards
         return self.blocks if alone or sum(chunks) < LONG * slots else 0
 

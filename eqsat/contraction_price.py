@@ -222,10 +222,10 @@ def is_copied(tiling: Tiling, operation: ParallelOperation, found: Contraction, 
     if side.op != "gather" or not isinstance(read, Read):
         return side.op == "read"
     need = tiling.pricer.need(operation, read.dtype.name)
-    right = need is not None and not need.converts
-    right = right and lies_right(read, need, found.summed, tiling.form)
-    moved = tiling.form.facts.universe.members(tiling.form.facts.free(side.children[0]))
-    return right and rows_of_pages(read, moved)
+    if need is None or need.converts or not lies_right(read, need, found.summed, tiling.form):
+        return False
+    index = tiling.form.facts.free(side.children[0])
+    return rows_of_pages(read, tiling.form.facts.universe.members(index))
 
 
 def gather_cycles(tiling: Tiling, operation: ParallelOperation, found: Contraction) -> Array:

@@ -1,38 +1,45 @@
 """Chunks of a stream that change nothing: where a mask makes every carry keep its value.
 
-Found by running the body on what is known of each value when a comparison of positions fails at
-all points of a chunk: scores are then the lowest number, their weights zero, sums of them zero. A
-factor that such a weight meets is taken to be a number: what is skipped is not looked at.
+Positions are compared with each other, or with an integer that memory gives a tile, such as the
+length of a sequence: that is a name of its own in index expressions (`told`). Found by running the
+body on what is known of each value when a comparison fails at all points of a chunk: scores are
+then the lowest number, their weights zero, sums of them zero. A factor that such a weight meets is
+taken to be a number: what is skipped is not looked at.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from eqsat.graph.index import Affine, add, const, sub
+from eqsat.graph.index import Affine, add, const, sub, var
 from eqsat.kernel import (
     Axis,
     Contract,
     Kernel,
     Literal,
+    Load,
     Map,
     Phase,
     Position,
     Reduce,
     Statement,
     Update,
+    operands,
 )
 
 LOWEST, ZERO, FALSE, ONE, KEPT = "lowest", "zero", "false", "one", "kept"
+TOLD = "= "  # before the name of a value: no index has such a name
 COMPARED = {"greater_equal": 0, "greater": 1, "less_equal": 0, "less": 1}
 
 
 def live_bounds(kernel: Kernel, phase: Phase) -> list[Affine]:
-    """Expressions in the kernel's indices: a chunk at all of whose points one of them is negative
-    leaves every carry as it was.
+    """Expressions in the kernel's indices, and values that it is `told`: a chunk at all of whose
+    points one of them is negative leaves every carry as it was.
     """
     if not phase.stream or phase.stores:
         return []
     known = {s.name: s for s in kernel.statements()}
-    positions = _positions(known)
+    alone = {i for i, axis in kernel.axes().items() if min(axis.tile, axis.extent) == 1}
+    alone -= {axis.name for axis in phase.stream}
+    positions = _told(known, alone) | _positions(known)
     found = []
     for s in phase.body:
         if isinstance(s, Map) and s.op in COMPARED:
@@ -81,7 +88,9 @@ def chunk_range(bound: Affine, axis: Axis, tiles: Mapping[str, Axis]) -> tuple[A
     for atom, times in bound.terms:
         if not isinstance(atom, str):
             return None
-        if atom == axis.name:
+        if told(atom):
+            rest.append((atom, times))
+        elif atom == axis.name:
             step = times * axis.tile
             constant += max(times, 0) * (axis.tile - 1)
         else:
@@ -90,6 +99,26 @@ def chunk_range(bound: Affine, axis: Axis, tiles: Mapping[str, Axis]) -> tuple[A
     if not step:
         return None
     return Affine(tuple(rest), constant), step
+
+
+def told(atom: str) -> str:
+    """The value that a name in an index expression stands for; empty for an index."""
+    return atom.removeprefix(TOLD) if atom.startswith(TOLD) else ""
+
+
+def _told(known: Mapping[str, Statement], alone: Collection[str]) -> dict[str, Affine]:
+    """Integers that are the same for a whole tile, of which each index is `alone`, and come from
+    memory by elementwise operations: each by a name.
+    """
+    found: dict[str, Affine] = {}
+    traced: set[str] = set()
+    for name, s in known.items():
+        if isinstance(s, Load | Map | Literal | Position) and traced.issuperset(operands(s)):
+            traced.add(name)
+            integer = s.dtype.kind in ("int", "uint") and s.dtype.name != "uint64"
+            if isinstance(s, Load | Map) and integer and alone.issuperset(s.indices):
+                found[name] = var(TOLD + name)
+    return found
 
 
 def _positions(known: Mapping[str, Statement]) -> dict[str, Affine]:

@@ -1,16 +1,16 @@
-"""Attention whose keys and values lie in pages that a table names."""
+"""Attention over pages that a table names, and over as many keys as a number in memory says."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 from cuda_cases import Case, case
-from kernel_building import Sample, at, wide
+from kernel_building import Body, Sample, at, wide
 from pipeline_cases import attention
 
 from eqsat.graph import index
-from eqsat.graph.dtypes import bfloat16, int32
-from eqsat.kernel import Access, Buffer, Coordinate, Load
+from eqsat.graph.dtypes import bfloat16, bool_, int32
+from eqsat.kernel import Access, Buffer, Coordinate, Load, Position
 
 LOADS = {"c": "key", "u": "v"}
 
@@ -57,8 +57,42 @@ def paged(m: int, n: int, d: int, tiles: tuple[int, int], rows: int) -> Sample:
     return Sample(kernel, inputs, {"y": answer}, sample.tolerance)
 
 
+def until(m: int, n: int, d: int, tiles: tuple[int, int], length: int) -> Sample:
+    """`attention` to the first `length` keys, a number in memory; keys of later chunks are NaN."""
+    sample = attention(m, n, d, tiles)
+    given, b = Buffer("length", (1,), int32, "input"), Body()
+    b.add(Position, "at_j", "j", index.var("j"), dtype=int32)
+    b.load("length", "", at(given, index.const(0)), dtype=int32)
+    b.map("live", "j", "less", "at_j", "length", dtype=bool_)
+    b.literal("never", -np.inf)
+    b.map("masked", "i j", "where", "live", "p", "never")
+
+    def change(s):
+        if s.name == "top":
+            return [*b.statements, replace(s, argument="masked")]
+        return [replace(s, arguments=("masked", "high"))] if s.name == "e" else [s]
+
+    phases = [
+        replace(phase, body=tuple(new for s in phase.body for new in change(s)))
+        for phase in sample.kernel.phases
+    ]
+    buffers = sample.kernel.buffers
+    kernel = replace(
+        sample.kernel, buffers=(*buffers[:-1], given, buffers[-1]), phases=tuple(phases)
+    )
+    q, key, v = (wide(sample.inputs[name]) for name in ("q", "key", "v"))
+    scores = q @ key[:length].T
+    e = np.exp(scores - scores.max(1, keepdims=True))
+    answer = e @ v[:length] / e.sum(1, keepdims=True)
+    inputs = {**sample.inputs, "length": np.array([length], np.int32)}
+    for name in LOADS.values():
+        inputs[name] = inputs[name].copy()
+        inputs[name][-(-length // tiles[1]) * tiles[1] :] = np.nan
+    return Sample(kernel, inputs, {"y": answer}, sample.tolerance)
+
+
 def paged_cases() -> Iterator[Case]:
-    """Chunks of several pages, the last of fewer; of one; of a part of a page."""
+    """Chunks of several pages, the last of fewer; of one; of a part of a page. One chunk to all."""
     for n, chunk, rows, stages in (
         (80, 64, 16, 2),
         (72, 32, 8, 3),
@@ -66,3 +100,5 @@ def paged_cases() -> Iterator[Case]:
         (256, 64, 128, 2),
     ):
         yield case(f"paged-{rows}", paged(70, n, 64, (64, chunk), rows), 128, stages)
+    for length in (1, 48, 50, 152):
+        yield case(f"until-{length}", until(70, 152, 64, (64, 48), length), 128, 2)
