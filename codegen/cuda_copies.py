@@ -1,24 +1,65 @@
-"""The lines by which one thread has the boxes of a load copied; what it must read to know where.
+"""What one thread copies ahead: the loads that are boxes, and the lines by which they are copied.
 
 A gather's box begins where a value says, such as the number of a page in a table: the thread
 computes that from memory, for each page of the tile.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from math import gcd
 
+from eqsat.codegen.cuda_access import unit_stride
 from eqsat.codegen.cuda_async import copy_box_name
 from eqsat.codegen.cuda_block import Block, Point
-from eqsat.codegen.cuda_box import TensorBox
+from eqsat.codegen.cuda_box import TensorBox, is_copied_often, tensor_box
 from eqsat.codegen.cuda_math import cast, literal, register_type
 from eqsat.codegen.cuda_multicast import Share
+from eqsat.codegen.cuda_placement import SHARED
 from eqsat.codegen.cuda_tiles import fetch
+from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import int64
 from eqsat.graph.index import Affine, FloorDiv, free_names, var
-from eqsat.kernel import Literal, Load, Map, Position, Statement, operands
+from eqsat.kernel import Literal, Load, Map, Phase, Position, Statement, operands
 
 
-def alike(block: Block, load: Load) -> Mapping[str, int] | None:
+def find_boxes(block: Block, phase: Phase) -> dict[str, TensorBox]:
+    """The loads of a phase that the producer copies; those of matrix operations must be such."""
+    boxes: dict[str, TensorBox] = {}
+    summed = {i for m in block.placement.matrices.values() for i in m.contract.over}
+    factors = {n for m in block.placement.matrices.values() for n in (m.left, m.right)}
+    terms = {m.contract.term_index for m in block.placement.matrices.values()} - {""}
+    for s in phase.body:
+        if not isinstance(s, Load) or block.placement.where[s.name] != SHARED:
+            continue
+        inner = [i for i in s.indices if unit_stride(s.access, i)]
+        inner = [i for i in inner if block.axes[i].extent > 1] or inner
+        points = {}
+        for i in s.indices:
+            step = block.matrix_steps.get(i, 1)
+            points[i] = -(-block.distribution.padded(i) // step) * step
+        buffer = block.kernel.buffer(s.access.buffer)
+        outer = next(iter(terms & {*s.indices}), "")
+        box = None
+        if inner:
+            alike = same_points(block, s)
+            box = tensor_box(s, buffer, block.axes, points, inner[-1], summed, outer, alike)
+        if box is not None:
+            loops = {a.name: a for a in (*block.kernel.grid, *phase.stream)}
+            often = is_copied_often(box, s, {**loops, **{i: block.axes[i] for i in s.indices}})
+            boxes[s.name] = replace(box, often=often)
+        elif s.name in factors:
+            must = "its strides must be multiples of 16 bytes"
+            if s.access.coordinates:
+                must = "what each value of its index reads must be multiples of eight rows"
+            raise UnsupportedError(
+                f"operand {s.name} of a warpgroup's matrix operation in kernel {block.kernel.name} "
+                f"is no box of {buffer.name} that the tensor memory accelerator can copy: {must}. "
+                f"Choose another operation."
+            )
+    return boxes
+
+
+def same_points(block: Block, load: Load) -> Mapping[str, int] | None:
     """For each index that the load's coordinates depend on, how many neighbouring points have the
     same; None where they are more than loads and elementwise operations.
     """
@@ -29,11 +70,11 @@ def alike(block: Block, load: Load) -> Mapping[str, int] | None:
             expressions += [s.access.address, *(guard.expression for guard in s.access.guards)]
         for expression in expressions:
             for i in free_names(expression):
-                found[i] = gcd(found.get(i, 0), _alike(expression, i))
+                found[i] = gcd(found.get(i, 0), _same_points(expression, i))
     return None if _sources(block, operands(load)) is None else found
 
 
-def _alike(expression: Affine, index: str) -> int:
+def _same_points(expression: Affine, index: str) -> int:
     """Of how many points of an index, from a multiple on, an expression has the same value."""
     steps = [
         atom.divisor if isinstance(atom, FloorDiv) and atom.numerator == var(index) else 1

@@ -17,17 +17,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from eqsat.codegen.cuda_access import unit_stride
 from eqsat.codegen.cuda_async import ASYNC_FUNCTIONS
 from eqsat.codegen.cuda_block import Block, Writer
-from eqsat.codegen.cuda_box import PERIOD, TensorBox, is_copied_often, tensor_box
+from eqsat.codegen.cuda_box import PERIOD, TensorBox
 from eqsat.codegen.cuda_box_tile import BoxTile
 from eqsat.codegen.cuda_chains import Chain, find_chain, is_lagging
-from eqsat.codegen.cuda_copies import alike, copy_boxes
+from eqsat.codegen.cuda_copies import copy_boxes, find_boxes
 from eqsat.codegen.cuda_distribution import WARP
 from eqsat.codegen.cuda_math import storage_type
 from eqsat.codegen.cuda_multicast import RANK, Share, shares
-from eqsat.codegen.cuda_placement import SHARED, Matrix
+from eqsat.codegen.cuda_placement import Matrix
 from eqsat.codegen.cuda_warpgroup_operations import WARPGROUP, WarpgroupOperation
 from eqsat.errors import UnsupportedError
 from eqsat.kernel import Load, Phase
@@ -465,40 +464,6 @@ def _there_and_back(tiles: int) -> list[str]:
 def needs_producer(matrices: Iterable[Matrix]) -> bool:
     """Whether some contraction is computed by whole warpgroups."""
     return any(isinstance(m.operation, WarpgroupOperation) for m in matrices)
-
-
-def find_boxes(block: Block, phase: Phase) -> dict[str, TensorBox]:
-    """The loads of a phase that the producer copies; those of matrix operations must be such."""
-    boxes: dict[str, TensorBox] = {}
-    summed = {i for m in block.placement.matrices.values() for i in m.contract.over}
-    operands = {n for m in block.placement.matrices.values() for n in (m.left, m.right)}
-    terms = {m.contract.term_index for m in block.placement.matrices.values()} - {""}
-    for s in phase.body:
-        if not isinstance(s, Load) or block.placement.where[s.name] != SHARED:
-            continue
-        inner = [i for i in s.indices if unit_stride(s.access, i)]
-        inner = [i for i in inner if block.axes[i].extent > 1] or inner
-        points = {}
-        for i in s.indices:
-            step = block.matrix_steps.get(i, 1)
-            points[i] = -(-block.distribution.padded(i) // step) * step
-        buffer = block.kernel.buffer(s.access.buffer)
-        outer = next(iter(terms & {*s.indices}), "")
-        box = None
-        if inner:
-            same = alike(block, s)
-            box = tensor_box(s, buffer, block.axes, points, inner[-1], summed, outer, same)
-        if box is not None:
-            loops = {a.name: a for a in (*block.kernel.grid, *phase.stream)}
-            often = is_copied_often(box, s, {**loops, **{i: block.axes[i] for i in s.indices}})
-            boxes[s.name] = replace(box, often=often)
-        elif s.name in operands:
-            raise UnsupportedError(
-                f"operand {s.name} of a warpgroup's matrix operation in kernel {block.kernel.name} "
-                f"is no box of {buffer.name} that the tensor memory accelerator can copy: its "
-                f"strides must be multiples of 16 bytes. Choose another operation."
-            )
-    return boxes
 
 
 def registers_of(threads: int, blocks: int) -> tuple[int, int]:

@@ -49,7 +49,7 @@ def test_the_oracle_agrees(c):
 def test_each_page_of_a_tile_is_one_copy():
     """As many rows as chunk and page have in common."""
     found = {c.name: emit(c.kernel, OPERATIONS).maps for c in PAGED}
-    pages = {name: [(box.pages, box.each) for box in maps[1:]] for name, maps in found.items()}
+    pages = {name: [(box.pages, box.each) for box in maps[1:3]] for name, maps in found.items()}
     assert pages == {
         "paged-16": [(4, 16)] * 2, "paged-8": [(4, 8)] * 2, "paged-32": [(1, 32)] * 2,
         "paged-128": [(1, 64)] * 2,
@@ -70,7 +70,7 @@ def test_pages_compile_without_spills():
 
 def test_rows_that_are_no_period_of_the_swizzle_are_no_box():
     short = case("short", paged(70, 64, 64, (64, 32), 4), 128, 2)
-    with pytest.raises(UnsupportedError, match="is no box of key"):
+    with pytest.raises(UnsupportedError, match=r"is no box of key .* eight rows\. Choose"):
         emit(short.kernel, OPERATIONS)
 
 
