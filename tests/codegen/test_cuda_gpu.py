@@ -10,6 +10,7 @@ from cuda_cases import all_cases, case
 from kernel_building import arrays, check
 from kernels import SAMPLES
 from multicast_cases import multicast_cases
+from paged_cases import paged_cases
 from pipeline_cases import OPERATIONS, pipeline_cases
 from window_cases import window_cases
 
@@ -76,7 +77,9 @@ def test_the_exact_architecture_gives_the_same(cupy, folder, c):
     check(c.sample, device.fetch())
 
 
-@pytest.mark.parametrize("c", [*pipeline_cases(), *multicast_cases()], ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "c", [*pipeline_cases(), *multicast_cases(), *paged_cases()], ids=lambda c: c.name
+)
 def test_a_kernel_of_warpgroups_gives_its_answer(cupy, folder, c):
     """By as many blocks as the device holds, and by one, or one cluster, that takes every tile."""
     if cupy.cuda.Device().compute_capability != "90":

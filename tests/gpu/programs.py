@@ -97,6 +97,19 @@ def gather() -> list[Tensor]:
     return [G.take(tensor("t", 50, 33), tensor("i", 12, dtype="int64"), axis=0)]
 
 
+def pages() -> list[Tensor]:
+    """Attention over pages of 16 tokens that a table names, 100 to 540 of each sequence."""
+    q = tensor("q", 12, 8, 4, 128, dtype="bfloat16")
+    k, v = (tensor(name, 11, 16, 8, 128, dtype="bfloat16") for name in "kv")
+    table, count = tensor("t", 12, 64, dtype="int32"), tensor("n", 12, 1, 1, 1, dtype="int32")
+    caches = (G.reshape(G.take(x, table, axis=0), (12, 1024, 8, 128)) for x in (k, v))
+    keys, values = (G.permute_dims(x, (0, 2, 1, 3)) for x in caches)
+    scores = G.astype(q @ keys.mT, "float32") * 128**-0.5
+    inside = G.arange(1024) < count * 40 + 300
+    weights = G.softmax(G.where(inside, scores, -float("inf")), axis=-1)
+    return [G.astype(weights, "bfloat16") @ values]
+
+
 def scan() -> list[Tensor]:
     x = tensor("x", 9, 500)
     return [G.cumulative_sum(x, axis=1), G.argmax(x, axis=1)]
@@ -151,7 +164,7 @@ def _named() -> Iterator[tuple[str, Build]]:
         yield f"functions-{dtype}", lambda a=dtype: functions(a)
     for build in (
         integer_matmul, batched_transposed, gelu_epilogue, gated, normed_product, reassociated,
-        views, convolution, gather, eight_bits, eight_bit_integers, scan, empty_and_scalar,
+        views, convolution, gather, pages, eight_bits, eight_bit_integers, scan, empty_and_scalar,
         negated_number, several_kernels, in_parts,
     ):  # fmt: skip
         yield build.__name__, build
