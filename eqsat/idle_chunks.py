@@ -7,7 +7,7 @@ then the lowest number, their weights zero, sums of them zero. A factor that suc
 taken to be a number: what is skipped is not looked at.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from eqsat.graph.index import Affine, add, const, sub, var
 from eqsat.kernel import (
@@ -106,7 +106,7 @@ def told(atom: str) -> str:
     return atom.removeprefix(TOLD) if atom.startswith(TOLD) else ""
 
 
-def _told(known: Mapping[str, Statement], alone: Collection[str]) -> dict[str, Affine]:
+def _told(known: Mapping[str, Statement], alone: set[str]) -> dict[str, Affine]:
     """Integers that are the same for a whole tile, of which each index is `alone`, and come from
     memory by elementwise operations: each by a name.
     """
