@@ -149,7 +149,9 @@ def opening(made: Form, parts: tuple[str, int] | None, stem: str) -> Opening | N
 
 @dataclass(frozen=True)
 class Alike:
-    """Choices of the same parts, that stream the same axes and stage in one memory."""
+    """Choices of the same parts, that stream the same axes, stage in one memory, and have as many
+    blocks that copy for each other.
+    """
 
     choices: tuple[Choice, ...]
 
@@ -190,6 +192,6 @@ def alike(choices: list[Choice]) -> list[Alike]:
     """Choices in groups."""
     groups: dict[tuple[object, ...], list[Choice]] = {}
     for choice in choices:
-        key = (choice.parts, tuple(choice.chunks), choice.memory)
+        key = (choice.parts, tuple(choice.chunks), choice.memory, choice.shared)
         groups.setdefault(key, []).append(choice)
     return [Alike(tuple(group)) for group in groups.values()]

@@ -44,14 +44,20 @@ class Ranked:
     @property
     def sizes(self) -> tuple[object, ...]:
         """What tells it from those that differ in stages, or in how values are computed, alone."""
-        choice = self.choice
-        tiles, chunks = tuple(choice.tiles.items()), tuple(choice.chunks.items())
-        return (tiles, chunks, choice.threads, choice.parts, choice.cluster, choice.shared)
+        return (*self._tile, self.choice.shared)
 
     @property
     def held(self) -> tuple[object, ...]:
-        """What decides over registers: any number of stages in shared memory takes the same."""
-        return (self.body, self.sizes, self.choice.memory)
+        """What decides over registers: any number of stages in shared memory takes the same, and
+        blocks that copy for each other take what each would alone.
+        """
+        return (self.body, self._tile, self.choice.memory)
+
+    @property
+    def _tile(self) -> tuple[object, ...]:
+        choice = self.choice
+        tiles, chunks = tuple(choice.tiles.items()), tuple(choice.chunks.items())
+        return (tiles, chunks, choice.threads, choice.parts, choice.cluster)
 
     @property
     def total(self) -> float:

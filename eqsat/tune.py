@@ -63,7 +63,8 @@ def _fastest(
     backend.build(list({launch.kernel: None for one in candidates for launch in one}))
     arrays = _sample(candidates, backend)
     expected = _run(candidates[0], arrays, backend)
-    seconds = [_seconds(candidate, arrays, expected, backend) for candidate in candidates]
+    sound = [_is_sound(candidate, arrays, expected, backend) for candidate in candidates]
+    seconds = _measured(candidates, sound, arrays, backend)
     place = int(np.argmin(seconds))
     found = [s if np.isfinite(s) else None for s in seconds]
     store.put("tuned", key, {"winner": prints[place], "seconds": found})
@@ -137,23 +138,48 @@ def _host(array: Any, backend: Backend, dtype: DType) -> np.ndarray:
     return given.astype(np.float64) if dtype.kind == "float" else given
 
 
-def _seconds(
+def _measured(
+    candidates: Sequence[Candidate],
+    sound: Sequence[bool],
+    arrays: dict[str, Any],
+    backend: Backend,
+) -> list[float]:
+    """Median seconds of a few runs, infinite for candidates that are not sound. They take turns: a
+    device that gets warm slows down, and would favour those that come first.
+    """
+    kept: dict[tuple[Any, ...], Any] = {}
+    runs = []
+    for place, candidate in enumerate(candidates):
+        if sound[place]:
+            own = dict(arrays)
+            for name, buffer in _buffers(candidate).items():
+                key = (name, buffer.shape, buffer.dtype)
+                if name not in arrays:
+                    own[name] = kept[key] if key in kept else backend.empty(*key[1:])
+                    kept[key] = own[name]
+            runs.append((place, backend.prepare(_named(candidate)), own))
+    seconds = np.full((ROUNDS, len(candidates)), np.inf)
+    for number in range(ROUNDS):
+        for place, run, own in runs:
+            seconds[number, place] = backend.measure(run, own)
+    return np.median(seconds, axis=0).tolist()
+
+
+def _is_sound(
     candidate: Candidate, arrays: dict[str, Any], expected: dict[str, np.ndarray], backend: Backend
-) -> float:
-    """Least seconds of a few runs; infinite for a candidate that is refused."""
+) -> bool:
+    """Whether a candidate runs, and gives what is expected."""
     try:
         found = _run(candidate, arrays, backend)
     except Exception as error:  # whatever a compiler or driver raises
         _refuse(candidate, f"it does not run: {error}")
-        return np.inf
+        return False
     for name, values in found.items():
         scale = np.abs(expected[name]).max(initial=1.0)
         if not np.allclose(values, expected[name], rtol=2e-2, atol=2e-2 * scale, equal_nan=True):
             _refuse(candidate, f"its {name} differs from that of the best predicted kernel")
-            return np.inf
-    written = _empty(candidate, arrays, backend)
-    run = backend.prepare(_named(candidate))
-    return min(backend.measure(run, {**arrays, **written}) for _ in range(ROUNDS))
+            return False
+    return True
 
 
 def _refuse(candidate: Candidate, why: str) -> None:

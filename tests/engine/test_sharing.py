@@ -68,6 +68,13 @@ def test_tiles_of_different_lengths_do_not():
     assert all(one.kernel.multicast == 1 for one in found)
 
 
+def test_they_leave_room_for_other_schedules():
+    """8-bit products, most tiles of which need too many registers, are multiplied as such."""
+    a, b = (g.input(name, (8192, 8192), "float8_e4m3fn") for name in "ab")
+    found = candidates(g.astype(a @ b.T, "bfloat16"), H200, 2)
+    assert all("f8" in " ".join(one.kernel.rules) for one in found)
+
+
 def banded(kernel: Kernel, count: int) -> Kernel:
     return in_runs(in_bands(replace(kernel, multicast=count), H200))
 

@@ -83,6 +83,18 @@ def test_the_fastest_candidate_runs_and_is_explained(
     assert not backend.measured  # it is remembered
 
 
+def test_a_device_that_gets_warm_favours_none(planned: Planned) -> None:
+    """Candidates take turns: each run takes longer than the one before."""
+    calls: list[int] = []
+
+    def seconds(launches: Sequence[Launch]) -> float:
+        calls.append(len(launches))
+        return 1.0 + 0.05 * len(calls) - 0.1 * (len(launches) == 2)
+
+    tuned = fastest(planned.parts.launches, Timed(seconds), Cache(None))
+    assert len(tuned) == 2 and calls[:4] == [1, 2, 1, 2]
+
+
 def test_a_candidate_of_other_results_is_refused(planned: Planned) -> None:
     """Of several kernels the results are compared, not what lies between them."""
     (launch,) = planned.parts.launches
