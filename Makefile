@@ -8,6 +8,7 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
 	"$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < $(MINIMUM))' \
 	2>/dev/null && echo "$$python" && break; done)
 BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile
 
 help:
 	@echo "make demo       compile and run MiniLM-L6, a real sentence encoder"
@@ -21,16 +22,16 @@ demo: .venv/.demo
 	$(BIN)/python examples/minilm.py $(ARGS)
 
 test: .venv/.test
-	$(BIN)/python -m pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 
 test-slow: .venv/.test
-	$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)
+	$(PYTEST) -m "slow and not gpu" $(ARGS)
 
 check: .venv/.dev build/typecheck
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
-	$(BIN)/python -m pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 
 format: .venv/.dev
 	$(BIN)/ruff format .
