@@ -23,6 +23,8 @@ from eqsat.library import LibraryCall
 from eqsat.program import Argument, Launch
 from eqsat.specs import ParallelProcessingUnit
 
+BURST = 2e-3  # seconds of the calls that are measured at once
+MOST_CALLS = 20
 Runner = Callable[[Mapping[str, Any]], None]
 
 
@@ -57,10 +59,16 @@ class CudaBackend:
         return f"{name} {runtime.driverGetVersion()} {self.spec.fingerprint}"
 
     def measure(self, run: Replay, arrays: Mapping[str, Any]) -> float:
-        """Seconds of one call on the device, of several captured in a graph where that can be."""
-        cuda, repeats = cuda_target.import_cupy().cuda, 20
+        """Seconds of one call on the device, of several captured in a graph where that can be: as
+        many as take a short while, so that the device stays cool.
+        """
+        cuda = cuda_target.import_cupy().cuda
         run(arrays)  # loads the code, which a capture must not
         cuda.Device().synchronize()
+        started = time.perf_counter()
+        run(arrays)
+        cuda.Device().synchronize()
+        repeats = int(min(max(BURST / (time.perf_counter() - started), 2), MOST_CALLS))
         if not run.captured:
             started = time.perf_counter()
             for _ in range(repeats):

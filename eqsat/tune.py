@@ -144,8 +144,9 @@ def _measured(
     arrays: dict[str, Any],
     backend: Backend,
 ) -> list[float]:
-    """Median seconds of a few runs, infinite for candidates that are not sound. They take turns: a
-    device that gets warm slows down, and would favour those that come first.
+    """Least seconds of a few runs, infinite for candidates that are not sound. They take turns, and
+    the first turn does not count: a device that gets warm slows down, and would favour those that
+    come first.
     """
     kept: dict[tuple[Any, ...], Any] = {}
     runs = []
@@ -158,11 +159,12 @@ def _measured(
                     own[name] = kept[key] if key in kept else backend.empty(*key[1:])
                     kept[key] = own[name]
             runs.append((place, backend.prepare(_named(candidate)), own))
-    seconds = np.full((ROUNDS, len(candidates)), np.inf)
-    for number in range(ROUNDS):
+    seconds = [np.inf] * len(candidates)
+    for number in range(1 + ROUNDS):
         for place, run, own in runs:
-            seconds[number, place] = backend.measure(run, own)
-    return np.median(seconds, axis=0).tolist()
+            found = backend.measure(run, own)
+            seconds[place] = min(seconds[place], found) if number else np.inf
+    return seconds
 
 
 def _is_sound(
