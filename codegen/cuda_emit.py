@@ -73,6 +73,12 @@ def _emit(
     """The source where so many tiles of a block take turns; None where they cannot."""
     block = Block(kernel, placement, distribution)
     needed = needs_producer(placement.matrices.values())
+    if kernel.multicast > 1 and not needed:
+        raise UnsupportedError(
+            f"kernel {kernel.name} has clusters of {kernel.multicast} blocks that copy for each "
+            f"other, and no operation of a warpgroup, for which one thread copies ahead. Give each "
+            f"tile a block by itself."
+        )
     pipeline = Pipeline(block, turns) if needed else None
     block.out.depth = 2 if pipeline else 1
     stays = bool(pipeline or kernel.resident)

@@ -18,7 +18,7 @@ def placed(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
     """The kernel as it is run on a device."""
     if spec.group(spec.tile_group).max_resident > 1:  # threads, of registers of 32 bits
         kernel = in_short_integers(kernel)
-    return with_room(in_groups(in_runs(in_bands(kernel, spec)), spec), spec)
+    return with_room(in_groups(in_runs(in_bands(kernel, spec), spec), spec), spec)
 
 
 def with_room(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:

@@ -5,7 +5,7 @@ from math import prod, sqrt
 
 from eqsat.graph.index import free_names
 from eqsat.idle_chunks import live_bounds
-from eqsat.kernel import Axis, Kernel, Load
+from eqsat.kernel import Axis, Contract, Kernel, Load
 from eqsat.specs import ParallelProcessingUnit
 
 
@@ -36,15 +36,20 @@ def in_bands(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
     return replace(kernel, band=max(height // together * together, together))
 
 
-def in_runs(kernel: Kernel) -> Kernel:
-    """The kernel, its blocks alone if those of a cluster had nothing to copy for each other, or did
-    not take as many chunks.
+def in_runs(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
+    """The kernel, its blocks alone if those of a cluster had nothing to copy for each other, did
+    not take as many chunks, or had no operation that runs on while one thread copies ahead.
     """
+    if kernel.multicast == 1:
+        return kernel
+    names = {s.operation for s in kernel.statements() if isinstance(s, Contract)} - {""}
+    started = any(spec.operation(name).asynchronous for name in names)
     axes = {axis.name for axis in run_axes(kernel, kernel.multicast)}
     staged = [s for s in kernel.statements() if isinstance(s, Load) and s.memory == "shared"]
     alike = any(not axes & {*free_names(s.access.address)} for s in staged)
     same = not any(live_bounds(kernel, phase) for phase in kernel.phases)
-    return kernel if axes and alike and same else replace(kernel, multicast=1)
+    shared = started and axes and alike and same
+    return kernel if shared else replace(kernel, multicast=1)
 
 
 def run_axes(kernel: Kernel, count: int) -> tuple[Axis, ...]:

@@ -7,6 +7,7 @@ import pytest
 from cuda_cases import case
 from cuda_emulation import COMPILER, SCHEDULES, Emulator
 from kernel_building import arrays, check
+from kernels import SAMPLES
 from multicast_cases import multicast_cases, shared
 from pipeline_cases import OPERATIONS, attention, gemm
 
@@ -65,6 +66,9 @@ def test_tiles_in_another_order_are_refused():
     odd = case("odd", gemm(192, 64, 40, (64, 64, 32), 64), 128, 2)
     with pytest.raises(UnsupportedError, match="no run"):
         emit(shared(odd, 2).kernel, OPERATIONS)
+    rows = case("rows", SAMPLES["row_reduce"](8, 9, 10), 64)
+    with pytest.raises(UnsupportedError, match="no operation of a warpgroup"):
+        emit(shared(rows, 2).kernel, OPERATIONS)
     causal = case("causal", attention(256, 80, 64, (64, 32), "causal"), 128, 2)
     with pytest.raises(UnsupportedError, match="different numbers of chunks"):
         emit(shared(causal, 2).kernel, OPERATIONS)

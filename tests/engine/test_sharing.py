@@ -75,8 +75,19 @@ def test_they_leave_room_for_other_schedules():
     assert all("f8" in " ".join(one.kernel.rules) for one in found)
 
 
+def test_products_of_warps_do_not():
+    """Their threads copy for themselves."""
+    spec = H200
+    for operation in H200.operations:
+        spec = spec.without_operation(operation.name) if operation.asynchronous else spec
+    found = candidates(product(1024, 1024, 1024), spec, 4)
+    assert found and all(one.kernel.multicast == 1 for one in found)
+    kernel = replace(found[0].kernel, multicast=2)
+    assert in_runs(kernel, spec).multicast == 1
+
+
 def banded(kernel: Kernel, count: int) -> Kernel:
-    return in_runs(in_bands(replace(kernel, multicast=count), H200))
+    return in_runs(in_bands(replace(kernel, multicast=count), H200), H200)
 
 
 def test_runs_of_tiles_lie_along_one_axis():
