@@ -281,8 +281,7 @@ class Statements:
             vector = self.vector(store.access, indices)
             combine_stored(block, store, lambda at: self.stored(store, buffer.dtype, at), vector)
             return
-        patch = box_store(block, store, indices)
-        if patch := patch or self.patch(store.access, indices):
+        if patch := box_store(block, store, indices) or self.patch(store.access, indices):
             patch.store(store, lambda point: self.stored(store, buffer.dtype, point))
             return
         index, width = self.vector(store.access, indices)

@@ -17,8 +17,7 @@ from eqsat.codegen.cuda_math import literal, register_type
 from eqsat.graph.index import bounds
 from eqsat.kernel import Kernel, Load
 from eqsat.relayout import WalkedAxis
-
-MOST_PLACES = 64  # elements that a thread holds for its points
+from eqsat.window_price import MOST_PLACES
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,10 @@ class Choice:
         last = (self.parts is not None, self.cluster > 1, self.shared > 1)
         return len(self.rules) - sum(last)
 
+    def grid_tiles(self, made: Form) -> int:
+        """Tiles of the grid, a reduction in parts aside."""
+        return math.prod(-(-made.extents[axis] // size) for axis, size in self.tiles.items())
+
 
 def decode_choice(chain: tuple[tuple[object, ...], ...], made: Form) -> Choice:
     tiles = {name: made.extents[name] for name in made.grid}
@@ -76,10 +80,6 @@ def constrained(
     block_dim: int | None,
 ) -> list[Choice]:
     """The choices that meet the caller's grid and block dimensions; SpecError if none does."""
-
-    def tiles(choice: Choice) -> int:
-        return math.prod(-(-made.extents[axis] // size) for axis, size in choice.tiles.items())
-
     if grid_dim is not None or block_dim is not None:
         choices = [choice for choice in choices if choice.parts is None]  # what joins has its own
     kept = choices
@@ -92,8 +92,8 @@ def constrained(
                 f"its blocks may have {', '.join(map(str, offered))} threads."
             )
     if grid_dim is not None:
-        found = sorted({tiles(choice) for choice in kept})
-        kept = [choice for choice in kept if tiles(choice) == grid_dim]
+        found = sorted({choice.grid_tiles(made) for choice in kept})
+        kept = [choice for choice in kept if choice.grid_tiles(made) == grid_dim]
         if not kept:
             raise SpecError(
                 f"grid_dim {grid_dim} is not legal for {name} on {spec}; its "

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
 
 from eqsat.algebra import Facts, Term
 from eqsat.choice import Choice, Opening, decode_choice, opening
@@ -89,8 +88,8 @@ class Region:
         assert isinstance(schedule, Term)
         entries = chain(schedule)
         if len(entries) == len(self.menus.axes):
-            choice = decode_choice(tuple(entries), self.made)
-            for row in self.menus.parts.offered(choice.tiles):
+            grid = decode_choice(tuple(entries), self.made).grid_tiles(self.made)
+            for row in self.menus.parts.offered(grid):
                 if all(k is None or k == value for k, value in zip(known[1:], row, strict=True)):
                     yield schedule, *row
 
@@ -109,8 +108,7 @@ class Region:
         assert isinstance(schedule, Term)
         entries = chain(schedule)
         if len(entries) == len(self.menus.axes):
-            tiles = decode_choice(tuple(entries), self.made).tiles
-            grid = prod(-(-self.made.extents[name] // size) for name, size in tiles.items())
+            grid = decode_choice(tuple(entries), self.made).grid_tiles(self.made)
             for count in self.menus.sharers:
                 if grid % count == 0 and known[1] in (None, count):
                     yield schedule, count

@@ -68,16 +68,14 @@ class PartMenu:
     axis: str = ""
     counts: tuple[int, ...] = ()
     most: int = 0
-    extents: Mapping[str, int] = field(default_factory=dict)
 
     def facts(self) -> list[str]:
         """As egglog facts."""
         lines = [f'(part_menu "{self.axis}" {count})' for count in self.counts]
         return [*lines, f"(most_tiles {self.most})"] if self.counts else []
 
-    def offered(self, tiles: Mapping[str, int]) -> list[tuple[str, int]]:
-        """(axis, number of parts) for a grid of such tiles."""
-        grid = math.prod(-(-self.extents[name] // size) for name, size in tiles.items())
+    def offered(self, grid: int) -> list[tuple[str, int]]:
+        """(axis, number of parts) for a grid of so many tiles."""
         return [(self.axis, count) for count in self.counts if grid * count <= self.most]
 
 
@@ -106,8 +104,7 @@ def part_menu(
     filled += 0 if any(form.contraction(term) for term in form.terms) else 2
     counts = [1 << power for power in range(1, filled + 1) if extent >= ends[axis] << power]
     found = dict.fromkeys(-(-extent // part_length(extent, n)) for n in counts[-MOST_OFFERED:])
-    extents = {name: form.extents[name] for name in form.grid}
-    return PartMenu(axis, tuple(found), 4 * spec.processors, extents)
+    return PartMenu(axis, tuple(found), 4 * spec.processors)
 
 
 def divide(made: Form, axis: str, parts: int, stem: str) -> Division | None:
