@@ -15,18 +15,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 from cuda_async_emulation import ASYNC, tensor_map, translate_async
 from cuda_threads import THREADS
+from kernel_building import Sample, arrays, check
 
-from eqsat.codegen.cuda_emit import CudaSource
+from eqsat.codegen.cuda_emit import CudaSource, emit
 from eqsat.codegen.cuda_math import storage_type
 from eqsat.codegen.cuda_operations import TABLE, MatrixOperation
 from eqsat.codegen.cuda_prelude import FUNCTIONS, load_matrix_name
 from eqsat.kernel import Kernel
+from eqsat.specs.model import ParallelOperation
 
 COMPILER = shutil.which("g++")
 SHARED_LIMIT = 1 << 18
 SCHEDULES = 4
+GUARD = 64  # elements around each array
 
 SHIM = r"""
 struct Copy { void* target; const void* source; int bytes; bool exists; };
@@ -230,6 +234,30 @@ def translate(text: str) -> str:
     assert "asm" not in text
     text = re.sub(r"__cluster_dims__\([^)]*\) ", "", text)
     return re.sub(r"extern __shared__.*\n", "\n", text).replace('extern "C"', "")
+
+
+def emulate(
+    kernels: Sequence[Kernel],
+    folder: Path,
+    operations: Mapping[str, ParallelOperation] | None = None,
+) -> "Emulator":
+    """The kernels as `emit` writes them; the test is skipped where no compiler is."""
+    if COMPILER is None:
+        pytest.skip("no g++ on this machine")
+    return Emulator(kernels, [emit(kernel, operations) for kernel in kernels], folder)
+
+
+def run_between_guards(
+    emulator: "Emulator", number: int, sample: Sample, blocks: int = 0, schedule: int = 0
+) -> None:
+    """Run a sample's kernel; its answer is right, and nothing around its arrays has changed."""
+    found = arrays(sample, GUARD)
+    edges = {name: array.base.copy() for name, array in found.items()}
+    emulator.run(number, found, blocks, schedule)
+    check(sample, found)
+    for name, array in found.items():
+        for part in (slice(None, GUARD), slice(-GUARD, None)):
+            assert array.base[part].tobytes() == edges[name][part].tobytes(), name
 
 
 class Emulator:

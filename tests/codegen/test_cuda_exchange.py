@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 from cuda_cases import BF16, case
-from cuda_emulation import COMPILER, Emulator
+from cuda_emulation import COMPILER, Emulator, emulate, run_between_guards
 from exchange_cases import exchange_cases, permuted, product, transposed
 from kernel_building import Sample, arrays, check
 from kernel_products import matmul
@@ -31,27 +31,16 @@ from eqsat.specs import load
 
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no g++ on this machine")
 CASES = list(exchange_cases())
-GUARD = 64
 
 
 @pytest.fixture(scope="module")
 def emulator(tmp_path_factory):
-    if COMPILER is None:
-        pytest.skip("no g++ on this machine")
-    kernels = [c.kernel for c in CASES]
-    return Emulator(kernels, [emit(k) for k in kernels], tmp_path_factory.mktemp("exchange"))
+    return emulate([c.kernel for c in CASES], tmp_path_factory.mktemp("exchange"))
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[c.name for c in CASES])
 def test_a_kernel_gives_its_answer(emulator, number):
-    sample = CASES[number].sample
-    found = arrays(sample, GUARD)
-    edges = {name: array.base.copy() for name, array in found.items()}
-    emulator.run(number, found)
-    check(sample, found)
-    for name, array in found.items():
-        for part in (slice(None, GUARD), slice(-GUARD, None)):
-            assert array.base[part].tobytes() == edges[name][part].tobytes(), name
+    run_between_guards(emulator, number, CASES[number].sample)
 
 
 def assert_no_spills(cases):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from cuda_cases import case
-from cuda_emulation import COMPILER, SCHEDULES, Emulator
+from cuda_emulation import COMPILER, SCHEDULES, Emulator, emulate, run_between_guards
 from kernel_building import arrays, check
 from pipeline_cases import (
     OPERATIONS,
@@ -30,17 +30,12 @@ from eqsat.kernel import check as check_kernel
 from eqsat.specs import load
 
 CASES = list(pipeline_cases())
-GUARD = 64
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no g++ on this machine")
 
 
 @pytest.fixture(scope="module")
 def emulator(tmp_path_factory):
-    if COMPILER is None:
-        pytest.skip("no g++ on this machine")
-    kernels = [c.kernel for c in CASES]
-    sources = [emit(k, OPERATIONS) for k in kernels]
-    return Emulator(kernels, sources, tmp_path_factory.mktemp("pipeline"))
+    return emulate([c.kernel for c in CASES], tmp_path_factory.mktemp("pipeline"), OPERATIONS)
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[c.name for c in CASES])
@@ -48,13 +43,7 @@ def test_a_kernel_gives_its_answer(emulator, number):
     """By one block that takes every tile, and by three."""
     sample = CASES[number].sample
     for blocks, schedule in ((1, 0), (1, 2), (3, 3)):
-        found = arrays(sample, GUARD)
-        edges = {name: array.base.copy() for name, array in found.items()}
-        emulator.run(number, found, blocks, schedule)
-        check(sample, found)
-        for name, array in found.items():
-            for part in (slice(None, GUARD), slice(-GUARD, None)):
-                assert array.base[part].tobytes() == edges[name][part].tobytes(), name
+        run_between_guards(emulator, number, sample, blocks, schedule)
 
 
 @pytest.mark.parametrize("c", CASES, ids=lambda c: c.name)

@@ -3,8 +3,7 @@
 import re
 
 import pytest
-from cuda_emulation import COMPILER, Emulator
-from kernel_building import arrays, check
+from cuda_emulation import emulate, run_between_guards
 from window_cases import window_cases
 
 from eqsat.codegen.cuda_emit import choose, emit
@@ -12,28 +11,17 @@ from eqsat.codegen.cuda_windows import windows
 from eqsat.kernel import Contract, Load
 
 CASES = list(window_cases())
-GUARD = 64
 
 
 @pytest.fixture(scope="module")
 def emulator(tmp_path_factory):
-    if COMPILER is None:
-        pytest.skip("no g++ on this machine")
-    kernels = [c.kernel for c in CASES]
-    return Emulator(kernels, [emit(k) for k in kernels], tmp_path_factory.mktemp("windows"))
+    return emulate([c.kernel for c in CASES], tmp_path_factory.mktemp("windows"))
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[c.name for c in CASES])
 def test_a_kernel_gives_its_answer(emulator, number):
     """Also beside memory that holds NaN: nothing outside the array is read or written."""
-    sample = CASES[number].sample
-    found = arrays(sample, GUARD)
-    edges = {name: array.base.copy() for name, array in found.items()}
-    emulator.run(number, found)
-    check(sample, found)
-    for name, array in found.items():
-        for part in (slice(None, GUARD), slice(-GUARD, None)):
-            assert array.base[part].tobytes() == edges[name][part].tobytes(), name
+    run_between_guards(emulator, number, CASES[number].sample)
 
 
 def found_windows(name):
