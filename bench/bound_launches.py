@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from eqsat.bench.contender import Sets
-from eqsat.program import Backend, Launch, Program
+from eqsat.program import Backend, Launch, Program, workspace
 
 
 class BoundLaunches:
@@ -19,11 +19,7 @@ class BoundLaunches:
     ) -> None:
         parts = program.parts
         shared = {name: backend.constant(value) for name, value in parts.constants.items()}
-        shared |= {
-            name: backend.empty(buffer.shape, buffer.dtype)
-            for name, buffer in parts.buffers.items()
-            if buffer.role == "temporary"
-        }
+        shared |= workspace(parts, backend, {name for one in launches for name in one.buffers})
         self.runs = [backend.prepare([launch]) for launch in launches]
         self.arrays: list[dict[str, Any]] = []
         self.outputs: list[list[Any]] = []

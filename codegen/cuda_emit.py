@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from eqsat.codegen import cuda_stream_k
 from eqsat.codegen.cuda_block import Block
 from eqsat.codegen.cuda_box import PERIOD, TensorBox
 from eqsat.codegen.cuda_distribution import WARP, Distribution, distribute
@@ -79,6 +80,8 @@ def _emit(
             f"other, and no operation of a warpgroup, for which one thread copies ahead. Give each "
             f"tile a block by itself."
         )
+    if kernel.stream_k:
+        cuda_stream_k.check(kernel, needed)
     pipeline = Pipeline(block, turns) if needed else None
     block.out.depth = 2 if pipeline else 1
     stays = bool(pipeline or kernel.resident)
@@ -107,7 +110,7 @@ def _emit(
     shared += 2 * block.exchange_bytes
     text = _assemble(block, entry, body, operations, pipeline)
     resident = pipeline.resident if pipeline else kernel.resident
-    grid = kernel.tiles * kernel.cluster
+    grid = kernel.blocks or kernel.tiles * kernel.cluster
     return CudaSource(text, entry, threads, shared, grid, tuple(maps.values()), resident)
 
 
@@ -199,11 +202,13 @@ def _assemble(
     body = "\n".join([*_cluster_lines(block), body])
     prelude = select(body, extra)
     stored = {store.access.buffer for phase in kernel.phases for store in phase.stores}
+    stored |= {buffer.name for buffer in kernel.workspace}
     parameters = []
     for buffer in kernel.buffers:
         const = "" if buffer.name in stored else "const "
         kind = storage_type(buffer.dtype)
-        parameters.append(f"{const}{kind}* __restrict__ {block.buffer(buffer.name)}")
+        alone = "" if buffer in kernel.workspace else " __restrict__"  # other blocks write to it
+        parameters.append(f"{const}{kind}*{alone} {block.buffer(buffer.name)}")
     bounds, alignment = f"{kernel.threads}", 128
     if kernel.beside > 1:
         bounds += f", {kernel.beside}"

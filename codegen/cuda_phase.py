@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from math import prod
 
+from eqsat.codegen import cuda_stream_k
 from eqsat.codegen.cuda_block import Block, Point, Reader
 from eqsat.codegen.cuda_chains import holds_factor, is_lagging
 from eqsat.codegen.cuda_collective import reduce_threads
@@ -172,7 +173,8 @@ def _emit_consumer(
                 block.out.line(f"const int {name} = {text};")
             pipeline.fill(phase)
     first, last = _live_chunks(block, phase)
-    pipeline.chunks[phase] = int(last) - int(first) if last.isdigit() else None
+    known = prod(axis.count for axis in phase.stream) if block.kernel.stream_k else None
+    pipeline.chunks[phase] = int(last) - int(first) if last.isdigit() else known
     loop = f"for (int chunk = {first}; chunk < {last}; ++chunk)"
     if phase in pipeline.chains:
         _emit_chain(block, phase, pipeline, partial, (first, last))
@@ -207,10 +209,14 @@ def _emit_consumer(
         out.line("products_wait<0>();")
         for ring in rings:
             pipeline.release(ring, behind=1)
+    if block.kernel.stream_k:
+        cuda_stream_k.join_sums(block, phase)
 
 
 def _live_chunks(block: Block, phase: Phase) -> tuple[str, str]:
     """The first chunk that changes anything, and the one after the last; at least one."""
+    if block.kernel.stream_k:
+        return cuda_stream_k.FIRST, cuda_stream_k.LAST
     chunks = prod(axis.count for axis in phase.stream)
     cut = [axis for axis in phase.stream if axis.count > 1]
     bounds = live_bounds(block.kernel, phase) if len(cut) == 1 else []

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
 
+from eqsat.codegen import cuda_stream_k
 from eqsat.codegen.cuda_async import ASYNC_FUNCTIONS
 from eqsat.codegen.cuda_block import Block, Writer
 from eqsat.codegen.cuda_box import PERIOD, TensorBox
@@ -219,6 +220,9 @@ class Pipeline:
             assert chunks is not None
             for ring in rings:
                 n, stages = ring.number, ring.stages
+                if self.block.kernel.stream_k:
+                    out.line(cuda_stream_k.passed(f"slot_{n}", f"parity_{n}", stages))
+                    continue
                 if chunks % stages:
                     slot = f"slot_{n} += {chunks % stages}"
                     out.line(f"if (({slot}) >= {stages}) slot_{n} -= {stages}, parity_{n} ^= 1;")
@@ -314,6 +318,7 @@ class Pipeline:
         self.maps.update(self.block.stored)
         held = self.held
         twice = 2 * (total + RESERVED_BYTES) <= SHARED_BYTES and self.may_share
+        twice = twice and not self.block.kernel.stream_k  # as many blocks as there are SMs
         self.blocks = 2 if twice else 1
         _, each = registers_of(self.threads, 1)
         if self.shares and None in self.chunks.values():
@@ -374,6 +379,8 @@ class Pipeline:
         slots = max((ring.stages for ring in self.all_rings), default=1)
         streams = [phase.stream for phase in self.block.kernel.phases if phase.stream]
         chunks = [prod(axis.count for axis in stream) for stream in streams]
+        if self.block.kernel.stream_k:
+            return 0  # each block is launched once
         alone = self.blocks == 1 or self.shares or self.block.kernel.backwards
         return self.blocks if alone or sum(chunks) < LONG * slots else 0
 
@@ -395,13 +402,18 @@ __device__ __forceinline__ void block_barrier() {{
             if isinstance(o := m.operation, WarpgroupOperation)
             for held in (False, True)
         }
-        return {**ASYNC_FUNCTIONS, **operations, "block_barrier": barrier}
+        shared = cuda_stream_k.FUNCTIONS
+        return {**ASYNC_FUNCTIONS, **operations, **shared, "block_barrier": barrier}
 
     def program(self, origins: Sequence[str]) -> str:
         """The kernel's body: the producer's program, then that of the computing threads."""
         kernel, out, turns = self.block.kernel, Writer(depth=1), self.block.turns
         _, registers = registers_of(self.threads, self.blocks)
         loop = f"for (int tile = blockIdx.x; tile < {kernel.tiles}; tile += gridDim.x)"
+        if kernel.stream_k:
+            before, loop, begins = cuda_stream_k.loop(kernel)
+            out.lines += ["    " + line for line in before]
+            origins = [*begins, *origins]
         if kernel.backwards:  # tiles get shorter: who had a longer one has a shorter one next
             origins = [*_there_and_back(kernel.tiles), *origins]
             loop = f"for (int round = 0; round * gridDim.x < {kernel.tiles}; ++round)"
@@ -423,6 +435,7 @@ __device__ __forceinline__ void block_barrier() {{
             out.line(f"const int thread = threadIdx.x % {kernel.threads};")
             turn = f"int(threadIdx.x) / {kernel.threads}"
             out.line(f"const int turn = __shfl_sync(0xffffffffu, {turn}, 0);")
+        if turns > 1 and not kernel.stream_k:
             start, step = "blockIdx.x + turn * gridDim.x", f"{turns} * gridDim.x"
             loop = f"for (int tile = {start}; tile < {kernel.tiles}; tile += {step})"
         team = f"int({self.block.thread}) / {WARPGROUP}"
@@ -430,13 +443,21 @@ __device__ __forceinline__ void block_barrier() {{
         self.state(out)
         if turns > 1:
             out.line("int order = turn ^ 1;")
+        if turns > 1 and not kernel.stream_k:
             with out.block("if (turn == 1)"):
                 self.pass_over(out)
         with out.block(loop):
             for line in _there_and_back(kernel.tiles) if kernel.backwards else ():
                 out.line(line)
+            if kernel.stream_k:
+                for line in begins:
+                    out.line(line)
+                if turns > 1:
+                    with out.block(f"if (item % {turns} != turn)"):
+                        self.pass_over(out)
+                        out.line("continue;")
             out.lines += self.block.out.lines
-            if turns > 1:
+            if turns > 1 and not kernel.stream_k:
                 self.pass_over(out)
         if self.block.stored:
             out.line("boxes_stored();")

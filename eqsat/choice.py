@@ -15,13 +15,16 @@ from eqsat.price import Array, Blocking, Pricer
 from eqsat.priced import Price
 from eqsat.split import Division, divide
 
+LAST = frozenset({"split", "cluster", "share", "stream_k"})  # steps that settle no axis
+
 
 @dataclass(frozen=True)
 class Choice:
     """A decoded schedule: what each axis was given, and the rules that gave it.
 
     `parts`: the axis whose reduction is split, and in how many parts. `cluster`: how many blocks
-    compute a tile together; `shared`: how many copy factors for each other.
+    compute a tile together; `shared`: how many copy factors for each other; `last_parts`: in how
+    many parts the last tiles are.
     """
 
     tiles: Mapping[str, int]
@@ -33,12 +36,12 @@ class Choice:
     parts: tuple[str, int] | None = None
     cluster: int = 1
     shared: int = 1
+    last_parts: int = 0
 
     @property
     def settled(self) -> int:
         """How many axes were given something."""
-        last = (self.parts is not None, self.cluster > 1, self.shared > 1)
-        return len(self.rules) - sum(last)
+        return sum(rule.split(" ")[0] not in LAST for rule in self.rules)
 
     def grid_tiles(self, made: Form) -> int:
         """Tiles of the grid, a reduction in parts aside."""
@@ -50,7 +53,7 @@ def decode_choice(chain: tuple[tuple[object, ...], ...], made: Form) -> Choice:
     chunks: dict[str, int] = {}
     threads, stages, memory = 1, 1, "registers"
     rules: list[str] = []
-    parts, cluster, shared = None, 1, 1
+    parts, cluster, shared, last_parts = None, 1, 1, 0
     for op, *args in chain:
         rules.append(" ".join([str(op), *map(str, args)]))
         match op, args:
@@ -68,7 +71,10 @@ def decode_choice(chain: tuple[tuple[object, ...], ...], made: Form) -> Choice:
                 cluster = count
             case "share", [int(count)]:
                 shared = count
-    return Choice(tiles, chunks, threads, stages, memory, tuple(rules), parts, cluster, shared)
+            case "stream_k", [int(count)]:
+                last_parts = count
+    last = (parts, cluster, shared, last_parts)
+    return Choice(tiles, chunks, threads, stages, memory, tuple(rules), *last)
 
 
 def constrained(
@@ -133,8 +139,8 @@ class Opening:
         tiles = {n: choice.tiles.get(n, self.whole_tile(n)) for n in made.grid}
         chunks = {n: size for n, size in choice.chunks.items() if n in made.reduced}
         blocks = (choice.threads, choice.stages)
-        clusters = (choice.cluster, choice.shared)
-        return Schedule(tiles, chunks, *blocks, operations, memory, *clusters)
+        together = (choice.cluster, choice.shared, choice.last_parts)
+        return Schedule(tiles, chunks, *blocks, operations, memory, *together)
 
 
 def opening(made: Form, parts: tuple[str, int] | None, stem: str) -> Opening | None:
@@ -150,7 +156,7 @@ def opening(made: Form, parts: tuple[str, int] | None, stem: str) -> Opening | N
 @dataclass(frozen=True)
 class Alike:
     """Choices of the same parts, that stream the same axes, stage in one memory, and have as many
-    blocks that copy for each other.
+    blocks that copy for each other, and parts of their last tiles.
     """
 
     choices: tuple[Choice, ...]
@@ -171,6 +177,7 @@ class Alike:
             staged=self.choices[0].memory != "registers",
             cluster=self._column([c.cluster for c in self.choices]),
             shared=self._column([c.shared for c in self.choices]),
+            last_parts=self._column([c.last_parts for c in self.choices]),
         )
 
     @staticmethod
@@ -192,6 +199,6 @@ def alike(choices: list[Choice]) -> list[Alike]:
     """Choices in groups."""
     groups: dict[tuple[object, ...], list[Choice]] = {}
     for choice in choices:
-        key = (choice.parts, tuple(choice.chunks), choice.memory, choice.shared)
+        key = (choice.parts, tuple(choice.chunks), choice.memory, choice.shared, choice.last_parts)
         groups.setdefault(key, []).append(choice)
     return [Alike(tuple(group)) for group in groups.values()]

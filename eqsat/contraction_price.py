@@ -72,7 +72,7 @@ def matrix_seconds(
     facts, counts = tiling.form.facts, tiling.pricer.float32_products
     factors = [facts.dtype(side) for side in (found.left, found.right)]
     factor = min(factors, key=lambda dtype: dtype.itemsize)
-    padding = padding * products_of(operation, found.term, factor, counts)
+    padding = padding * products_of(operation, found.term, factor, counts) * _beyond(tiling, found)
     seconds = work * padding / tiling.spec.updates_per_s(operation)
     overhead = np.zeros_like(tiling.shape)
     if not any(extents):  # a library call for each tile and each batch point in it
@@ -281,6 +281,19 @@ def _padding(tiling: Tiling, operation: ParallelOperation, roles: tuple[int, ...
     for count, extent, points in zip(counts, extents, inside, strict=False):
         padding = padding * count * (extent or 1) / points
     return padding
+
+
+def _beyond(tiling: Tiling, found: Contraction) -> Array:
+    """How many times the points of a product its tiles and chunks have, which reach beyond them;
+    a library is called for those that there are.
+    """
+    points = tiling.shape
+    names = found.batch | found.rows | found.columns | found.summed
+    for name in tiling.form.facts.universe.members(names) if tiling.pricer.overlap else ():
+        size, extent = tiling.tiles.get(name, tiling.chunks.get(name)), tiling.form.extents[name]
+        if size is not None:
+            points = points * np.ceil(extent / size) * size / extent
+    return points
 
 
 def rows_stay(made: Form) -> bool:

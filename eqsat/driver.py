@@ -341,7 +341,8 @@ def _launch(
     for buffer in predicted.kernel.buffers:
         own = local.setdefault(buffer.name, f"s{segment}_{buffer.name}")
         if buffer.role != "input":
-            buffers[own] = Buffer(own, buffer.shape, buffer.dtype, "temporary")
+            role = "zeroed" if buffer.role == "zeroed" else "temporary"
+            buffers[own] = Buffer(own, buffer.shape, buffer.dtype, role)
     return Launch(
         predicted.kernel,
         tuple(local[buffer.name] for buffer in predicted.kernel.buffers),

@@ -25,7 +25,9 @@ IDENTITY: dict[str, str] = {"sum": "zero", "prod": "one", "max": "lowest", "min"
 
 @dataclass(frozen=True)
 class Buffer:
-    """A row-major contiguous array in device memory; `role` is input, output or temporary."""
+    """A row-major contiguous array in device memory. `role` is input, output or temporary; zeroed
+    is a temporary that is zero before every launch, which leaves it so.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -260,7 +262,8 @@ class Kernel:
     `buffers` are the parameters in order. `threads` is the size of a block on a GPU, 1 elsewhere;
     so many blocks of a `cluster` compute a tile together. `beside`: so many blocks that a processor
     is to hold at once, if registers are shared out so; 0: as many as there is room for.
-    So many blocks of a cluster copy for each other what their tiles share: `multicast`.
+    So many blocks of a cluster copy for each other what their tiles share: `multicast`. The tiles
+    that are no whole wave of so many `blocks` are in so many parts of their chunks: `stream_k`.
     `band`: how many tiles of the last but one axis that is cut come before the next of the last;
     `backwards`: that axis begins with its last tile. `resident`: so many groups a processor stay
     and take one tile after the other; 0: each takes one.
@@ -280,6 +283,15 @@ class Kernel:
     cluster: int = 1
     beside: int = 0
     multicast: int = 1
+    stream_k: int = 0
+    blocks: int = 0
+
+    @property
+    def workspace(self) -> tuple[Buffer, ...]:
+        """The last parameters of a kernel whose blocks have parts of tiles: the sums that they
+        leave for each other, and what says that they are there.
+        """
+        return self.buffers[-2:] if self.stream_k else ()
 
     @property
     def tile_threads(self) -> int:
@@ -416,6 +428,7 @@ def show(kernel: Kernel) -> str:
     grid = " ".join(_axis(axis) for axis in kernel.grid) or "one tile"
     blocks = f"   cluster {kernel.cluster}" if kernel.cluster > 1 else ""
     blocks += f"   copies for {kernel.multicast}" if kernel.multicast > 1 else ""
+    blocks += f"   last tiles in {kernel.stream_k} parts" if kernel.stream_k else ""
     lines = [head, f"  grid {grid}   spec {kernel.spec}   threads {kernel.threads}{blocks}"]
     if kernel.inner:
         lines.append("  inner " + " ".join(_axis(axis) for axis in kernel.inner))

@@ -34,7 +34,7 @@ from eqsat.scatter import scattered
 class Schedule:
     """Tile extents of grid names; chunk extents of streamed names (others lie in the tile);
     threads of a block; blocks of the cluster that computes a tile, and of one whose blocks copy
-    for each other.
+    for each other; parts of the tiles of a last wave.
     """
 
     tiles: Mapping[str, int]
@@ -45,6 +45,7 @@ class Schedule:
     memory: Mapping[Term, str] = field(default_factory=dict)
     cluster: int = 1
     shared: int = 1
+    last_parts: int = 0
 
 
 def lower(
@@ -116,6 +117,7 @@ class _Lowering(CarryLowering):
             rules=self.rules,
             cluster=self.schedule.cluster,
             multicast=self.schedule.shared,
+            stream_k=self.schedule.last_parts,
         )
 
     def fresh(self, stem: str) -> str:

@@ -14,6 +14,7 @@ from eqsat.form import REDUCING, Form
 from eqsat.graph.index import Affine, free_names
 from eqsat.specs import ParallelProcessingUnit
 from eqsat.split import PartMenu, part_menu
+from eqsat.stream_k import stream_k_parts
 
 SWIZZLED = 128  # bytes of a row of staged operands that keeps clear of bank conflicts
 SHORT_ROWS = 128  # rows below which several names share the rows of a tile
@@ -60,8 +61,9 @@ class Menus:
     """What the schedule rules may choose from: axes in order, and the sizes of each.
 
     `parts`: for a schedule that settles every axis, in how many parts a reduction may be split;
-    `clusters`: how many blocks may compute a tile, `sharers`: how many copy for each other;
-    `extents`: of the grid's names.
+    `clusters`: how many blocks may compute a tile, `sharers`: how many copy for each other,
+    `last_parts`: in how many the tiles of a last wave, of so many `processors`, may be; `extents`:
+    of the grid's names.
     """
 
     axes: tuple[str, ...]
@@ -73,6 +75,8 @@ class Menus:
     parts: PartMenu = field(default_factory=PartMenu)
     clusters: tuple[int, ...] = ()
     sharers: tuple[int, ...] = ()
+    last_parts: tuple[int, ...] = ()
+    processors: int = 1
     extents: Mapping[str, int] = field(default_factory=dict)
 
     def facts(self) -> list[str]:
@@ -88,6 +92,9 @@ class Menus:
         lines += [f"(cluster_menu {count})" for count in self.clusters]
         lines += [f'(axis {len(self.axes)} "share")'] if self.sharers else []
         lines += [f"(share_menu {count})" for count in self.sharers]
+        lines += [f'(axis {len(self.axes)} "stream_k")'] if self.last_parts else []
+        lines += [f"(stream_k_menu {count})" for count in self.last_parts]
+        lines += [f"(processors {self.processors})"] if self.last_parts else []
         lines += [f'(extent "{name}" {size})' for name, size in self.extents.items()]
         return [*lines, *self.parts.facts()]
 
@@ -139,9 +146,10 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit, most: int = 4000) -
     kept = tuple(name for name in form.reduced if name not in single)
     blocks = () if matrix else clusters(form, spec)
     pairs = sharers(spec) if matrix and started else ()
+    last_parts = stream_k_parts(form) if matrix and started else ()
     extents = {name: form.extents[name] for name in form.grid}
     sizes = (tuple(axes), tiles, chunks, kept, threads, stages)
-    return Menus(*sizes, parts, blocks, pairs, extents)
+    return Menus(*sizes, parts, blocks, pairs, last_parts, spec.processors, extents)
 
 
 def _nest_sizes(extent: int) -> list[int]:

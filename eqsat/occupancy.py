@@ -39,6 +39,7 @@ class Occupancy(Tiling):
         super().__init__(pricer, form, tiles, blocking)
         self.absorbed = absorbed(form)
         self.blocks = self.shape if blocking is None else blocking.cluster
+        self.last_parts = 0 * self.shape if blocking is None else blocking.last_parts
         self.refused: dict[str, NDArray[np.bool_]] = {}
         self.scratch = np.zeros_like(self.shape)
         self.shared = np.zeros_like(self.shape)
@@ -86,6 +87,12 @@ class Occupancy(Tiling):
         cluster = self.spec.group(CLUSTER)
         fit = np.minimum(cluster.count * cluster.size, processors)
         return np.where(self.blocks > 1, np.floor(fit / self.blocks), processors)
+
+    def waves(self, tiles: Array) -> Array:
+        """How often a processor is given a tile, where it may be given a part of the last one."""
+        whole, parts = np.floor(tiles / self.at_once()), self.last_parts
+        last = np.where(parts > 0, 1 / np.maximum(parts, 1), 1.0)
+        return np.where(parts > 0, whole + last, np.ceil(tiles / self.at_once()))
 
     def resident(self) -> Array:
         """Tiles in flight at once on the device: as many as threads and memory of each allow."""

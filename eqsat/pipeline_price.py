@@ -29,7 +29,8 @@ class Flow:
     chunk, before the next one is computed; teams: groups of threads that take turns; resident:
     blocks at once on a processor; stored: bytes that a tile writes; turns: tiles of a block under
     way, of which one stores while another multiplies; chain: seconds for which the products of a
-    chunk wait for each other.
+    chunk wait for each other; last_parts: in how many the tiles of a last wave are, 0 where each
+    is whole; sums: bytes of those of a tile.
     """
 
     matrix: Array
@@ -44,6 +45,8 @@ class Flow:
     stored: Array
     turns: Array
     chain: Array
+    last_parts: Array
+    sums: Array
 
 
 def pipelined(
@@ -66,7 +69,13 @@ def pipelined(
     rounds = np.ceil(flow.tiles / (spec.processors * beside))
     waves = np.ceil(flow.tiles / spec.processors)
     alone = np.where(flow.turns > 1, streamed, work)  # teams that take turns share a ring
-    return np.maximum(waves * alone, rounds * (streamed + store)) + trip / LOADED
+    parts = flow.last_parts
+    shared = np.floor(1 / each) + 1 / np.maximum(parts, 1)
+    waves = np.where(parts > 0, shared, waves)
+    rounds = np.where(parts > 0, shared / beside, rounds)
+    # One leaves its sums, another takes those of all parts but its own.
+    handed = parts * flow.sums * spec.processors / rate + 2 * (parts > 0) * trip / LOADED
+    return np.maximum(waves * alone, rounds * (streamed + store)) + trip / LOADED + handed
 
 
 def spread(

@@ -9,6 +9,7 @@ from eqsat.pipeline_price import LOADED
 from eqsat.scatter_price import in_groups
 from eqsat.short_integers import in_short_integers
 from eqsat.specs import ParallelProcessingUnit
+from eqsat.stream_k import with_workspace
 from eqsat.tile_order import in_bands, in_runs
 
 ROUNDS = 3  # of blocks: those that read, compute and store
@@ -18,6 +19,7 @@ def placed(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
     """The kernel as it is run on a device."""
     if spec.group(spec.tile_group).max_resident > 1:  # threads, of registers of 32 bits
         kernel = in_short_integers(kernel)
+    kernel = with_workspace(kernel, spec)
     return with_room(in_groups(in_runs(in_bands(kernel, spec), spec), spec), spec)
 
 

@@ -315,7 +315,9 @@ class _Pricing(Occupancy):
                 held = self.tile_points(mask) * itemsize * (stages if streamed else 1)
                 self.shared = self.shared + held
                 if self.started and self.blocking is not None:
-                    self.spared = self.spared + self.copied[side] * self.saved(mask)
+                    copied = self.copied[side] * self.crossed(side)
+                    self.traffic = self.traffic + copied - self.copied[side]
+                    self.spared = self.spared + copied * self.saved(mask)
                 if is_sliding(side, self.form):  # each window's elements, one by one
                     self.copies = self.copies + self.points(mask) * self.times(mask)
             elif mask != found.batch | found.rows | found.columns | found.summed:
@@ -330,7 +332,7 @@ class _Pricing(Occupancy):
         spec, pricer = self.spec, self.pricer
         whole = self.tiles_in_all()
         tiles = self.in_parts(whole)
-        waves = np.ceil(tiles / self.at_once())
+        waves = self.waves(tiles)
         imbalance = waves * self.at_once() / tiles
         busy = self.busy(tiles)
         parts = {
@@ -356,7 +358,8 @@ class _Pricing(Occupancy):
         alone = pricer.dram.bandwidth_per_processor_gb_per_s * 1e9 or dram_bw
         steps = self.started or self.form.stepped in self.chunks
         part = self.shape if steps else np.sqrt(busy)  # a producer copies; steps wait for latency
-        drawn = np.minimum(dram_bw, alone * np.minimum(tiles * self.blocks, spec.processors)) * part
+        cores = np.minimum(tiles * self.blocks, spec.processors)
+        drawn = np.minimum(dram_bw, alone * cores) * part
         if self.blocking is not None and self.blocking.staged:
             held = self.shared * np.minimum(tiles, self.resident()) / SLOT
             stages = self.blocking.stages if self.started or not self.gathers else self.shape
@@ -370,7 +373,6 @@ class _Pricing(Occupancy):
         parts["dram"] = self.dram_bytes / drawn
         if self.started or self.takes_turns:
             cache_bw, part = pricer.cache.bandwidth_gb_per_s * 1e9, self.shape
-        cores = np.minimum(tiles * self.blocks, spec.processors)
         per_core = cache_bw / spec.processors * cores * part
         parts[pricer.cache.name] = (self.traffic - self.spared) / per_core
         spill = self.scratch > pricer.private.size_bytes
@@ -425,6 +427,8 @@ class _Pricing(Occupancy):
             stored=self.shape * sum(self.tile_points(m) * size for m, size in self.stored_points()),
             turns=turns,
             chain=waits / spec.cycles_per_s,
+            last_parts=self.last_parts,
+            sums=self.scratch,
         )
         trip = self.pricer.dram.latency_cycles + self.meeting()
         return pipelined(spec, flow, trip, rate) + self.again / rate

@@ -1,10 +1,12 @@
 """A compiled program: kernels and library calls in order over buffers, called with arrays."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
+
+import numpy as np
 
 from eqsat.errors import ArgumentError
 from eqsat.explanation import Explanation
@@ -312,11 +314,19 @@ class Program:
             if self._workspaces:
                 return self._workspaces.pop()
         used = {name for launch in self.parts.launches for name in launch.buffers}
-        return {
-            name: self._backend.empty(buffer.shape, buffer.dtype)
-            for name, buffer in self.parts.buffers.items()
-            if buffer.role == "temporary" and name in used
-        }
+        return workspace(self.parts, self._backend, used)
+
+
+def workspace(parts: Parts, backend: Backend, used: Collection[str]) -> dict[str, Any]:
+    """Arrays for those of the program's temporaries that are `used`, zero where kernels ask so."""
+    made = {}
+    for name in used:
+        buffer = parts.buffers[name]
+        if buffer.role == "zeroed":
+            made[name] = backend.constant(np.zeros(buffer.shape, buffer.dtype.numpy))
+        elif buffer.role == "temporary":
+            made[name] = backend.empty(buffer.shape, buffer.dtype)
+    return made
 
 
 def flatten(structure: Any) -> list[Any]:

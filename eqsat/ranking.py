@@ -44,12 +44,12 @@ class Ranked:
     @property
     def sizes(self) -> tuple[object, ...]:
         """What tells it from those that differ in stages, or in how values are computed, alone."""
-        return (*self._tile, self.choice.shared)
+        return (*self._tile, self.choice.shared, self.choice.last_parts)
 
     @property
     def held(self) -> tuple[object, ...]:
         """What decides over registers: any number of stages in shared memory takes the same, and
-        blocks that copy for each other take what each would alone.
+        blocks that copy for each other, or take parts of tiles, take what each would alone.
         """
         return (self.body, self._tile, self.choice.memory)
 

@@ -22,7 +22,7 @@ class Blocking:
 
     chunks: streamed extents of reduced names; threads of a block; stages in flight; staged: whether
     operands of contractions lie in memory that the whole tile shares; blocks of a cluster that
-    compute a tile; blocks of one that copy factors for each other.
+    compute a tile; blocks of one that copy factors for each other; parts of the last tiles.
     """
 
     chunks: Mapping[str, Array]
@@ -31,6 +31,7 @@ class Blocking:
     staged: bool
     cluster: Array
     shared: Array
+    last_parts: Array
 
 
 @dataclass(frozen=True)

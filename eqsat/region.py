@@ -18,6 +18,7 @@ from eqsat.placed import placed
 from eqsat.prepare import Preparation, preparations, used
 from eqsat.schedule import Unfused, together, unfused
 from eqsat.specs import ParallelProcessingUnit
+from eqsat.stream_k import fit
 
 Row = tuple[Value, ...]
 
@@ -74,6 +75,7 @@ class Region:
         relations["parts_fit"] = self._parts_fit
         relations["clusters_fit"] = self._clusters_fit
         relations["shares_fit"] = self._shares_fit
+        relations["waves_fit"] = self._waves_fit
         return Setting(facts, frozenset(), relations)
 
     def _next_axis(self, known: tuple[Value | None, ...]) -> Iterable[Row]:
@@ -111,6 +113,17 @@ class Region:
             grid = decode_choice(tuple(entries), self.made).grid_tiles(self.made)
             for count in self.menus.sharers:
                 if grid % count == 0 and known[1] in (None, count):
+                    yield schedule, count
+
+    def _waves_fit(self, known: tuple[Value | None, ...]) -> Iterable[Row]:
+        schedule = known[0]
+        assert isinstance(schedule, Term)
+        entries = chain(schedule)
+        streams = any(op == "stream" for op, *_ in entries)
+        if streams and len(entries) == len(self.menus.axes):
+            grid = decode_choice(tuple(entries), self.made).grid_tiles(self.made)
+            for count in self.menus.last_parts:
+                if fit(grid, count, self.menus.processors) and known[1] in (None, count):
                     yield schedule, count
 
     def before(self, body: Iterable[Stored]) -> tuple[Preparation, ...]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from eqsat.algebra import LEAVES, WEIGHTED, Facts, Read, Term, post_order, rebuild, with_children
 from eqsat.bodies import bodies_of, body_rules
-from eqsat.choice import Choice, alike, constrained, decode_choice
+from eqsat.choice import LAST, Choice, alike, constrained, decode_choice
 from eqsat.coalesce import coalesce
 from eqsat.egglog_text import (
     constructor,
@@ -472,7 +472,7 @@ def _choices(found: FrozenEGraph, made: Form) -> list[Choice]:
         return chains[number]
 
     rows = [chain(n.children[1]) for n in found.nodes[found.roots[0]] if n.op == "kernel"]
-    settled = [sum(op not in {"split", "cluster", "share"} for op, *_ in row) for row in rows]
+    settled = [sum(op not in LAST for op, *_ in row) for row in rows]
     most = max(settled)
     return [decode_choice(row, made) for row, n in zip(rows, settled, strict=True) if n == most]
 

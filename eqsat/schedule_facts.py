@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from eqsat.egglog_text import SCHEDULE, constructor
+from eqsat.stream_k import MOST_WAVES
 
 
 def schedule_facts(ops: Mapping[str, tuple[str, ...]]) -> list[str]:
@@ -20,6 +21,7 @@ def schedule_facts(ops: Mapping[str, tuple[str, ...]]) -> list[str]:
         "(relation stage_menu (String i64))",
         *_part_facts(ops),
         *_cluster_facts(ops),
+        *_stream_k_facts(ops),
         "(function depth (E) i64 :no-merge)",
         f"(rule ((= s ({constructor('untiled')}))) ((set (depth s) 0)) :ruleset facts)",
         "(rule ((= d (depth s)) (axis d x)) ((next_axis s x)) :ruleset facts)",
@@ -76,5 +78,26 @@ def _cluster_facts(ops: Mapping[str, tuple[str, ...]]) -> list[str]:
         lines.append(
             f"(rule ((= s ({constructor(op)} {' '.join(args)})) (whole {args[-1]})) "
             f"((whole s)) :ruleset facts)"
+        )
+    return lines
+
+
+def _stream_k_facts(ops: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Which schedules stream an axis, and in how many parts the tiles of a last wave may be."""
+    lines = [
+        "(relation stream_k_menu (i64))",
+        "(relation waves_fit (E i64))",
+        "(relation processors (i64))",
+        "(relation streamed (E))",
+        '(rule ((next_axis s "stream_k") (streamed s) (stream_k_menu n) (= c (grid s)) '
+        f"(processors p) (> (% c p) 0) (<= (* (% c p) n) p) (< c (* p {MOST_WAVES}))) "
+        "((waves_fit s n)) :ruleset facts)",
+    ]
+    for op in sorted({"tile", "keep", "stream", "launch", "stage"} & set(ops)):
+        args = [f"x{i}" for i in range(len(ops[op]))]
+        below = "" if op == "stream" else f" (streamed {args[-1]})"
+        lines.append(
+            f"(rule ((= s ({constructor(op)} {' '.join(args)})){below}) ((streamed s)) "
+            f":ruleset facts)"
         )
     return lines

@@ -1,5 +1,6 @@
 """How often and how much of each value the tiles of a form compute."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
@@ -150,6 +151,17 @@ class Tiling:
         sector, size = self.pricer.cache.access_granularity_bytes, read.dtype.itemsize
         drawn = np.ceil(run * step * size / sector) * sector
         return np.maximum(drawn / (run * size), 1.0)
+
+    def crossed(self, side: Term) -> float:
+        """How many times as many lines a box's rows touch, of a line each, as if all of them began
+        with one: where rows do not lie whole lines apart in memory.
+        """
+        read = side.args[0]
+        assert isinstance(read, Read)
+        size, extents = read.dtype.itemsize, self.form.extents
+        steps = [step * size for atom, step in read.address.terms if extents.get(str(atom)) != 1]
+        apart = math.gcd(LINE, *(step for step in steps if abs(step) != size))
+        return 2 - apart / LINE
 
     def largest(self, absorbed: Collection[Term]) -> Array:
         """Bytes of the largest value of a tile, of those that are computed."""

@@ -72,11 +72,13 @@ def _fastest(
 
 
 def _loaded(kernel: Kernel) -> set[str]:
-    return {s.access.buffer for s in kernel.statements() if isinstance(s, Load)}
+    loaded = {s.access.buffer for s in kernel.statements() if isinstance(s, Load)}
+    return loaded | {buffer.name for buffer in kernel.workspace}
 
 
 def _stored(kernel: Kernel) -> set[str]:
-    return {store.access.buffer for phase in kernel.phases for store in phase.stores}
+    stored = {store.access.buffer for phase in kernel.phases for store in phase.stores}
+    return stored | {buffer.name for buffer in kernel.workspace if buffer.role != "zeroed"}
 
 
 def _buffers(candidate: Candidate) -> dict[str, Buffer]:
@@ -92,6 +94,9 @@ def _sample(candidates: Sequence[Candidate], backend: Backend) -> dict[str, Any]
         made: set[str] = set().union(*(_stored(launch.kernel) for launch in candidate))
         for name, buffer in _buffers(candidate).items():
             if name in made or name in arrays:
+                continue
+            if buffer.role == "zeroed":
+                arrays[name] = backend.constant(np.zeros(buffer.shape, buffer.dtype.numpy))
                 continue
             few = min(buffer.size, SAMPLED)
             if buffer.dtype.kind == "float":

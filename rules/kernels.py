@@ -127,6 +127,14 @@ def share(b: "Expr", s: "Expr", n: "Count") -> Iterator[Rewrite]:
     yield rewrite(kernel(b, s), kernel(b, apply("share", n, s))).when(fact("shares_fit", s, n))
 
 
+@rule("tiling")
+def stream_k(b: "Expr", s: "Expr", n: "Count") -> Iterator[Rewrite]:
+    """kernel b under s  ->  kernel b under s, the tiles of its last wave in n parts of their chunks
+    when: s settles every axis and streams some, and these parts are one wave. float: rounding.
+    """
+    yield rewrite(kernel(b, s), kernel(b, apply("stream_k", n, s))).when(fact("waves_fit", s, n))
+
+
 @rule("staging")
 def stage(b: "Expr", s: "Expr", m: "Text", n: "Count") -> Iterator[Rewrite]:
     """kernel b under s  ->  kernel b under s, operands of contractions staged in memory m, n deep

@@ -24,6 +24,7 @@ from eqsat.codegen.cuda_emit import CudaSource, emit
 from eqsat.codegen.cuda_math import storage_type
 from eqsat.codegen.cuda_operations import TABLE, MatrixOperation
 from eqsat.codegen.cuda_prelude import FUNCTIONS, load_matrix_name
+from eqsat.codegen.cuda_stream_k import FUNCTIONS as SUMS
 from eqsat.kernel import Kernel
 from eqsat.specs.model import ParallelOperation
 
@@ -93,6 +94,10 @@ template <typename T> T atomicCAS(T* target, T expected, T value) {
     if (old == expected) *target = value;
     return old;
 }
+
+struct float4 { float x, y, z, w; };
+static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+#define __threadfence()
 
 static unsigned short bfloat16_bits(float value) {
     const unsigned bits = __float_as_uint(value);
@@ -193,6 +198,16 @@ void copy_async(void* target, const void* source, bool exists) {
     "cluster_arrive": "inline void cluster_arrive() {}",
     "cluster_arrive_relaxed": "inline void cluster_arrive_relaxed() {}",
     "cluster_wait": "inline void cluster_wait() { stop(CLUSTER, __LINE__); }",
+    "four_from_cache": """inline float4 four_from_cache(const float* place) {
+    return {place[0], place[1], place[2], place[3]};
+}""",
+    # Blocks run in the order of their numbers, so that this one could wait for ever.
+    "await_sums": """template <int Others> void await_sums(int* given, int apart) {
+    int& own = given[threadIdx.x % 32 * apart];
+    if (threadIdx.x % 32 < Others && own != 1) fail("the sums of a later block are awaited");
+    if (threadIdx.x % 32 < Others) own = 0;
+    __syncwarp();
+}""",
     "commit_copies": "inline void commit_copies() { copies[threadIdx.x].push_back({}); }",
     "wait_copies": """template <int Pending> void wait_copies() {
     auto& groups = copies[threadIdx.x];
@@ -228,7 +243,7 @@ def translate(text: str) -> str:
     text = re.sub(r"__device__ .* void block_barrier\(\) \{[^}]*\}\n", "", text)  # a macro
     text = translate_async(text)
     for name, host in HOST.items():
-        text = text.replace(FUNCTIONS[name].strip(), host)
+        text = text.replace({**FUNCTIONS, **SUMS}[name].strip(), host)
     for operation in TABLE:
         text = text.replace(operation.definition.strip(), _host_operation(operation))
     assert "asm" not in text

@@ -127,6 +127,8 @@ def arrays(sample: Sample, guard: int = 0) -> dict[str, np.ndarray]:
         array = memory[guard : guard + buffer.size]
         if buffer.role == "input":
             array[:] = sample.inputs[buffer.name].ravel()
+        elif buffer.role == "zeroed":
+            array[:] = 0
         result[buffer.name] = array if guard else array.reshape(buffer.shape)
     return result
 

@@ -50,7 +50,8 @@ def test_spread_of_whole_shares_adds_nothing():
 def flow(**more) -> Flow:
     """A product of 4096 in tiles of 128 x 256 and chunks of 64."""
     fields = {"matrix": 2e-4, "other": 1e-6, "after": 0, "tiles": 512, "steps": 64, "stages": 4}
-    fields |= {"teams": 2, "resident": 1, "stored": 65536, "turns": 1, "chain": 0} | more
+    fields |= {"teams": 2, "resident": 1, "stored": 65536, "turns": 1, "chain": 0, "last_parts": 0}
+    fields |= {"sums": 131072} | more
     fields.setdefault("waits", fields["steps"])
     return Flow(**{name: np.array([float(value)]) for name, value in fields.items()})
 
@@ -164,3 +165,13 @@ def test_a_body_is_settled_as_its_part_is():
     own = [x for x in whole.terms if x.op in SUBSTITUTED]
     itself = settled_alike(whole, whole, {own[0]: narrow})
     assert [x.args[3] for x in itself.terms if x.op in SUBSTITUTED] == [narrow, wide]
+
+
+def test_parts_of_the_last_tiles_save_most_of_a_wave():
+    few, many = SPEC.processors + 8, 2 * SPEC.processors - 8
+    alone = seconds(tiles=few, matrix=2e-4)
+    assert seconds(tiles=few, matrix=2e-4, last_parts=4) < 0.7 * alone
+    assert seconds(tiles=few, last_parts=4) < seconds(tiles=few, last_parts=2) < alone
+    short = {"tiles": few, "matrix": 2e-6, "steps": 2}
+    assert seconds(**short, last_parts=4) > seconds(**short)  # sums are left and taken
+    assert seconds(tiles=many) < seconds(tiles=2 * many)

@@ -48,7 +48,7 @@ def seconds(made: Form, side: int, *choices: tuple[int, int, int]) -> list[float
     columns = [np.array(column, float) for column in zip(*choices, strict=True)]
     tiles = dict(zip("cij", columns, strict=True))
     one = np.ones(len(choices))
-    blocking = Blocking({}, 128 * one, one, False, one, one)
+    blocking = Blocking({}, 128 * one, one, False, one, one, 0 * one)
     pricer = Pricer(H200, frozenset(), {"x": 4 * made.extents["c"] * side**2})
     return pricer.price(made, tiles, blocking).seconds.tolist()
 
@@ -75,7 +75,7 @@ def test_a_thread_holds_what_its_points_share_once(tile, elements: int) -> None:
     made = pooled(32 * 144, 56, 1, weighted=True)
     one = np.ones(1)
     tiles = {name: one * size for name, size in zip("cij", tile, strict=True)}
-    blocking = Blocking({}, 128 * one, one, False, one, one)
+    blocking = Blocking({}, 128 * one, one, False, one, one, 0 * one)
     tiling = Tiling(Pricer(H200, frozenset()), made, tiles, blocking)
     (x,) = (t for t in made.terms if windowed(tiling, t))
     assert held_elements(tiling, x, windowed(tiling, x)).tolist() == [elements]

@@ -81,6 +81,8 @@ def schedule_rows() -> dict[str, Row]:
     clustered, streams = Term("cluster", 4, kept), Term("cluster", 4, streamed)
     blocks = ('(axis 1 "cluster")', "(cluster_menu 4)")
     paired, pairs = Term("share", 2, tiled), ('(axis 1 "share")', "(share_menu 2)")
+    summed = Term("tile", "i", 2, streamed)  # 4 tiles of 2, or 3
+    shared, waves = Term("stream_k", 2, summed), ('(axis 2 "stream_k")', "(stream_k_menu 2)")
     return {
         "tile": Row(
             (case(UNTILED, tiled, '(axis 0 "i")', '(tile_menu "i" 2)'),),
@@ -125,6 +127,27 @@ def schedule_rows() -> dict[str, Row]:
                 case(tiled, Term("share", 4, tiled), *pairs, '(extent "i" 7)'),
                 case(UNTILED, Term("share", 2, UNTILED), *pairs, '(extent "i" 7)'),
                 case(paired, Term("share", 2, paired), *pairs, '(extent "i" 7)'),
+            ),
+        ),
+        "stream_k": Row(
+            (case(summed, shared, *waves, "(processors 3)", '(extent "i" 7)'),),  # 1 tile over
+            (
+                case(summed, shared, *waves, "(processors 2)", '(extent "i" 7)'),  # whole waves
+                case(summed, shared, *waves, "(processors 3)", '(extent "i" 9)'),  # 2 tiles over
+                case(
+                    summed, Term("stream_k", 4, summed), *waves, "(processors 3)", '(extent "i" 7)'
+                ),
+                case(
+                    tiled,
+                    Term("stream_k", 2, tiled),
+                    '(axis 1 "stream_k")',
+                    "(stream_k_menu 2)",
+                    "(processors 3)",
+                    '(extent "i" 7)',
+                ),
+                case(
+                    shared, Term("stream_k", 2, shared), *waves, "(processors 3)", '(extent "i" 7)'
+                ),
             ),
         ),
         "split": Row(
@@ -241,6 +264,7 @@ def test_kernels_are_the_same_under_every_schedule(name: str, program) -> None:
             "launch": Schedule(tiles, {"j": size}, threads=64),
             "cluster": Schedule(tiles, threads=64, cluster=2),
             "share": Schedule({"i": size, "k": 1}, memory=reads, shared=2),
+            "stream_k": Schedule({"i": size, "k": 1}, {"j": 1}, memory=reads, last_parts=2),
             "stage": Schedule(tiles, {"j": size}, stages=2, memory=reads),
         }[name]
         np.testing.assert_allclose(run(term, over, arrays, schedule), expected, rtol=1e-9)

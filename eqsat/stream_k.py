@@ -1,0 +1,57 @@
+"""Stream-K: the tiles of a last wave that would leave most processors idle, in parts.
+
+Blocks that stay take the tiles of all whole waves as ever, and then equal shares of the chunks that
+are left, each within one tile: blocks that read the same factors stay in step, which saves the
+cache most of what they ask for. The block that has a tile's first chunk stores the tile; the others
+leave their sums in memory, for it to add.
+Source: Osama et al., Stream-K, PPoPP 2023.
+"""
+
+from dataclasses import replace
+from math import prod
+
+from eqsat.algebra import SCANS, SCATTERS, WEIGHTED
+from eqsat.form import Form
+from eqsat.graph.dtypes import float32, int32
+from eqsat.kernel import Buffer, Kernel
+from eqsat.specs import ParallelProcessingUnit
+
+PARTS = (2, 4)
+MOST_WAVES = 10  # beyond which a last wave is little of all
+ROWS, WARP = 64, 32  # of results, to whole multiples of which threads hold them; threads
+
+
+def stream_k_parts(form: Form) -> tuple[int, ...]:
+    """In how many parts the last tiles may be, where what chunks give is added up, and nothing
+    depends on what all of them gave but what is stored.
+    """
+    alone = {*WEIGHTED, *SCANS, *SCATTERS}
+    plain = not any(term.op in alone for term in form.terms) and not form.stepped
+    once = len({*form.phase.values()}) == 1
+    stored = {name for one in form.stored for name in one.names}
+    return PARTS if plain and once and not stored & {*form.reduced} else ()
+
+
+def fit(tiles: int, parts: int, processors: int) -> bool:
+    """Whether the tiles of a last wave in so many parts are no more than there are processors."""
+    return 0 < tiles % processors * parts <= processors and tiles < MOST_WAVES * processors
+
+
+def with_workspace(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
+    """The kernel with a block for each processor, room for the sums that blocks leave for each
+    other, and for what says that they are there: a number for each warp, zero before and after.
+    """
+    if not kernel.stream_k:
+        return kernel
+    axes = kernel.axes()
+
+    def held(indices: tuple[str, ...]) -> int:
+        tiles = [min(axes[i].tile, axes[i].extent) for i in indices]
+        return prod(-(-tile // ROWS) * ROWS for tile in tiles if tile > 1)
+
+    each = sum(held(carry.indices) for phase in kernel.phases for carry in phase.carries)
+    blocks, warps = spec.processors, kernel.threads // WARP
+    shares = kernel.tiles % blocks * kernel.stream_k
+    sums = Buffer(f"{kernel.name}_sums{shares}_{each}", (shares, each), float32, "temporary")
+    given = Buffer(f"{kernel.name}_given{shares}_{warps}", (shares, warps), int32, "zeroed")
+    return replace(kernel, buffers=(*kernel.buffers, sums, given), blocks=blocks)

@@ -1,0 +1,104 @@
+"""The tiles of a last wave in parts: where that is offered, chosen, and what it needs."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import eqsat.graph as eg
+from eqsat import driver
+from eqsat.cache import Cache
+from eqsat.codegen.oracle import run
+from eqsat.explanation import Explanation
+from eqsat.graph import nn
+from eqsat.graph.dtypes import bfloat16, int32
+from eqsat.kernel import Kernel
+from eqsat.program import workspace
+from eqsat.specs import load
+from eqsat.stream_k import fit
+
+H200 = load("h200")
+
+
+def product(m: int, n: int, k: int) -> eg.Tensor:
+    return eg.input("a", (m, k), bfloat16) @ eg.input("b", (k, n), bfloat16)
+
+
+def kernels(tensor: eg.Tensor, spec=H200, count: int = 6) -> list[Kernel]:
+    """The best kernels of a program of one."""
+    (launch,) = driver.plan([tensor], spec, candidates=count, cache=Cache(None)).parts.launches
+    return [launch.kernel, *(other[0].kernel for other in launch.alternatives)]
+
+
+def test_a_small_last_wave_is_parted():
+    """400 tiles of 128 x 128: 4 of them after three waves."""
+    first, *_ = kernels(product(2560, 2560, 2560))
+    assert first.tiles % H200.processors * first.stream_k <= H200.processors
+    assert first.stream_k and first.blocks == H200.processors
+    sums, given = first.workspace
+    assert sums.shape[0] == given.shape[0] == first.tiles % H200.processors * first.stream_k
+    assert given.role == "zeroed" and given.dtype == int32
+
+
+@pytest.mark.parametrize("size", [2048, 4096])
+def test_tiles_that_fill_their_waves_stay_whole(size):
+    first, *_ = kernels(product(size, size, size))
+    assert not first.stream_k and not first.workspace and not first.blocks
+
+
+def test_what_is_rescaled_stays_whole():
+    """Rows of attention: 136 tiles of 128."""
+    q, k, v = (eg.input(name, (17, 1024, 128), bfloat16) for name in "qkv")
+    found = kernels(nn.softmax(q @ eg.matrix_transpose(k)) @ v)
+    assert all(not kernel.stream_k for kernel in found)
+
+
+def test_which_waves_fit():
+    assert fit(136, 4, 132) and fit(4, 4, 132) and fit(33, 4, 132)
+    assert not fit(132, 2, 132)  # no tile is over
+    assert not fit(132 + 67, 2, 132)  # parts of more than a wave
+    assert not fit(132 * 10 + 4, 4, 132)  # a last wave is little of all
+
+
+def test_the_oracle_gives_the_answer_and_parts_are_explained():
+    small = tuple(replace(g, count=5) if g.name == "block" else g for g in H200.parallel_groups)
+    spec = replace(H200, parallel_groups=small)
+    a = eg.input("a", (384, 512), bfloat16)
+    b = eg.input("b", (512, 768), bfloat16)
+    planned = driver.plan([eg.tanh(a @ b)], spec, candidates=24, cache=Cache(None))
+    (launch,) = planned.parts.launches
+    found = [one[0] for one in ((launch,), *launch.alternatives) if one[0].kernel.stream_k]
+    assert found
+    rng = np.random.default_rng(0)
+    given = {
+        n: rng.standard_normal(s).astype(bfloat16.numpy)
+        for n, s in (("a", a.shape), ("b", b.shape))
+    }
+    expected = np.tanh(given["a"].astype(np.float64) @ given["b"].astype(np.float64))
+    kernel = found[0].kernel
+    arrays = {buffer.name: np.zeros(buffer.shape, buffer.dtype.numpy) for buffer in kernel.buffers}
+    inputs = [buffer.name for buffer in kernel.buffers if buffer.role == "input"]
+    arrays |= dict(zip(inputs, given.values(), strict=True))
+    run(kernel, arrays, {o.name: o for o in spec.operations})
+    (output,) = (b.name for b in kernel.buffers if b.role == "output")
+    np.testing.assert_allclose(arrays[output].astype(np.float64), expected, atol=2e-2)
+    story = planned.explain("program", (found[0],))
+    assert isinstance(story, Explanation)
+
+
+def test_the_workspace_is_zero_where_kernels_ask_so():
+    planned = driver.plan([product(2560, 2560, 2560)], H200, cache=Cache(None))
+
+    class Backend:
+        def constant(self, value):
+            return value
+
+        def empty(self, shape, dtype):
+            return np.full(shape, 7, dtype.numpy)
+
+    used = {name for launch in planned.parts.launches for name in launch.buffers}
+    made = workspace(planned.parts, Backend(), used)
+    sums, given = planned.parts.launches[0].kernel.workspace
+    by_shape = {array.shape: array for array in made.values()}
+    assert len(made) == 2
+    assert not by_shape[given.shape].any() and by_shape[sums.shape].all()
