@@ -1,7 +1,8 @@
 """Values combined in memory: atomically, or first in shared memory by blocks that stay.
 
 A block that stays keeps what it combines of a buffer in shared memory, from the monoid's identity,
-takes tile after tile, and in the end combines all of it in device memory.
+takes tile after tile, and in the end combines all of it in device memory, each block from another
+place on, so that they do not wait for one another.
 """
 
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 from eqsat.codegen.cuda_block import Block, Reader, Writer
 from eqsat.codegen.cuda_math import identity, register_type
 from eqsat.codegen.cuda_placement import store_indices
+from eqsat.codegen.cuda_threads import WARP
 from eqsat.codegen.cuda_tiles import owns
 from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import float32, int64
@@ -80,11 +82,16 @@ def program(block: Block, origins: Sequence[str], body: Sequence[str], first: in
     out.line("block_barrier();")
     for store in _kept(kernel):
         buffer = kernel.buffer(store.access.buffer)
-        with out.block(_each(buffer.size, kernel.threads)):
-            kind, neutral = register_type(buffer.dtype), identity(store.monoid, buffer.dtype)
-            out.line(f"const {kind} own = {_own(block, buffer.name)}[n];")
-            target = f"{block.buffer(buffer.name)} + n"
-            out.line(f"if (own != {neutral}) combine_{store.monoid}({target}, own);")
+        with out.block():
+            lines = f"int((long long)({buffer.size}) * blockIdx.x / gridDim.x) / {WARP} * {WARP}"
+            out.line(f"const int first = {lines};")
+            with out.block(_each(buffer.size, kernel.threads)):
+                wrapped = f"n + first < {buffer.size} ? n + first : n + first - {buffer.size}"
+                out.line(f"const int place = {wrapped};")
+                kind, neutral = register_type(buffer.dtype), identity(store.monoid, buffer.dtype)
+                out.line(f"const {kind} own = {_own(block, buffer.name)}[place];")
+                target = f"{block.buffer(buffer.name)} + place"
+                out.line(f"if (own != {neutral}) combine_{store.monoid}({target}, own);")
     return out.lines
 
 

@@ -144,7 +144,8 @@ class _Pricing(Occupancy):
             lines = self.lines(one.names[-1:], one.dtype)
             self._move(one.buffer, size, size * self.shape, lines)
         if any(one.term.op in SCATTERS for one in self.form.stored):
-            self.charge("atomic operations", self.shape * combine_seconds(self))
+            seconds, self.staying = combine_seconds(self)
+            self.charge("atomic operations", seconds)
         return self._total()
 
     def _term(self, term: Term) -> None:

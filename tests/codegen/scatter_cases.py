@@ -65,6 +65,7 @@ def scatter_samples() -> Iterator[tuple[str, Sample]]:
             yield f"{monoid}-{dtype}", segments(67, 3, 7, (16, 3), monoid, as_dtype(dtype))
     yield "few", segments(1, 1, 1, (1, 1))
     yield "wide", segments(40, 64, 9, (8, 32))
+    yield "many", segments(200, 12, 40, (32, 12))
 
 
 def kept(sample: Sample) -> Sample:

@@ -94,6 +94,20 @@ def test_neighbouring_sums_are_one_operation():
     assert "combine_sum_4" not in cuda_emit.emit(replace(CUDA["wide-kept"].kernel, threads=64)).text
 
 
+def test_lanes_combine_side_by_side_in_shared_memory():
+    """Four elements of one thread would be in the way of those of seven other lanes."""
+    widths = {}
+    for name in ("wide", "wide-kept"):
+        kernel = replace(CUDA[name].kernel, threads=64)
+        widths[name] = cuda_emit.choose(kernel)[1].vector("d")
+    assert widths == {"wide": 4, "wide-kept": 1}
+
+
+def test_blocks_that_stay_join_from_places_of_their_own():
+    text = cuda_emit.emit(replace(CUDA["many-kept"].kernel, threads=64)).text
+    assert "const int first = int((long long)(480) * blockIdx.x / gridDim.x) / 32 * 32;" in text
+
+
 def test_what_cuda_cannot_combine_is_refused():
     sample = segments(9, 1, 4, (9, 1), "max", as_dtype("int64"))
     with pytest.raises(UnsupportedError, match="combines int64 values by max"):
