@@ -103,6 +103,13 @@ def test_lanes_combine_side_by_side_in_shared_memory():
     assert widths == {"wide": 4, "wide-kept": 1}
 
 
+def test_lanes_that_hold_the_same_points_combine_another_each():
+    """Counts beside rows: the lanes of a row know where it belongs, and one of them adds."""
+    text = cuda_emit.emit(replace(CUDA["counts-kept"].kernel, threads=64)).text
+    assert "number++ == lane" in text and "combine_sum(own_c + place, own);" in text
+    assert "number++" not in cuda_emit.emit(replace(CUDA["counts"].kernel, threads=64)).text
+
+
 def test_blocks_that_stay_join_from_places_of_their_own():
     text = cuda_emit.emit(replace(CUDA["many-kept"].kernel, threads=64)).text
     assert "const int first = int((long long)(480) * blockIdx.x / gridDim.x) / 32 * 32;" in text
