@@ -67,8 +67,8 @@ def _combine_by_lanes(
     if others:
         out.line(f"if ({owners(block, others)})")
     with out.block():
-        lane = f"int({block.thread}) / {lanes.stride} % {lanes.count}"
-        out.line(f"const int lane = {lane};")
+        first = "" if lanes.stride == 1 else f" / {lanes.stride}"
+        out.line(f"const int lane = int({block.thread}){first} % {lanes.count};")
         out.line("int place = -1, number = 0;")
         out.line(f"{register_type(buffer.dtype)} own = 0;")
         with block.points(indices) as point:

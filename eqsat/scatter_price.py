@@ -4,7 +4,7 @@ in that of the groups that stay on each, which spares the former what points hav
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 
 import numpy as np
@@ -74,11 +74,9 @@ class Combining:
         each = self.itemsize if self.together else main.access_granularity_bytes
         return 2 * self.points * each / (main.sustained_gb_per_s * 1e9)
 
-    def in_group(
-        self, spec: ParallelProcessingUnit, sector: int, groups: Array, threads: Array
-    ) -> Array:
-        """Seconds where so many groups of so many threads combine each in a memory of its own, and
-        then that in memory. A thread waits for each point.
+    def in_group(self, spec: ParallelProcessingUnit, groups: Array, threads: Array) -> Array:
+        """Seconds where so many groups of so many threads combine each in a memory of its own. A
+        thread waits for each point.
         """
         memory = group_memory(spec)
         lanes = (memory.banks if memory else 1) / self.elements
@@ -87,9 +85,12 @@ class Combining:
         latency = max(row.latency_cycles for row, _ in rows) / threads
         again = max(row.repeat_cycles for row, _ in rows) / self.elements
         waits = self.points * np.maximum(latency, again) / groups / spec.cycles_per_s
-        flush = replace(self, points=float(self.elements), together=True)
-        joined = groups * flush.in_memory(spec, sector)
-        return np.maximum(self.seconds(spec, IN_GROUP) * lanes, waits) + joined
+        return np.maximum(self.seconds(spec, IN_GROUP) * lanes, waits)
+
+    def joining(self, spec: ParallelProcessingUnit, sector: int, groups: Array) -> Array:
+        """Seconds in which so many groups combine all that they have in memory."""
+        own = replace(self, points=float(self.elements), together=True)
+        return groups * own.in_memory(spec, sector)
 
 
 def combining(one: Stored, found: Scattered, facts: Facts) -> Combining:
@@ -123,14 +124,27 @@ def groups_with(works: Sequence[Combining], threads: Array, spec: ParallelProces
 
 @dataclass(frozen=True)
 class Staying:
-    """Of each schedule: seconds in which all is combined, how many groups stay on a processor to
-    combine in memories of their own, and bit by bit what they combine there; 0 where all is
-    combined in memory.
+    """Of each schedule: seconds in which values are combined in memory, and by groups that stay on
+    a processor in memories of their own; in which these are joined when all is done; how many
+    groups stay, and bit by bit which buffers they keep: 0 where all is combined in memory.
     """
 
-    seconds: Array
+    memory: Array
+    own: Array
+    joined: Array
     groups: Array
     kept: Array
+
+    @property
+    def seconds(self) -> Array:
+        """All that takes."""
+        return self.memory + self.own + self.joined
+
+    def better(self, other: "Staying") -> "Staying":
+        """The faster of two for each schedule."""
+        first = self.seconds < other.seconds
+        pairs = ((getattr(self, one.name), getattr(other, one.name)) for one in fields(self))
+        return Staying(*(np.where(first, mine, theirs) for mine, theirs in pairs))
 
 
 def staying(
@@ -143,24 +157,20 @@ def staying(
     """The best for so many tiles, on processors of many groups of which registers leave room for
     `fit`.
     """
-    sector = cache_line(spec)
+    sector, none = cache_line(spec), 0.0 * threads
     plain = [work.in_memory(spec, sector) for work in works]
-    best = Staying(sum(plain) + 0.0 * threads, 0.0 * threads, 0.0 * threads)
+    best = Staying(sum(plain) + none, none, none, none, none)
     every = (1 << len(works)) - 1
     for kept in range(1, every + 1) if len(works) <= MOST_CHOSEN else (every,):
-        own = [work for n, work in enumerate(works) if kept >> n & 1]
-        groups = np.minimum(groups_with(own, threads, spec), np.maximum(fit, 1))
-        if not groups.any():
-            continue
-        count = np.minimum(np.maximum(groups, 1) * spec.processors, tiles)
-        seconds = sum(work.in_group(spec, sector, count, threads) for work in own)
-        seconds = seconds + sum(s for n, s in enumerate(plain) if not kept >> n & 1)
-        better = (groups > 0) & (seconds < best.seconds)
-        best = Staying(
-            np.where(better, seconds, best.seconds),
-            np.where(better, groups, best.groups),
-            np.where(better, kept, best.kept),
-        )
+        mine = [work for n, work in enumerate(works) if kept >> n & 1]
+        groups = np.minimum(groups_with(mine, threads, spec), np.maximum(fit, 1))
+        if groups.any():
+            count = np.minimum(np.maximum(groups, 1) * spec.processors, tiles)
+            own = sum(work.in_group(spec, count, threads) for work in mine)
+            joined = sum(work.joining(spec, sector, count) for work in mine)
+            memory = sum(s for n, s in enumerate(plain) if not kept >> n & 1) + none
+            own = np.where(groups > 0, own, np.inf)
+            best = Staying(memory, own, joined, groups, kept + none).better(best)
     return best
 
 
@@ -206,31 +216,30 @@ def _combining(kernel: Kernel, store: Store) -> Combining:
     return Combining(function, dtype.name, dtype.itemsize, points, buffer.size, together)
 
 
-def combine_seconds(tiling: Occupancy) -> tuple[Array, Array]:
-    """Seconds in which the device combines what a form scatters, infinite where the spec has no
-    operation for it; and how many groups stay on a processor for that, 0 where none needs to. One
-    that runs a single stream on each processor combines in copies of the buffer, or on one
-    processor where these would be more than there is to combine.
+def combined(tiling: Occupancy) -> Staying:
+    """What it takes the device to combine what a form scatters, infinite seconds where the spec has
+    no operation for it. A device that runs a single stream on each processor combines in copies of
+    the buffer, or on one processor where these would be more than there is to combine.
     """
     spec, facts = tiling.spec, tiling.form.facts
     none = 0.0 * tiling.shape
     pairs = [(one, scattered(one, facts)) for one in tiling.form.stored]
     works = [combining(one, found, facts) for one, found in pairs if found is not None]
     if not all(work.offered(spec) for work in works):
-        return none + math.inf, none
+        return Staying(none, none + math.inf, none, none, none)
     far = none + sum(work.far_seconds(tiling.pricer.cache, tiling.pricer.dram) for work in works)
     if not tiling.pricer.overlap:
         for work in works:
             alone = not in_copies(work.elements, work.points, spec.processors)
             far = far + work.seconds(spec) * (spec.processors if alone else 1)
-        return far, none
+        return Staying(none, far, none, none, none)
     threads, fit = none + THREADS, none + FIT
     tiles = np.ceil(max(work.points for work in works) / (threads * POINTS))
     if tiling.blocking is not None:
         threads, fit = tiling.blocking.threads, tiling.registers_fit(loops=True)
         tiles = tiling.tiles_in_all()
     found = staying(works, tiles, threads, fit, spec)
-    return far + found.seconds, found.groups if tiling.blocking is not None else none
+    return replace(found, memory=found.memory + far)
 
 
 def in_copies(elements: int, points: float, processors: int) -> bool:

@@ -85,9 +85,12 @@ def scatter_samples() -> Iterator[tuple[str, Sample]]:
     yield "many", segments(200, 12, 40, (32, 12))
 
 
-def kept(sample: Sample) -> Sample:
-    """The same, combined first in shared memory by groups that stay."""
+def kept(sample: Sample, *buffers: str) -> Sample:
+    """The same, combined first in shared memory by groups that stay: in these buffers, or all."""
     (phase,) = sample.kernel.phases
-    stores = tuple(replace(store, memory="shared") for store in phase.stores)
+    stores = tuple(
+        replace(store, memory="shared") if store.access.buffer in buffers or not buffers else store
+        for store in phase.stores
+    )
     kernel = replace(sample.kernel, phases=(replace(phase, stores=stores),), resident=2)
     return replace(sample, kernel=kernel)

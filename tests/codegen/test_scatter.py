@@ -17,6 +17,7 @@ from eqsat.kernel_json import decode, encode
 
 SAMPLES = dict(scatter_samples())
 CUDA = {**SAMPLES, **{f"{name}-kept": kept(sample) for name, sample in SAMPLES.items()}}
+CUDA["counts-alone-kept"] = kept(SAMPLES["counts"], "c")
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -82,6 +83,8 @@ def test_cuda_compiles(arch):
         "min-int32",
         "wide",
         "wide-kept",
+        "counts-kept",
+        "counts-alone-kept",
     ):
         source = cuda_emit.emit(replace(CUDA[name].kernel, threads=128))
         built = compile_cubin(source.text, arch)
