@@ -180,8 +180,7 @@ def in_groups(kernel: Kernel, spec: ParallelProcessingUnit, fit: int) -> Kernel:
     """
     stores = [store for phase in kernel.phases for store in phase.stores]
     matrix = any(isinstance(s, Contract) and s.operation for s in kernel.statements())
-    alone = spec.group(spec.tile_group).max_resident <= 1
-    if alone or matrix or not stores or not all(store.monoid for store in stores):
+    if matrix or not stores or not all(store.monoid for store in stores):
         return kernel
     works = [_combining(kernel, store) for store in stores]
     sizes = (np.array([float(size)]) for size in (kernel.tiles, kernel.threads, fit))
