@@ -240,6 +240,8 @@ class _Choice:
                 if width > 1 or index not in self.slid:  # windows are read one by one anyway
                     choices[width] = choices.get(width, 0) + moved
         width = max(choices, key=lambda w: (choices[w], w), default=1)
+        if self.is_kept(index):  # lanes side by side are in different banks
+            width = 1
         if index in self.slid:  # lanes side by side read lines of memory together
             width = min(width, max(LANE_BYTES // self.slid[index], 1))
         while width > 1 and width // 2 * self.kernel.tile_threads >= volume:
@@ -247,6 +249,11 @@ class _Choice:
         while width > 1 and self.repeats(index, width // 2):
             width //= 2
         return min(width, VECTOR_BYTES)
+
+    def is_kept(self, index: str) -> bool:
+        """Whether what lies along the index is combined in shared memory, each element alone."""
+        stores = (store for phase in self.kernel.phases for store in phase.stores)
+        return any(store.memory and unit_stride(store.access, index) for store in stores)
 
     def repeats(self, index: str, width: int) -> bool:
         """Whether registers that hold so many points, beside those of other indices, are enough

@@ -1,7 +1,8 @@
 """Values combined in memory: atomically, or first in shared memory by blocks that stay.
 
 A block that stays keeps what it combines of a buffer in shared memory, from the monoid's identity,
-takes tile after tile, and in the end combines all of it in device memory.
+takes tile after tile, and in the end combines all of it in device memory, each block from another
+place on, so that they do not wait for one another.
 """
 
 from collections.abc import Sequence
@@ -9,7 +10,8 @@ from collections.abc import Sequence
 from eqsat.codegen.cuda_block import Block, Reader, Writer
 from eqsat.codegen.cuda_math import identity, register_type
 from eqsat.codegen.cuda_placement import store_indices
-from eqsat.codegen.cuda_tiles import owns
+from eqsat.codegen.cuda_threads import WARP, Factor
+from eqsat.codegen.cuda_tiles import owners, owns
 from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import float32, int64
 from eqsat.kernel import Kernel, Store
@@ -30,23 +32,51 @@ def combine_stored(block: Block, store: Store, value: Reader, vector: tuple[str,
             f"CUDA target adds numbers of 4 or 8 bytes, and takes extremes of all but int64."
         )
     indices = block.ordered(store_indices(block.placement, store))
-    owner = owns(block, indices)
-    if owner:
-        block.out.line(f"if ({owner})")
     index, width = vector
     if store.memory or store.monoid != "sum" or buffer.dtype != float32:
         index, width = "", 1
+    form = f"_{width}" if width > 1 else ""
+    if store.memory and store.monoid == "sum" and buffer.dtype == int64:
+        form = "_words"  # shared memory adds words of 32 bits, others by a loop
+    function, several = f"combine_{store.monoid}{form}", block.register_count(indices) > 1
+    alike = block.distribution.unused(indices)
+    lanes = next((f for f in alike if f.count >= block.register_count(indices)), None)
+    if store.memory and several and lanes:
+        _combine_by_lanes(block, store, value, function, lanes)
+        return
+    owner = owns(block, indices)
+    if owner:
+        block.out.line(f"if ({owner})")
     with block.out.block(), block.points(indices, steps={index: width}) as point:
         conditions = [*block.valid(indices, point), *block.exists(store.access, point)]
         if conditions:
             block.out.line(f"if ({' && '.join(conditions)})")
         target = f"{array} + {block.address(store.access, point)}"
-        several = [value(block.shifted(point, index, str(e))) for e in range(width) if width > 1]
-        values = ", ".join(several or [value(point)])
-        form = f"_{width}" if width > 1 else ""
-        if store.memory and store.monoid == "sum" and buffer.dtype == int64:
-            form = "_words"  # shared memory adds words of 32 bits, others by a loop
-        block.out.line(f"    combine_{store.monoid}{form}({target}, {values});")
+        elements = [value(block.shifted(point, index, str(e))) for e in range(width) if width > 1]
+        values = ", ".join(elements or [value(point)])
+        block.out.line(f"    {function}({target}, {values});")
+
+
+def _combine_by_lanes(
+    block: Block, store: Store, value: Reader, function: str, lanes: Factor
+) -> None:
+    """Combine points that several lanes hold alike, each lane another of them: one wait for all."""
+    out, buffer = block.out, block.kernel.buffer(store.access.buffer)
+    indices = block.ordered(store_indices(block.placement, store))
+    others = [f for f in block.distribution.unused(indices) if f != lanes]
+    if others:
+        out.line(f"if ({owners(block, others)})")
+    with out.block():
+        first = "" if lanes.stride == 1 else f" / {lanes.stride}"
+        out.line(f"const int lane = int({block.thread}){first} % {lanes.count};")
+        out.line("int place = -1, number = 0;")
+        out.line(f"{register_type(buffer.dtype)} own = 0;")
+        with block.points(indices) as point:
+            conditions = [*block.valid(indices, point), *block.exists(store.access, point)]
+            with out.block(f"if ({' && '.join(['number++ == lane', *conditions])})"):
+                out.line(f"place = {block.address(store.access, point)};")
+                out.line(f"own = {value(point)};")
+        out.line(f"if (place >= 0) {function}({_own(block, buffer.name)} + place, own);")
 
 
 def allocate(block: Block) -> None:
@@ -80,11 +110,16 @@ def program(block: Block, origins: Sequence[str], body: Sequence[str], first: in
     out.line("block_barrier();")
     for store in _kept(kernel):
         buffer = kernel.buffer(store.access.buffer)
-        with out.block(_each(buffer.size, kernel.threads)):
-            kind, neutral = register_type(buffer.dtype), identity(store.monoid, buffer.dtype)
-            out.line(f"const {kind} own = {_own(block, buffer.name)}[n];")
-            target = f"{block.buffer(buffer.name)} + n"
-            out.line(f"if (own != {neutral}) combine_{store.monoid}({target}, own);")
+        with out.block():
+            lines = f"int((long long)({buffer.size}) * blockIdx.x / gridDim.x) / {WARP} * {WARP}"
+            out.line(f"const int first = {lines};")
+            with out.block(_each(buffer.size, kernel.threads)):
+                wrapped = f"n + first < {buffer.size} ? n + first : n + first - {buffer.size}"
+                out.line(f"const int place = {wrapped};")
+                kind, neutral = register_type(buffer.dtype), identity(store.monoid, buffer.dtype)
+                out.line(f"const {kind} own = {_own(block, buffer.name)}[place];")
+                target = f"{block.buffer(buffer.name)} + place"
+                out.line(f"if (own != {neutral}) combine_{store.monoid}({target}, own);")
     return out.lines
 
 

@@ -182,6 +182,8 @@ def _block_sizes(form: Form, name: str) -> list[int]:
         offered = [512, 128, 1024, 2048, 64, 32, 256]
     else:
         offered = [1, 4, 16, 2, 8, 32]
+        if any(one.term.op in SCATTERS for one in form.stored):
+            offered += [64, 128]  # groups that stay have few tiles beside each other
     kept = [size for size in offered if size < extent or (size == extent and size > 64)]
     if extent > max(offered) or extent in kept:
         return kept

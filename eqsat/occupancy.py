@@ -47,6 +47,7 @@ class Occupancy(Tiling):
         self.takes_turns = False  # teams of threads, at operations that run on
         self.computes = False  # with a factor in registers
         self.clusters = clusters(form, self.spec) if clustered else ()
+        self.staying = np.zeros_like(self.shape)  # blocks that combine tile after tile
 
     def live_bytes(self) -> Array:
         """Bytes of registers that a tile takes at the most: the widest value, beside it what else
@@ -103,15 +104,22 @@ class Occupancy(Tiling):
         if self.blocking is not None:
             threads = self.spec.group("thread").max_resident
             limit = np.minimum(limit, np.floor(threads / self.blocking.threads))
-            registers = self.spec.memory("registers").size_bytes
             if self.blocking.staged:
-                held = 2 * self.scratch + AROUND_LOOP * self.blocking.threads
                 room = self.spec.memory("shared").size_bytes
                 limit = np.minimum(limit, np.floor(room / np.maximum(self.shared, 1024)))
-            else:  # what was read stays until it is used again
-                held = self.live_bytes() / self.blocks
-            limit = np.minimum(limit, np.floor(registers / held))
+            limit = np.minimum(limit, self.registers_fit())
+            limit = np.where(self.staying > 0, np.minimum(limit, self.staying), limit)
         return self.at_once() * np.maximum(limit, 1)
+
+    def registers_fit(self, loops: bool = False) -> Array:
+        """Blocks for which a processor has registers, also where each `loops` over tiles."""
+        assert self.blocking is not None
+        if self.blocking.staged:
+            held = 2 * self.scratch + AROUND_LOOP * self.blocking.threads
+        else:  # what was read stays until it is used again
+            held = self.live_bytes() / self.blocks
+            held = held + (AROUND_LOOP - AROUND) * self.blocking.threads * loops
+        return np.floor(self.spec.memory("registers").size_bytes / held)
 
     def beside(self, tiles: Array) -> Array:
         """Blocks at once on a processor."""

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 from eqsat.kernel import Contract, Kernel, Literal, Load, Position, Reduce, Statement
-from eqsat.occupancy import AROUND, PEERS
+from eqsat.occupancy import AROUND, AROUND_LOOP, PEERS
 from eqsat.pipeline_price import LOADED
 from eqsat.scatter_price import in_groups
 from eqsat.short_integers import in_short_integers
@@ -19,8 +19,10 @@ def placed(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
     """The kernel as it is run on a device."""
     if spec.group(spec.tile_group).max_resident > 1:  # threads, of registers of 32 bits
         kernel = in_short_integers(kernel)
-    kernel = with_workspace(kernel, spec)
-    return with_room(in_groups(in_runs(in_bands(kernel, spec), spec), spec), spec)
+    kernel = with_workspace(in_runs(in_bands(kernel, spec), spec), spec)
+    if spec.group(spec.tile_group).max_resident <= 1:
+        return kernel
+    return with_room(in_groups(kernel, spec, registers_fit(kernel, spec, AROUND_LOOP)), spec)
 
 
 def with_room(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
@@ -29,28 +31,43 @@ def with_room(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
     much is on its way. More than keep memory busy are not asked for.
     """
     chunks = math.prod(axis.count for phase in kernel.phases for axis in phase.stream)
-    alone = spec.group(spec.tile_group).max_resident <= 1
     kinds = {type(s) for s in kernel.statements()}
-    if alone or chunks > 1 or kernel.resident or Contract in kinds or Reduce not in kinds:
+    if chunks > 1 or kernel.resident or Contract in kinds or Reduce not in kinds:
         return kernel
-    axes = kernel.axes()
-    rows = [axis.name for axis in kernel.grid]
-
-    def held(s: Statement, itemsize: int, *others: str) -> int:
-        names = {*s.indices, *others}
-        return math.prod(min(axes[i].tile, axes[i].extent) for i in names) * itemsize
-
-    inline = (Literal, Position)
-    computed = [s for s in kernel.statements() if not isinstance(s, inline)]
-    reads = [held(s, s.dtype.itemsize, *rows) for s in computed if isinstance(s, Load)]
-    largest = max((held(s, s.dtype.compute.itemsize) for s in computed), default=0)
-    beside = sum(reads) - max(reads, default=0)
-    around = AROUND + (PEERS if kernel.cluster > 1 else 0)
-    block = (largest + beside) / kernel.cluster + around * kernel.threads
-    count = int(spec.memory("registers").size_bytes // block)
     most = spec.group("thread").max_resident // kernel.threads
-    enough = math.ceil(_under_way(spec) * ROUNDS * kernel.cluster / max(sum(reads), 1))
-    return replace(kernel, beside=min(count, most, enough))
+    enough = _under_way(spec) * ROUNDS * kernel.cluster / max(sum(_read_bytes(kernel)), 1)
+    return replace(kernel, beside=min(registers_fit(kernel, spec), most, math.ceil(enough)))
+
+
+def registers_fit(kernel: Kernel, spec: ParallelProcessingUnit, around: int = AROUND) -> int:
+    """Blocks for which a processor has registers, where tiles hold what they read and each thread
+    takes so many bytes `around` that.
+    """
+    largest = max(
+        (_held(kernel, s, s.dtype.compute.itemsize) for s in _computed(kernel)), default=0
+    )
+    reads = _read_bytes(kernel)
+    beside = sum(reads) - max(reads, default=0)
+    around += PEERS if kernel.cluster > 1 else 0
+    block = (largest + beside) / kernel.cluster + around * kernel.threads
+    return int(spec.memory("registers").size_bytes // block)
+
+
+def _computed(kernel: Kernel) -> list[Statement]:
+    return [s for s in kernel.statements() if not isinstance(s, Literal | Position)]
+
+
+def _read_bytes(kernel: Kernel) -> list[int]:
+    """What each load takes of registers, as it lies in memory: the threads of each row hold it."""
+    rows = [axis.name for axis in kernel.grid]
+    loads = [s for s in _computed(kernel) if isinstance(s, Load)]
+    return [_held(kernel, s, s.dtype.itemsize, *rows) for s in loads]
+
+
+def _held(kernel: Kernel, s: Statement, itemsize: int, *others: str) -> int:
+    axes = kernel.axes()
+    names = {*s.indices, *others}
+    return math.prod(min(axes[i].tile, axes[i].extent) for i in names) * itemsize
 
 
 def _under_way(spec: ParallelProcessingUnit) -> float:

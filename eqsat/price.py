@@ -37,7 +37,7 @@ from eqsat.priced import Price
 from eqsat.rates import Array, Blocking, Contraction, Rates
 from eqsat.scan_price import is_stuck, redone
 from eqsat.scatter import is_misplaced
-from eqsat.scatter_price import combine_seconds
+from eqsat.scatter_price import combined
 from eqsat.specs import ParallelOperation
 from eqsat.tiling import LINE
 from eqsat.window_price import lines_read, windowed
@@ -103,6 +103,8 @@ class _Pricing(Occupancy):
         self.copies = np.zeros_like(self.shape)
         self.again = np.zeros_like(self.shape)  # the part of it that earlier phases read
         self.dram_bytes = np.zeros_like(self.shape)
+        self.combined = np.zeros_like(self.shape)  # seconds of atomic operations in the cache
+        self.joined = np.zeros_like(self.shape)  # of those when all else is done
         self.scratch_traffic = np.zeros_like(self.shape)
         self.weighed: set[tuple[Term, int, CarryLaw]] = set()
         self.repeat = 1
@@ -144,7 +146,10 @@ class _Pricing(Occupancy):
             lines = self.lines(one.names[-1:], one.dtype)
             self._move(one.buffer, size, size * self.shape, lines)
         if any(one.term.op in SCATTERS for one in self.form.stored):
-            self.charge("atomic operations", self.shape * combine_seconds(self))
+            found = combined(self)
+            self.charge("atomic operations", found.own)
+            self.combined, self.joined = found.memory, found.joined
+            self.staying = found.groups * (self.blocking is not None)
         return self._total()
 
     def _term(self, term: Term) -> None:
@@ -374,7 +379,7 @@ class _Pricing(Occupancy):
         if self.started or self.takes_turns:
             cache_bw, part = pricer.cache.bandwidth_gb_per_s * 1e9, self.shape
         per_core = cache_bw / spec.processors * cores * part
-        parts[pricer.cache.name] = (self.traffic - self.spared) / per_core
+        parts[pricer.cache.name] = (self.traffic - self.spared) / per_core + self.combined
         spill = self.scratch > pricer.private.size_bytes
         level = np.where(spill, cache_bw, pricer.private.sustained_gb_per_s * 1e9)
         if self.pricer.overlap:
@@ -400,7 +405,7 @@ class _Pricing(Occupancy):
         for unit in hidden & parts.keys():  # of kernels that wait, the one with less other work
             seconds = seconds + TIE * parts[unit]
         seconds = seconds + TIE * self.spared / per_core  # blocks that wait for others do not gain
-        seconds = seconds + self.ahead
+        seconds = seconds + self.ahead + self.joined
         seconds = np.where(np.any([*self.refused.values()], axis=0), np.inf, seconds)
         return Price(seconds, parts, self.refused, self.settled)
 

@@ -5,15 +5,15 @@ of the best predicted is refused: prediction may err, answers may not.
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from eqsat.cache import Cache, content_key
-from eqsat.graph.dtypes import DType
-from eqsat.kernel import Buffer, Kernel, Load
+from eqsat.graph.dtypes import DType, iinfo
+from eqsat.kernel import Access, Buffer, Kernel, Load, Map, Statement
 from eqsat.program import Backend, Launch
 
 ROUNDS = 5
@@ -87,8 +87,11 @@ def _buffers(candidate: Candidate) -> dict[str, Buffer]:
 
 
 def _sample(candidates: Sequence[Candidate], backend: Backend) -> dict[str, Any]:
-    """Device arrays for what candidates read: normal floats, small non-negative integers."""
+    """Device arrays for what candidates read: normal floats, places where integers are places, else
+    small non-negative integers.
+    """
     generator = np.random.default_rng(0)
+    counts = _places(candidates)
     arrays = {}
     for candidate in candidates:
         made: set[str] = set().union(*(_stored(launch.kernel) for launch in candidate))
@@ -102,9 +105,48 @@ def _sample(candidates: Sequence[Candidate], backend: Backend) -> dict[str, Any]
             if buffer.dtype.kind == "float":
                 values = generator.standard_normal(few, np.float32).astype(buffer.dtype.numpy)
             else:
-                values = generator.integers(0, 2, few).astype(buffer.dtype.numpy)
+                below = _below(buffer.dtype, counts.get(name, 2))
+                values = generator.integers(0, below, few).astype(buffer.dtype.numpy)
             arrays[name] = backend.constant(np.resize(values, buffer.shape))
     return arrays
+
+
+def _below(dtype: DType, count: int) -> int:
+    """So many places, or as many as the dtype can number."""
+    return min(count, 2 if dtype.kind == "bool" else int(iinfo(dtype).max) + 1)
+
+
+def _places(candidates: Sequence[Candidate]) -> dict[str, int]:
+    """Of each buffer whose integers are places in memory: how many of them every kernel has."""
+    counts: dict[str, int] = {}
+    for kernel in (launch.kernel for candidate in candidates for launch in candidate):
+        made = {s.name: s for s in kernel.statements()}
+        for access in _accesses(kernel):
+            for at in access.coordinates:
+                for buffer in _sources(at.value, made):
+                    counts[buffer] = min(counts.get(buffer, at.extent), at.extent)
+    return counts
+
+
+def _accesses(kernel: Kernel) -> Iterator[Access]:
+    yield from (s.access for s in kernel.statements() if isinstance(s, Load))
+    for phase in kernel.phases:
+        yield from (store.access for store in phase.stores)
+
+
+def _sources(name: str, made: Mapping[str, Statement]) -> Iterator[str]:
+    """The buffers from which a value is read, be it converted, clipped or one of several."""
+    match made.get(name):
+        case Load(access=access):
+            yield access.buffer
+        case Map(op="cast", arguments=(one,)):
+            yield from _sources(one, made)
+        case (
+            Map(op="where", arguments=(_, first, second))
+            | Map(op="minimum" | "maximum", arguments=(first, second))
+        ):
+            yield from _sources(first, made)
+            yield from _sources(second, made)
 
 
 def _named(candidate: Candidate) -> list[Launch]:

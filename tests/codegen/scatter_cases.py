@@ -8,7 +8,7 @@ from kernel_building import Body, Sample, at
 
 from eqsat.graph.dtypes import DType, as_dtype, float32, int32
 from eqsat.graph.index import const, var
-from eqsat.kernel import Access, Axis, Buffer, Coordinate, Kernel, Store
+from eqsat.kernel import Access, Axis, Buffer, Coordinate, Kernel, Literal, Store
 from eqsat.scatter import neutral
 
 COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
@@ -54,6 +54,22 @@ def segments(
     return Sample(kernel, inputs, {"y": answer})
 
 
+def counted(points: int, width: int, count: int, tiles: tuple[int, int]) -> Sample:
+    """segments, and how many points each has: c[v[i]] += 1 in the same kernel."""
+    sample = segments(points, width, count, tiles)
+    (phase,) = sample.kernel.phases
+    c = Buffer("c", (count,), float32, "input")
+    one = Literal("one", float32, 1.0)
+    where = Access("c", const(0), (), (Coordinate("place", 1, count),))
+    stores = (*phase.stores, Store(where, "one", "sum"))
+    phase = replace(phase, body=(*phase.body, one), stores=stores)
+    kernel = replace(sample.kernel, buffers=(*sample.kernel.buffers, c), phases=(phase,))
+    ids = sample.inputs["v"]
+    found = np.bincount(ids[(ids >= 0) & (ids < count)], minlength=count).astype(np.float32)
+    inputs = {**sample.inputs, "c": np.zeros(count, np.float32)}
+    return Sample(kernel, inputs, {**sample.expected, "c": found})
+
+
 def scatter_samples() -> Iterator[tuple[str, Sample]]:
     """Sums of each dtype and extremes, at sizes that tiles divide and others."""
     for dtype in ("float32", "float64", "int32", "int64"):
@@ -65,11 +81,16 @@ def scatter_samples() -> Iterator[tuple[str, Sample]]:
             yield f"{monoid}-{dtype}", segments(67, 3, 7, (16, 3), monoid, as_dtype(dtype))
     yield "few", segments(1, 1, 1, (1, 1))
     yield "wide", segments(40, 64, 9, (8, 32))
+    yield "counts", counted(200, 64, 9, (40, 64))
+    yield "many", segments(200, 12, 40, (32, 12))
 
 
-def kept(sample: Sample) -> Sample:
-    """The same, combined first in shared memory by groups that stay."""
+def kept(sample: Sample, *buffers: str) -> Sample:
+    """The same, combined first in shared memory by groups that stay: in these buffers, or all."""
     (phase,) = sample.kernel.phases
-    stores = tuple(replace(store, memory="shared") for store in phase.stores)
+    stores = tuple(
+        replace(store, memory="shared") if store.access.buffer in buffers or not buffers else store
+        for store in phase.stores
+    )
     kernel = replace(sample.kernel, phases=(replace(phase, stores=stores),), resident=2)
     return replace(sample, kernel=kernel)

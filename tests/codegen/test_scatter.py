@@ -17,6 +17,7 @@ from eqsat.kernel_json import decode, encode
 
 SAMPLES = dict(scatter_samples())
 CUDA = {**SAMPLES, **{f"{name}-kept": kept(sample) for name, sample in SAMPLES.items()}}
+CUDA["counts-alone-kept"] = kept(SAMPLES["counts"], "c")
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -82,6 +83,8 @@ def test_cuda_compiles(arch):
         "min-int32",
         "wide",
         "wide-kept",
+        "counts-kept",
+        "counts-alone-kept",
     ):
         source = cuda_emit.emit(replace(CUDA[name].kernel, threads=128))
         built = compile_cubin(source.text, arch)
@@ -92,6 +95,27 @@ def test_neighbouring_sums_are_one_operation():
     text = cuda_emit.emit(replace(SAMPLES["wide"].kernel, threads=64)).text
     assert "combine_sum_4(p_y" in text
     assert "combine_sum_4" not in cuda_emit.emit(replace(CUDA["wide-kept"].kernel, threads=64)).text
+
+
+def test_lanes_combine_side_by_side_in_shared_memory():
+    """Four elements of one thread would be in the way of those of seven other lanes."""
+    widths = {}
+    for name in ("wide", "wide-kept"):
+        kernel = replace(CUDA[name].kernel, threads=64)
+        widths[name] = cuda_emit.choose(kernel)[1].vector("d")
+    assert widths == {"wide": 4, "wide-kept": 1}
+
+
+def test_lanes_that_hold_the_same_points_combine_another_each():
+    """Counts beside rows: the lanes of a row know where it belongs, and one of them adds."""
+    text = cuda_emit.emit(replace(CUDA["counts-kept"].kernel, threads=64)).text
+    assert "number++ == lane" in text and "combine_sum(own_c + place, own);" in text
+    assert "number++" not in cuda_emit.emit(replace(CUDA["counts"].kernel, threads=64)).text
+
+
+def test_blocks_that_stay_join_from_places_of_their_own():
+    text = cuda_emit.emit(replace(CUDA["many-kept"].kernel, threads=64)).text
+    assert "const int first = int((long long)(480) * blockIdx.x / gridDim.x) / 32 * 32;" in text
 
 
 def test_what_cuda_cannot_combine_is_refused():

@@ -107,7 +107,7 @@ def test_kernels_compile_for_the_gpu() -> None:
 @pytest.mark.parametrize("name", ["sum", "max", "min"])
 def test_segments_on_the_oracle(spec: str, name: str) -> None:
     """Ids outside the range are left out; a NaN stays in its segment; empty segments are empty."""
-    points = 40_000
+    points = 80_000
     x = RNG.normal(size=points).astype("float32")
     ids = RNG.integers(-3, 300, points).astype("int64")
     ids[ids == 77] = 78
@@ -171,7 +171,7 @@ def test_the_gradient_of_a_lookup_is_a_scatter() -> None:
 
 
 def test_a_step_of_k_means_updates_by_scatters() -> None:
-    points, centres = g.input("points", (100_000, 64)), g.input("centres", (256, 64))
+    points, centres = g.input("points", (MANY, 64)), g.input("centres", (256, 64))
     near = g.argmin(g.sum(centres * centres, axis=1) - 2.0 * (points @ centres.T), axis=1)
     member = g.astype(g.expand_dims(near, 1) == g.arange(256), "float32")
     counts = g.maximum(g.sum(member, axis=0), 1.0)

@@ -30,6 +30,7 @@ class Timed(OracleBackend):
         super().__init__(SPEC, None)
         self.seconds = seconds
         self.measured: list[Sequence[Launch]] = []
+        self.given: dict[str, np.ndarray] = {}
 
     def prepare(self, launches: Sequence[Launch]) -> Any:
         run = super().prepare(launches)
@@ -42,6 +43,7 @@ class Timed(OracleBackend):
 
     def measure(self, run: Any, arrays: Mapping[str, Any]) -> float:
         self.measured.append(run.launches)
+        self.given.update(arrays)
         return self.seconds(run.launches)
 
 
@@ -124,3 +126,23 @@ def test_followers_are_measured_with_what_they_follow() -> None:
     parts = replace(found.parts, launches=tuned)
     program = Program(parts, backend, found.structure, found.report, found.explain)
     np.testing.assert_allclose(program(x), x.astype(np.float64).sum(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8"])
+def test_places_are_drawn_over_their_range(dtype: str) -> None:
+    """All values combined at one place or two would wait for each other."""
+    x, ids = g.input("x", (1 << 16,)), g.input("ids", (1 << 16,), dtype)
+    for output in (g.segment_sum(x, ids, 300), g.take(g.input("table", (300,)), ids) * x):
+        found = plan(output, SPEC, cache=Cache(None), candidates=4)
+        backend = Timed(lambda launches: 1.0)
+        fastest(found.parts.launches, backend, Cache(None))
+        (places,) = (a for a in backend.given.values() if a.dtype == np.dtype(dtype))
+        assert places.min() == 0 and places.max() == min(300, np.iinfo(dtype).max + 1) - 1
+
+
+def test_other_integers_are_small() -> None:
+    n = g.input("n", (1 << 16,), "int32")
+    found = plan(g.astype(n, "float32") * 2.0, SPEC, cache=Cache(None), candidates=4)
+    backend = Timed(lambda launches: 1.0)
+    fastest(found.parts.launches, backend, Cache(None))
+    assert {a.max() for a in backend.given.values() if a.dtype == np.int32} == {1}
