@@ -79,6 +79,10 @@ class Tile:
                 parts.append(point.local(i) + ("" if stride == 1 else f" * {stride}"))
         return " + ".join(parts) or "0"
 
+    def distance(self, index: str, points: int) -> int:
+        """How far every element lies from the one so many points of an index before it."""
+        return points * self.strides[index]
+
     def reader(self, dtype: DType) -> Reader:
         """Reads an element as a register value of `dtype`."""
 

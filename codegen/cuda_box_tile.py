@@ -6,6 +6,7 @@ from eqsat.codegen.cuda_block import Point, Tile
 from eqsat.codegen.cuda_box import PERIOD, TensorBox
 
 SWIZZLES = {128: 1, 64: 2, 32: 3}  # row bytes to the matrix descriptor's code
+SWIZZLED_ROWS = 8  # after which units are permuted as before, whatever a row's bytes
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,12 @@ class BoxTile(Tile):
         if box.blocks == 1:
             return place
         return f"(({inner}) / {box.width} * {box.rows * box.width} + {place})"
+
+    def distance(self, index: str, points: int) -> int:
+        """As of any tile, between rows whose units are permuted alike."""
+        rows = points * self.strides[index]
+        assert self.box is not None and index != self.order[-1] and rows % SWIZZLED_ROWS == 0
+        return rows * self.box.width
 
     def row(self, point: Point) -> str:
         """The number of the point's row within a part."""

@@ -122,6 +122,16 @@ def summed_in_steps(kernel: Kernel) -> set[str]:
 
 Units = tuple[Factor, ...]  # of one fragment's rows or columns, innermost first
 
+ROWS_IN_PAIRS: Units = (  # of four warps: the lane's two, then turns of lanes and warps
+    Factor("register", 2),
+    Factor("thread", 2, 4),
+    Factor("thread", 2, 16),
+    Factor("thread", 2, WARP),
+    Factor("thread", 2, 8),
+    Factor("thread", 2, 2 * WARP),
+)
+"""Rows of which `cuda_gather.py` reads two at once, from different banks."""
+
 
 class _Choice:
     """The state of one choice: digits taken so far, and what is known of each index."""
@@ -394,6 +404,8 @@ class _Choice:
         stay = bool(held & self.reduced)  # a row inside one warp: reductions by shuffles
         row_units = (Factor("thread", 8, 4), Factor("register", 2))
         row_units += (Factor("thread", 4, WARP),) if wide else ()
+        if all(m.gathered and m.operation.packed == 1 for m in matrices):
+            row_units = ROWS_IN_PAIRS
         column_units = (Factor("register", 2), Factor("thread", 4, 1))
         whole = {m.columns: m.operation.n if wide else COLUMNS for m in matrices}
         row_blocks = [_blocks(points, row_units) for points in rows.values()]

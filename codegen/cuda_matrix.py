@@ -12,7 +12,7 @@ from functools import partial
 from math import prod
 
 from eqsat.codegen.cuda_block import TILE_UNIT, Block, Point, Tile
-from eqsat.codegen.cuda_distribution import WARP
+from eqsat.codegen.cuda_distribution import WARP, Distribution
 from eqsat.codegen.cuda_math import literal
 from eqsat.codegen.cuda_placement import COMPUTED, SHARED, Matrix
 from eqsat.codegen.cuda_prelude import load_matrix_name
@@ -72,24 +72,19 @@ def _side(block: Block, matrix: Matrix, name: str, free: tuple[str, ...], k: str
 
 
 def pack_left(block: Block, matrix: Matrix, target: str) -> None:
-    """`target[step][fragment]`: operand registers from a left factor in registers, or gathered."""
+    """`target[step][fragment]`: operand registers from a left factor in registers."""
     steps = -(-block.distribution.padded(matrix.k) // matrix.operation.k)
     here = {i: "0" for i in block.axes}
     point = Point({i: block.index("base", i) for i in block.axes}, here, block.frame.origin)
-    left = Side(matrix.left, matrix.rows, block.tiles[matrix.left] if matrix.gathered else None)
+    left = Side(matrix.left, matrix.rows, None)
     made = Product(block, matrix, left, left, point)
     count = made.fragments(matrix.rows)
     with block.out.block():
-        if matrix.gathered:
-            made.declare_warps()
         block.out.line("#pragma unroll")
         with block.out.block(f"for (int step = 0; step < {steps}; ++step)"):
             block.out.line("#pragma unroll")
             with block.out.block(f"for (int block = 0; block < {count}; ++block)"):
-                if matrix.gathered:
-                    made.gather_left(f"{target}[step][block]")
-                else:
-                    made.pack(f"{target}[step][block]")
+                made.pack(f"{target}[step][block]")
 
 
 @dataclass(frozen=True)
@@ -131,16 +126,6 @@ class Product:
     def fragments(self, free: Sequence[str]) -> int:
         """Fragments along the rows (or columns) that one warp holds."""
         return prod(self.block.distribution.parts[i].blocks for i in free)
-
-    def numbers(self, free: Sequence[str], fragment: str, pair: str) -> dict[str, str]:
-        """Register numbers of row (or column) `pair` of a lane in a fragment."""
-        numbers, inner = {}, 1
-        for i in reversed(free):
-            part = self.block.distribution.parts[i]
-            along = _digit(fragment, inner, part.blocks, self.fragments(free))
-            numbers[i] = f"{along} * 2 + {pair}" if part.pair else along
-            inner *= part.blocks
-        return numbers
 
     def places(self, free: Sequence[str], fragment: str, row: str) -> dict[str, str]:
         """Coordinates in the tile of row (or column) `row` of a fragment."""
@@ -187,39 +172,10 @@ class Product:
 
     def gather_left(self, target: str) -> None:
         """The registers of one fragment of the left factor, element by element."""
-        if self.meets_in_banks:
-            self.gather_in_turn(target)
-            return
         for register in range(self.matrix.operation.left_registers):
             row = f"lane / 4 + {8 * (register % 2)}"
             place = self.places(self.matrix.rows, "block", row)
             self.gather(self.left, place, register // 2, f"{target}[{register}]")
-
-    @property
-    def meets_in_banks(self) -> bool:
-        """Whether the k of neighbouring lanes lie in the same banks: 32-bit elements, k across rows
-        of 128 bytes, whose units are swizzled by pairs for the eight points that a row has of them.
-        """
-        tile, operation = self.left.tile, self.matrix.operation
-        box = getattr(tile, "box", None)
-        across = box is not None and tile is not None and tile.order[-1] != self.matrix.k
-        return across and box.row_bytes == 128 and operation.packed == 1
-
-    def gather_in_turn(self, target: str) -> None:
-        """The same where lanes of odd k take the later half of an instruction's k first: then the
-        four k that lanes read at a time lie in units of different banks.
-        """
-        operation, out = self.matrix.operation, self.block.out
-        for number in range(2):
-            free = self.places(self.matrix.rows, "block", f"lane / 4 + {8 * number}")
-            with out.block():
-                for name, turn in (("first", "lane % 2"), ("second", "(lane % 2 ^ 1)")):
-                    along = f"(step * {operation.k} + lane % 4 + {turn} * 4)"
-                    assert self.left.tile is not None
-                    place = f"{self.left.tile.pointer}[{self.offset(self.left, free, along)}]"
-                    out.line(f"const unsigned {name} = {_bits(place, 4, 0)};")
-                out.line(f"{target}[{number}] = lane % 2 ? second : first;")
-                out.line(f"{target}[{number + 2}] = lane % 2 ? first : second;")
 
     def load_right(self) -> None:
         operation, out = self.matrix.operation, self.block.out
@@ -278,7 +234,7 @@ class Product:
         parts = []
         for number, along in enumerate(self.ks(half)):
             text = f"{side.tile.pointer}[{self.offset(side, free, along)}]"
-            parts.append(_bits(text, operand.itemsize, number))
+            parts.append(bits_at(text, operand.itemsize, number))
         self.block.out.line(f"{target} = {' | '.join(parts)};")
 
     def pack(self, target: str = "left[block]") -> None:
@@ -298,12 +254,12 @@ class Product:
                 text = f"pack_{operation.operand.name}({', '.join(parts)})"
             else:
                 size = operation.operand.itemsize
-                text = " | ".join(_bits(part, size, e) for e, part in enumerate(parts))
+                text = " | ".join(bits_at(part, size, e) for e, part in enumerate(parts))
             block.out.line(f"{target}[{register}] = {text};")
 
     def own(self, row: str, number: str) -> Point:
         """This thread's point of the left factor: one of its rows of a block, a register of k."""
-        rows = self.numbers(self.matrix.rows, "block", row)
+        rows = fragment_numbers(self.block.distribution, self.matrix.rows, "block", row)
         registers = {**self.point.register, **rows, self.matrix.k: number}
         offset = self.block.register_offset(self.block.distribution, self.matrix.k, f"({number})")
         at = {
@@ -331,13 +287,31 @@ class Product:
             with out.block(f"for (int j = 0; j < {self.fragments(matrix.columns)}; ++j)"):
                 registers = []
                 for number in range(4):
-                    rows = self.numbers(matrix.rows, "i", str(number // 2))
-                    columns = self.numbers(matrix.columns, "j", str(number % 2))
+                    rows = fragment_numbers(
+                        self.block.distribution, matrix.rows, "i", str(number // 2)
+                    )
+                    columns = fragment_numbers(
+                        self.block.distribution, matrix.columns, "j", str(number % 2)
+                    )
                     own = {**self.point.register, **rows, **columns}
                     at = Point(self.point.at, own, self.point.origin)
                     place = self.block.register_number(matrix.contract.indices, at)
                     registers.append(f"{result}[{place}]")
                 yield registers
+
+
+def fragment_numbers(
+    distribution: Distribution, free: Sequence[str], fragment: str, pair: str
+) -> dict[str, str]:
+    """Register numbers of row (or column) `pair` of a lane in a fragment, by index."""
+    whole = prod(distribution.parts[i].blocks for i in free)
+    numbers, inner = {}, 1
+    for i in reversed(free):
+        part = distribution.parts[i]
+        along = _digit(fragment, inner, part.blocks, whole)
+        numbers[i] = f"{along} * 2 + {pair}" if part.pair else along
+        inner *= part.blocks
+    return numbers
 
 
 def _digit(number: str, inner: int, count: int, whole: int) -> str:
@@ -348,7 +322,7 @@ def _digit(number: str, inner: int, count: int, whole: int) -> str:
     return text if inner * count == whole else f"{text} % {count}"
 
 
-def _bits(text: str, itemsize: int, number: int) -> str:
+def bits_at(text: str, itemsize: int, number: int) -> str:
     """An element's bits at its place in an operand register."""
     if itemsize == 4:
         return f"__float_as_uint({text})"

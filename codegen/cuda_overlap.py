@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from eqsat.codegen.cuda_block import Block
 from eqsat.codegen.cuda_chains import in_registers
+from eqsat.codegen.cuda_gather import fill_left
 from eqsat.codegen.cuda_matrix import pack_left
 from eqsat.codegen.cuda_pipeline import Pipeline
 from eqsat.codegen.cuda_statements import Statements
@@ -37,17 +38,9 @@ class HeldStatements(Statements):
     """One run of a body whose products all go into carries, some with computed left factors."""
 
     def __init__(
-        self,
-        block: Block,
-        phase: Phase,
-        pipeline: Pipeline,
-        partial: Mapping[str, str],
-        first: str,
+        self, block: Block, phase: Phase, boxes: set[str], partial: Mapping[str, str]
     ) -> None:
-        rings = pipeline.rings[phase]
-        boxes = {name for ring in rings for name in ring.boxes}
         super().__init__(block, phase, boxes, partial, lagging=True)
-        self.pipeline, self.rings, self.first = pipeline, rings, first
         self.packed = {name: register for register, name in held_products(block, phase).items()}
         self.waited = False
 
@@ -61,13 +54,10 @@ class HeldStatements(Statements):
         self.block.readers[s.name] = self.alias_reader(s.name)
         if not self.waited:
             self.out.line("products_wait<0>();")
-            with self.out.block(f"if (chunk > {self.first})"):
-                for ring in self.rings:
-                    self.pipeline.release(ring, behind=1)
             self.waited = True
         register = self.packed.get(s.chunk, "")
         if register:
-            pack_left(self.block, matrix, register)
+            fill_left(self.block, matrix, register)
         multiply(self.block, matrix, self.block.value(s.carry), register)
         self.issued = True
 

@@ -191,17 +191,17 @@ def _emit_consumer(
         for ring in rings:
             pipeline.wait(ring)
         if held:
-            body: Statements = HeldStatements(block, phase, pipeline, partial, first)
+            body: Statements = HeldStatements(block, phase, boxes, partial)
         else:
             body = Statements(block, phase, boxes, partial, lagging)
         body.emit()
         _copy_carries(block, body)
         if lagging and not held:
             out.line("products_wait<1>();")
-            for ring in rings:
-                pipeline.release(ring, behind=1, condition=f"chunk > {first}")
         for ring in rings:
-            if not lagging:
+            if lagging:  # the chunk before is done, and this one's products run
+                pipeline.release(ring, behind=1, condition=f"chunk > {first}")
+            else:
                 pipeline.release(ring)
             pipeline.advance(ring, out)
     pipeline.end_turn()

@@ -11,7 +11,7 @@ from math import prod
 
 from eqsat.codegen.cuda_block import Block
 from eqsat.codegen.cuda_box_tile import SWIZZLES, BoxTile
-from eqsat.codegen.cuda_matrix import pack_left
+from eqsat.codegen.cuda_gather import fill_left
 from eqsat.codegen.cuda_placement import Matrix
 from eqsat.codegen.cuda_warpgroup_operations import (
     WARPGROUP,
@@ -97,7 +97,7 @@ class _Product:
             if left is None and not packed:
                 packed = "left"
                 out.line(f"unsigned left[{steps}][{count}][{operation.left_registers}];")
-                pack_left(block, self.matrix, packed)
+                fill_left(block, self.matrix, packed)
             if not self.matrix.partial:
                 out.line("products_begin();")
             if left is not None:

@@ -111,6 +111,24 @@ def batched(m: int, n: int, k: int, tiles: Tiles, columns: int) -> Sample:
     return Sample(kernel, {"x": p, "w": q}, {"y": answer}, 1e-6)
 
 
+def stacked(rows: tuple[int, int], n: int, k: int, tiles: Tiles, columns: int) -> Sample:
+    """y[h,i,j] = sum_l x[l,h,i] w[j,l]: two indices of rows, of a factor across the sum"""
+    (heads, m), (below, along, stream) = rows, tiles
+    x, w, y = buffers(float32, x=(k, heads, m), w=(n, k), y=(heads, m, n))
+    b, end = Body(float32), Body()
+    b.load("a", "l h i", at(x, "l", "h", "i"))
+    b.load("f", "l j", at(w, "j", "l"))
+    b.contract("p", "h i j", "l", "a", "f", by(columns, float32, held=True))
+    b.update("next", "h i j", "acc", "sum", "p")
+    carry = Carry("acc", float32, ("h", "i", "j"), "sum")
+    phase = b.phase(stream=(Axis("l", k, stream),), carries=(carry,))
+    grid = (Axis("h", heads, below), Axis("i", m, along), Axis("j", n, columns))
+    p, q = integers(x.shape, w.shape, dtype=float32)
+    phases = (phase, end.phase(Store(at(y, "h", "i", "j"), "acc")))
+    kernel = Kernel("stacked", (x, w, y), grid, (), phases)
+    return Sample(kernel, {"x": p, "w": q}, {"y": np.einsum("lhi,jl->hij", wide(p), wide(q))}, 1e-6)
+
+
 def swiglu(m: int, n: int, k: int, tiles: Tiles, columns: int) -> Sample:
     """y = silu(x g^T) * (x u): two products of one left factor"""
     x, g, u, y = buffers(bfloat16, x=(m, k), g=(n, k), u=(k, n), y=(m, n))
@@ -304,6 +322,9 @@ def pipeline_cases() -> Iterator[Case]:
             yield case(f"gemm-tf32-{layout}-{stages}", sample, 256, stages)
     sample = gemm(72, 264, 72, (64, 256, 32), 256, "tt", float32, held=True)
     yield case("gemm-tf32-across-wide", sample, 128, 3)
+    sample = gemm(136, 72, 40, (128, 64, 32), 64, "tt", float32, held=True)
+    yield case("gemm-tf32-across-rows", sample, 128, 2)  # two fragments of a thread
+    yield case("gemm-tf32-across-stacked", stacked((5, 40), 50, 40, (2, 32, 16), 64), 128, 2)
     yield case("gemm-s8-across", gemm(80, 50, 80, (64, 64, 64), 64, "tt", int8), 128, 2)
     sample = gemm(70, 50, 80, (64, 64, 64), 64, dtype=int8, other=uint8)
     yield case("gemm-s8-u8", sample, 128, 2)

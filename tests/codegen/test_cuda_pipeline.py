@@ -3,7 +3,9 @@
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import product
 
+import numpy as np
 import pytest
 from cuda_cases import case
 from cuda_emulation import COMPILER, SCHEDULES, Emulator, emulate, run_between_guards
@@ -20,7 +22,9 @@ from pipeline_cases import (
 
 from eqsat.codegen import oracle
 from eqsat.codegen.cuda_compile import compile_cubin
+from eqsat.codegen.cuda_distribution import WARP
 from eqsat.codegen.cuda_emit import emit
+from eqsat.codegen.cuda_exchange import bank_passes
 from eqsat.codegen.cuda_fit import misfit
 from eqsat.codegen.cuda_launch import Launch
 from eqsat.codegen.cuda_pipeline import MOST_REGISTERS, PRODUCER_REGISTERS, registers_of
@@ -118,6 +122,18 @@ def test_no_block_stays_where_tiles_are_long(n, stages, resident):
     """Two blocks of an SM: each fills its rings while the other computes."""
     long = case("long", attention(70, n, 64, (64, 32)), 128, stages)
     assert emit(long.kernel, OPERATIONS).resident == resident
+
+
+@pytest.mark.parametrize("name", ["gemm-tf32-tt-3", "gemm-tf32-across-wide"])
+def test_lanes_that_gather_meet_in_no_bank(name):
+    """Two rows at once from each of eight rows of k: half a warp reads 128 bytes in one pass."""
+    (text,) = (emit(c.kernel, OPERATIONS).text for c in CASES if c.name == name)
+    places = re.findall(r"const float\* const place_\d_0_0 = s_\w+ \+ (.*);", text)
+    assert len(places) == 2 and "place_0_1_0" not in text
+    for place, warp in product(places, range(4)):
+        written = place.replace("int(threadIdx.x)", "thread").replace("/", "//")
+        found = [eval(written, {"thread": 32 * warp + n, "block": 0}) for n in range(WARP)]
+        assert bank_passes(np.array(found), 2, 4) == 2
 
 
 # the emulator sees what is missing

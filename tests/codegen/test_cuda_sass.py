@@ -1,6 +1,7 @@
 """What the assembler makes of kernels: it must not move reads ahead of what they wait for."""
 
 import os
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -82,6 +83,19 @@ def test_gathered_factors_stay_until_their_products_are_done():
     kernels = [launch.kernel for launch in launches]
     assert any("_held" in emit(kernel, OPERATIONS).text for kernel in kernels)
     assert early(iter(kernels)) == {}
+
+
+def test_between_products_a_gathered_factor_is_read_and_no_more():
+    """Two rows of a step at once; where they lie is known before the products are done."""
+    (launch,) = driver.plan([gathered()], load("h200"), precision="tf32").parts.launches
+    cubin = compile_cubin(emit(launch.kernel, OPERATIONS).text, "sm_90a", launch.kernel.rules)
+    pauses = re.findall(
+        r"DEPBAR\.LE gsb0, 0x0 ;((?:(?!GMMA).)*LDS.*?)HGMMA", disassembled(cubin.data), re.S
+    )
+    assert pauses
+    for pause in pauses:
+        reads = re.findall(r"\bLDS\S*", pause)
+        assert set(reads) == {"LDS.64"} and pause.count(" ;") < 4 * len(reads)
 
 
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
