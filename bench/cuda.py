@@ -10,6 +10,7 @@ import gc
 import importlib.util
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -121,7 +122,7 @@ class Cuda:
                 finally:
                     graph = self.stream.end_capture()
             graph.upload(self.stream)
-            return lambda: graph.launch(self.stream), bound.outputs[0]
+            return partial(_launch, graph, self.stream, bound), bound.outputs[0]
 
         return self._contender(name, capture, len(sets), _clear, public)
 
@@ -226,6 +227,12 @@ class Cuda:
             import torch
 
             torch.cuda.empty_cache()
+
+
+def _launch(graph: Any, stream: Any, bound: BoundLaunches) -> None:
+    """Launch a graph over arrays of `bound`, which are alive as long as this can be called."""
+    del bound
+    graph.launch(stream)
 
 
 def _cupy() -> Any:

@@ -22,7 +22,8 @@ from eqsat.codegen.cuda_math import SIXTEEN
 from eqsat.codegen.cuda_patch import Patch
 from eqsat.codegen.cuda_tiles import owners
 from eqsat.graph.dtypes import float64
-from eqsat.kernel import Load, Store
+from eqsat.graph.index import var
+from eqsat.kernel import Guard, Load, Store
 
 LEAST_AREAS = 2  # with one for several passes, each waits until the one before is read
 
@@ -203,13 +204,18 @@ def find_fragments(
 def _box(
     block: Block, store: Store, indices: Sequence[str], exchange: Exchange
 ) -> TensorBox | None:
-    """The box of one pass, its rows in the exchange's order."""
+    """The box of one pass, its rows in the exchange's order. What of a last tile lies beyond its
+    extent is told by a dimension of its own: beside another index it would be that one's next.
+    """
     buffer = block.kernel.buffer(store.access.buffer)
     points = dict.fromkeys(indices, 1) | {span.index: span.count for span in exchange.rows}
     points[exchange.along] = exchange.length
     outer = [span.index for span in reversed(exchange.rows)]
     rest = [i for i in indices if i not in outer]
-    load = Load(store.value, buffer.dtype, (*outer, *rest), store.access)
+    axes = [block.axes[i] for i in indices]
+    beyond = tuple(Guard(var(a.name), 0, a.extent) for a in axes if a.extent % a.tile)
+    access = replace(store.access, guards=(*store.access.guards, *beyond))
+    load = Load(store.value, buffer.dtype, (*outer, *rest), access)
     box = tensor_box(load, buffer, block.axes, points, exchange.along, ())
     if box is None or box.blocks > 1 or any(d.step > 1 for d in box.dimensions):
         return None

@@ -87,11 +87,8 @@ class Distribution:
     def unused(self, indices: Iterable[str]) -> list[Factor]:
         """Runs of thread digits that none of the indices uses."""
         used = [(f.stride, f.stride * f.count) for f in self.spread(indices)]
-        free = [
-            (stride, radix)
-            for stride, radix in thread_digits(self.threads, self.blocks)
-            if not any(low <= stride < high for low, high in used)
-        ]
+        digits = thread_digits(self.threads, self.blocks)
+        free = [(s, r) for s, r in digits if not any(low <= s < high for low, high in used)]
         return merge(free, self.threads // self.blocks)
 
 
@@ -122,15 +119,10 @@ def summed_in_steps(kernel: Kernel) -> set[str]:
 
 Units = tuple[Factor, ...]  # of one fragment's rows or columns, innermost first
 
-ROWS_IN_PAIRS: Units = (  # of four warps: the lane's two, then turns of lanes and warps
-    Factor("register", 2),
-    Factor("thread", 2, 4),
-    Factor("thread", 2, 16),
-    Factor("thread", 2, WARP),
-    Factor("thread", 2, 8),
-    Factor("thread", 2, 2 * WARP),
-)
-"""Rows of which `cuda_gather.py` reads two at once, from different banks."""
+ROWS_IN_PAIRS: Units = (  # a lane's two first: `cuda_gather.py` reads both, from different banks
+    Factor("register", 2), Factor("thread", 2, 4), Factor("thread", 2, 16),
+    Factor("thread", 2, WARP), Factor("thread", 2, 8), Factor("thread", 2, 2 * WARP),
+)  # fmt: skip
 
 
 class _Choice:
@@ -250,8 +242,7 @@ class _Choice:
                 if width > 1 or index not in self.slid:  # windows are read one by one anyway
                     choices[width] = choices.get(width, 0) + moved
         width = max(choices, key=lambda w: (choices[w], w), default=1)
-        if self.is_kept(index):  # lanes side by side are in different banks
-            width = 1
+        width = 1 if self.is_kept(index) else width  # lanes side by side are in different banks
         if index in self.slid:  # lanes side by side read lines of memory together
             width = min(width, max(LANE_BYTES // self.slid[index], 1))
         while width > 1 and width // 2 * self.kernel.tile_threads >= volume:
@@ -263,7 +254,7 @@ class _Choice:
     def is_kept(self, index: str) -> bool:
         """Whether what lies along the index is combined in shared memory, each element alone."""
         stores = (store for phase in self.kernel.phases for store in phase.stores)
-        return any(store.memory and unit_stride(store.access, index) for store in stores)
+        return any(s.memory and unit_stride(s.access, index) for s in stores)
 
     def repeats(self, index: str, width: int) -> bool:
         """Whether registers that hold so many points, beside those of other indices, are enough

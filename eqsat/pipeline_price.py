@@ -16,6 +16,7 @@ Array = NDArray[np.float64]
 CHUNK_WORK = 150  # instructions of a thread for each chunk of staged operands
 COPY_WORK = 100  # the same of an element of a window, copied with no other under way
 LOADED = 3  # latencies that a trip takes while memory is busy
+HAND_OVER = 6  # trips from a block's sums to another's: 2560^3 in 2 and 4 parts, 3.0 and 4.9 us
 SLOT = 1.7  # trips from asking for a ring's slot until it is asked for again, computing aside
 
 
@@ -30,7 +31,7 @@ class Flow:
     blocks at once on a processor; stored: bytes that a tile writes; turns: tiles of a block under
     way, of which one stores while another multiplies; chain: seconds for which the products of a
     chunk wait for each other; last_parts: in how many the tiles of a last wave are, 0 where each
-    is whole; sums: bytes of those of a tile.
+    is whole.
     """
 
     matrix: Array
@@ -46,7 +47,6 @@ class Flow:
     turns: Array
     chain: Array
     last_parts: Array
-    sums: Array
 
 
 def pipelined(
@@ -73,9 +73,17 @@ def pipelined(
     shared = np.floor(1 / each) + 1 / np.maximum(parts, 1)
     waves = np.where(parts > 0, shared, waves)
     rounds = np.where(parts > 0, shared / beside, rounds)
-    # One leaves its sums, another takes those of all parts but its own.
-    handed = parts * flow.sums * spec.processors / rate + 2 * (parts > 0) * trip / LOADED
-    return np.maximum(waves * alone, rounds * (streamed + store)) + trip / LOADED + handed
+    return np.maximum(waves * alone, rounds * (streamed + store)) + trip / LOADED
+
+
+def handed_over(
+    spec: ParallelProcessingUnit, parts: Array, sums: Array, trip_cycles: Array | float, rate: float
+) -> Array:
+    """Seconds in which blocks that have parts of a tile leave so many bytes of sums, and one of
+    them takes those of all others.
+    """
+    trips = HAND_OVER * (parts > 0) * trip_cycles / spec.cycles_per_s
+    return parts * sums * spec.processors / rate + trips
 
 
 def spread(

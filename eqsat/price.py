@@ -32,7 +32,14 @@ from eqsat.form import REDUCING, SUBSTITUTED, WEIGHTED, Form, passes, walked
 from eqsat.narrow_price import is_joined
 from eqsat.occupancy import Occupancy
 from eqsat.partial_sums import count_parts
-from eqsat.pipeline_price import SLOT, Flow, in_flight, issue_seconds, pipelined
+from eqsat.pipeline_price import (
+    SLOT,
+    Flow,
+    handed_over,
+    in_flight,
+    issue_seconds,
+    pipelined,
+)
 from eqsat.priced import Price
 from eqsat.rates import Array, Blocking, Contraction, Rates
 from eqsat.scan_price import is_stuck, redone
@@ -398,6 +405,8 @@ class _Pricing(Occupancy):
             waits = parts.get("pipeline", parts["latency"])
             exposed = self.exposed(tiles, np.minimum(work, waits)) + self.starts(tiles)
             seconds = np.maximum(work, waits) + exposed + parts["launch"]
+            rate, trip = pricer.cache.bandwidth_gb_per_s * 1e9, pricer.dram.latency_cycles
+            seconds = seconds + handed_over(spec, self.last_parts, self.scratch, trip, rate)
             seconds = seconds + BESIDE * np.minimum(parts["dram"], compute)
         else:
             seconds = np.maximum(memory, compute + parts["scratch"]) + parts["latency"] + launch
@@ -433,7 +442,6 @@ class _Pricing(Occupancy):
             turns=turns,
             chain=waits / spec.cycles_per_s,
             last_parts=self.last_parts,
-            sums=self.scratch,
         )
         trip = self.pricer.dram.latency_cycles + self.meeting()
         return pipelined(spec, flow, trip, rate) + self.again / rate

@@ -320,11 +320,10 @@ class Program:
 def workspace(parts: Parts, backend: Backend, used: Collection[str]) -> dict[str, Any]:
     """Arrays for those of the program's temporaries that are `used`, zero where kernels ask so."""
     made = {}
-    for name in used:
-        buffer = parts.buffers[name]
-        if buffer.role == "zeroed":
+    for name, buffer in parts.buffers.items():
+        if name in used and buffer.role == "zeroed":
             made[name] = backend.constant(np.zeros(buffer.shape, buffer.dtype.numpy))
-        elif buffer.role == "temporary":
+        elif name in used and buffer.role == "temporary":
             made[name] = backend.empty(buffer.shape, buffer.dtype)
     return made
 

@@ -253,35 +253,40 @@ def convolution(
     columns: int,
     step: int = 1,
     stored: DType = float32,
+    images: int = 0,
 ) -> Sample:
-    """y[p,q,o] = sum x[step p+r-1, step q+s-1, c] w[r,s,c,o] in a stream over r, s, c"""
+    """y[p,q,o] = sum x[step p+r-1, step q+s-1, c] w[r,s,c,o] in a stream over r, s, c; of so many
+    `images`, where that is given, each.
+    """
     height, width, channels, out = shape
     rows, cells = -(-height // step), -(-width // step)
-    x, w = buffers(bfloat16, x=(height, width, channels), w=(3, 3, channels, out))
-    y = Buffer("y", (rows, cells, out), stored, "output")
+    batch, several, of = ("b ", ("b",), (images,)) if images else ("", (), ())
+    x, w = buffers(bfloat16, x=(*of, height, width, channels), w=(3, 3, channels, out))
+    y = Buffer("y", (*of, rows, cells, out), stored, "output")
     b, end = Body(bfloat16), Body()
     down, right = (
         index.add(index.scale(index.var(a), step), index.var(c), index.const(-1))
         for a, c in ("pr", "qs")
     )
     guards = (Guard(down, 0, height), Guard(right, 0, width))
-    b.load("a", "p q r s c", at(x, down, right, "c", guards=guards))
+    b.load("a", f"{batch}p q r s c", at(x, *several, down, right, "c", guards=guards))
     b.load("f", "r s c o", at(w, "r", "s", "c", "o"))
     b.dtype = float32
-    b.contract("m", "p q o", "r s c", "a", "f", by(columns))
-    b.update("next", "p q o", "acc", "sum", "m")
-    carry = Carry("acc", float32, ("p", "q", "o"), "sum")
+    b.contract("m", f"{batch}p q o", "r s c", "a", "f", by(columns))
+    b.update("next", f"{batch}p q o", "acc", "sum", "m")
+    carry = Carry("acc", float32, (*several, "p", "q", "o"), "sum")
     axes = (Axis("r", 3, 1), Axis("s", 3, 1), Axis("c", channels, tiles[2]))
     stream = b.phase(stream=axes, carries=(carry,))
-    phases = (stream, end.phase(Store(at(y, "p", "q", "o"), "acc")))
+    phases = (stream, end.phase(Store(at(y, *several, "p", "q", "o"), "acc")))
     grid = (Axis("p", rows, tiles[0]), Axis("q", cells, tiles[1]), Axis("o", out, columns))
+    grid = (*(Axis("b", images, 1) for _ in several), *grid)
     kernel = Kernel("convolution", (x, w, y), grid, (), phases)
     p, q = integers(x.shape, w.shape, dtype=bfloat16)
-    padded = np.pad(wide(p), ((1, 1), (1, 1), (0, 0)))
+    padded = np.pad(wide(p), (*((0, 0) for _ in several), (1, 1), (1, 1), (0, 0)))
     answer = np.zeros(y.shape)
     for r in range(3):
         for s in range(3):
-            part = padded[r : r + height : step, s : s + width : step]
+            part = padded[..., r : r + height : step, s : s + width : step, :]
             answer += part @ wide(q)[r, s]
     return Sample(kernel, {"x": p, "w": q}, {"y": answer}, 1e-6 if stored == float32 else 4e-3)
 
@@ -385,3 +390,5 @@ def stored_by_boxes() -> Iterator[Case]:
     for name, tiles, step in (("image", (8, 16, 16), 1), ("image-strided", (16, 8, 16), 2)):
         sample = convolution((19, 21, 24, 72), tiles, 64, step, bfloat16)
         yield case(f"boxes-{name}", sample, 256, 2)
+    sample = convolution((12, 13, 24, 72), (8, 16, 16), 64, 1, bfloat16, images=2)
+    yield case("boxes-images", sample, 256, 2)

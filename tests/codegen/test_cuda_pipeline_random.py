@@ -70,7 +70,7 @@ def random_sample(random: Random) -> Sample:
     shape = (random.randint(1, 14), random.randint(1, 14), 8 * random.randint(1, 8), rounded)
     cut = (random.randint(1, 8), random.choice((1, 2, 4, 5, 8, 16)), random.choice((16, 32, 64)))
     step, stored = random.choice((1, 1, 2)), random.choice((float32, bfloat16))
-    return convolution(shape, cut, columns, step, stored)
+    return convolution(shape, cut, columns, step, stored, random.choice((0, 0, 2)))
 
 
 def random_cases(seed: int) -> list[Case]:

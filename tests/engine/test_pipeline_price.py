@@ -9,7 +9,7 @@ from terms import Terms, add, universe
 from eqsat.algebra import Facts
 from eqsat.codegen.cuda_operations import OPERATIONS
 from eqsat.form import SUBSTITUTED, Stored, form
-from eqsat.pipeline_price import Flow, in_flight, pipelined, spread
+from eqsat.pipeline_price import Flow, handed_over, in_flight, pipelined, spread
 from eqsat.siblings import family, settle_operations, settled_alike, siblings, stand_ins
 from eqsat.specs import load
 
@@ -51,7 +51,7 @@ def flow(**more) -> Flow:
     """A product of 4096 in tiles of 128 x 256 and chunks of 64."""
     fields = {"matrix": 2e-4, "other": 1e-6, "after": 0, "tiles": 512, "steps": 64, "stages": 4}
     fields |= {"teams": 2, "resident": 1, "stored": 65536, "turns": 1, "chain": 0, "last_parts": 0}
-    fields |= {"sums": 131072} | more
+    fields |= more
     fields.setdefault("waits", fields["steps"])
     return Flow(**{name: np.array([float(value)]) for name, value in fields.items()})
 
@@ -172,6 +172,11 @@ def test_parts_of_the_last_tiles_save_most_of_a_wave():
     alone = seconds(tiles=few, matrix=2e-4)
     assert seconds(tiles=few, matrix=2e-4, last_parts=4) < 0.7 * alone
     assert seconds(tiles=few, last_parts=4) < seconds(tiles=few, last_parts=2) < alone
-    short = {"tiles": few, "matrix": 2e-6, "steps": 2}
-    assert seconds(**short, last_parts=4) > seconds(**short)  # sums are left and taken
     assert seconds(tiles=many) < seconds(tiles=2 * many)
+
+
+def test_sums_that_are_handed_over_take_their_time():
+    parts, sums = (np.array([float(value)]) for value in (4, 131072))
+    whole, small = (handed_over(SPEC, parts, s, TRIP, RATE)[0] for s in (sums, sums / 2))
+    assert 1e-6 < small < whole < 5e-5
+    assert handed_over(SPEC, 0 * parts, sums, TRIP, RATE)[0] == 0
