@@ -138,6 +138,9 @@ def _walks_as_one(
             return False
         if one.pitch and first == one.names[-1]:
             return False
+        for expression, is_address in _places(one):
+            if not _as_one(expression, is_address, outer, inner, universe):
+                return False
     for term in post_order(one.term for one in stored):
         if term.op in BINDING:
             taken = {name in universe.members(term.args[0]) for name in (last, first)}  # type: ignore[arg-type]
@@ -164,6 +167,14 @@ def _pages(stored: tuple[Stored, ...], facts: Facts) -> Iterator[tuple[str, str]
             rows = {str(atom) for atom, stride in read.address.terms if stride != 1}
             rows -= {*universe.members(facts.free(term.children[0]))}
             yield from product(sorted(moved & bound), sorted(rows & bound))
+
+
+def _places(one: Stored) -> Iterator[tuple[Affine, bool]]:
+    """Index expressions of where a value is stored; whether each is an address."""
+    if one.at is not None:
+        yield one.at, True
+    for guard in one.guards:
+        yield guard.expression, False
 
 
 def _expressions(term: Term) -> Iterator[tuple[Affine, bool]]:
@@ -221,4 +232,6 @@ def _renamed(
         return Term(term.op, *args)
 
     names = tuple(dict.fromkeys(m for name in one.names for m in members[name]))
-    return replace(one, term=rebuild(one.term, change), names=names)
+    own = None if one.at is None else at(one.at)
+    guards = tuple(replace(g, expression=at(g.expression)) for g in one.guards)
+    return replace(one, term=rebuild(one.term, change), names=names, at=own, guards=guards)

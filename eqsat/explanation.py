@@ -191,6 +191,8 @@ def _stored_json(one: Stored, terms: _Terms) -> dict[str, Any]:
         "dtype": one.dtype.name,
         "pitch": one.pitch,
         "offset": one.offset,
+        "at": encode(one.at),
+        "guards": encode(one.guards),
     }
 
 
@@ -289,6 +291,8 @@ def _stored(value: Mapping[str, Any], terms: Sequence[Term]) -> Stored:
         as_dtype(value["dtype"]),
         value["pitch"],
         value["offset"],
+        decode(value["at"]),
+        decode(value["guards"]),
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from eqsat.algebra import REDUCTIONS, SCATTERS, WEIGHTED, Facts, Term, post_order
 from eqsat.graph.dtypes import DType
 from eqsat.graph.index import Affine, add, const, row_major
+from eqsat.kernel import Guard
 from eqsat.scans import Steps, find_steps
 
 SUBSTITUTED = frozenset({"contract", "weighted_contract", "narrow_contract"})
@@ -27,7 +28,8 @@ class Stored:
     """A value that a kernel writes: buffer, term, names outermost first (the buffer's order).
 
     `pitch`: elements from one row of the last name to the next; 0 where rows follow each other.
-    `offset`: elements of the buffer before the first.
+    `offset`: elements of the buffer before the first. `at`: where each element lies instead, of
+    those for which the `guards` hold.
     """
 
     buffer: str
@@ -36,9 +38,13 @@ class Stored:
     dtype: DType
     pitch: int = 0
     offset: int = 0
+    at: Affine | None = None
+    guards: tuple[Guard, ...] = ()
 
     def address(self, extents: Mapping[str, int]) -> Affine:
         """Where each element lies in the buffer."""
+        if self.at is not None:
+            return self.at
         row = {self.names[-1]: self.pitch} if self.pitch else {}
         return add(row_major(self.names, {**extents, **row}), const(self.offset))
 

@@ -157,7 +157,8 @@ class _Lowering(CarryLowering):
         found = scattered(one, self.facts)
         if found:
             return found.store(one.buffer, self.values[found.index], self.values[found.value])
-        return Store(Access(one.buffer, one.address(self.form.extents)), self.values[one.term])
+        access = Access(one.buffer, one.address(self.form.extents), one.guards)
+        return Store(access, self.values[one.term])
 
     def statements(self, terms: Iterable[Term]) -> list[Statement]:
         """The statements that compute terms in order, their operands first."""

@@ -36,6 +36,8 @@ MOST_OFFERED = 3  # part counts
 LEAST_CHUNKS = 4  # of the shortest chunk on offer, in a part
 LONG = 16  # points of a chunk; shorter ones have other names of the sum inside
 LEAST_STEPS = 2  # points of a part along a name of short chunks
+SCANNED = (4096, 8192, 16384)  # points of a part of a scan
+MOST_SCANNED = 4096  # parts of a scan, the sums of which each part adds up
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,15 @@ def part_menu(
     """Powers of two up to what fills the device about twice, for the axis of most chunks; where
     nothing is multiplied several times, since tiles that wait for memory hide each other's wait.
 
-    None where the preferred tiles of the grid keep the device busy.
+    None where the preferred tiles of the grid keep the device busy. A scan is in parts that tiles
+    hold, however many they are.
     """
+    if form.stepped and not form.steps.recurrent:
+        extent = form.extents[form.stepped]
+        counts = [-(-extent // length) for length in SCANNED if extent >= LEAST_CHUNKS * length]
+        counts = [-(-extent // part_length(extent, count)) for count in counts]
+        kept = tuple(dict.fromkeys(n for n in counts if n <= MOST_SCANNED))
+        return PartMenu(form.stepped, kept, MOST_POINTS * spec.processors)
     whole = math.prod(-(-form.extents[name] // sizes[0]) for name, sizes in tiles.items())
     whole = max(whole, math.prod(form.extents[name] for name in form.grid) // MOST_POINTS)
     names = [name for name in form.reduced if chunks.get(name) and name != form.stepped]
@@ -110,10 +119,12 @@ def part_menu(
 def divide(made: Form, axis: str, parts: int, stem: str) -> Division | None:
     """The kernel with its first reductions over `axis` in parts; None where they cannot be.
 
-    Temporaries are named after `stem`. What is refused: a scan along the axis, another reduction
-    over it inside one of its terms, values compared with their own extremum along it, an identity
-    that has no exact literal where parts are unequal.
+    Temporaries are named after `stem`. What is refused: another reduction over the axis inside one
+    of its terms, values compared with their own extremum along it, an identity that has no exact
+    literal where parts are unequal.
     """
+    if axis == made.stepped:
+        return _ScanDivision(made, axis, parts, stem).run_scans()
     bit = made.facts.universe.mask([axis])
     if met_again(made, [axis]):
         return None
@@ -248,24 +259,23 @@ class _Division:
 
     def _placed(self, term: Term) -> Term:
         """The term at point x' of part p; reads beyond the axis yield their fill."""
-        place = {self.axis: self.at}
+        return rebuild(term, lambda sub, children: self._moved(over(sub, children)))
+
+    def _moved(self, term: Term) -> Term:
+        """A term alone, over terms that are at point x' of part p."""
 
         def at(expression: Affine) -> Affine:
-            return substitute(expression, place, self.first.extents)
+            return substitute(expression, {self.axis: self.at}, self.first.extents)
 
-        def change(sub: Term, children: tuple[Term, ...]) -> Term:
-            same = over(sub, children)
-            first = same.args[0] if same.args else None
-            if isinstance(first, Affine):
-                return Term(sub.op, at(first))
-            if not isinstance(first, Read) or self.axis not in first.names:
-                return same
-            guards = tuple(replace(g, expression=at(g.expression)) for g in first.guards)
-            guards += (self.valid,) if self.valid else ()
-            moved = replace(first, address=at(first.address), guards=guards)
-            return Term(sub.op, moved, *same.args[1:])
-
-        return rebuild(term, change)
+        first = term.args[0] if term.args else None
+        if isinstance(first, Affine):
+            return Term(term.op, at(first))
+        if not isinstance(first, Read) or self.axis not in first.names:
+            return term
+        guards = tuple(replace(g, expression=at(g.expression)) for g in first.guards)
+        guards += (self.valid,) if self.valid else ()
+        moved = replace(first, address=at(first.address), guards=guards)
+        return Term(term.op, moved, *term.args[1:])
 
     def _neutral(self, term: Term, monoid: str) -> Term:
         """The term, beyond the axis the monoid's identity."""
@@ -281,6 +291,67 @@ class _Division:
         place = Term("position", self.valid.expression)
         inside = Term("less", place, Term("literal", float(self.valid.upper), "int64"))
         return Term("where", inside, term, Term("literal", value, dtype.name))
+
+
+class _ScanDivision(_Division):
+    """Scans of parts, before which all of the parts before them are added:
+
+    scan_x f(x)  at  p * L + x'  ->  sum_q t(q) [q < p]  +  scan_x' f(p * L + x'),
+    t(p) = sum_x' f(p * L + x')
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.rest = Universe(list(self.first.names), dict(self.first.extents))
+        self.earlier = self.rest.add(self.first.extents[self.part])
+
+    def run_scans(self) -> Division | None:
+        """None where a reduction or another scan runs along the axis, or a result lacks it."""
+        bit = self.made.facts.universe.mask([self.axis])
+        scans = [t for t in self.made.terms if t.op in SCANS and t.args[0] & bit]  # type: ignore[operator]
+        inside = (child for term in scans for child in term.children)
+        alone = not self.made.phase and not any(_binds(child, bit) for child in inside)
+        whole = all(self.axis in one.names and one.at is None for one in self.made.stored)
+        if not alone or not whole or {t.op for t in scans} != {"scan_sum"}:
+            return None
+        begun = {term: self._begun(term) for term in scans}
+
+        def change(term: Term, children: tuple[Term, ...]) -> Term:
+            return begun[term] if term in begun else self._moved(over(term, children))
+
+        rest = (self._part_of(one, rebuild(one.term, change)) for one in self.made.stored)
+        return Division(
+            first=tuple(self.stored.values()),
+            first_facts=self.facts,
+            rest=tuple(rest),
+            rest_facts=Facts(self.rest),
+            part=self.part,
+            buffers=tuple(self.buffers),
+        )
+
+    def _begun(self, term: Term) -> Term:
+        """The scan of a part, and the sums of those before it."""
+        (child,) = (self._placed(child) for child in term.children)
+        own = self.first.mask([self.axis])
+        total = self._stored(Term("reduce_sum", own, child))
+        read = total.args[0]
+        assert isinstance(read, Read)
+        place = {self.part: var(self.earlier)}
+        other = replace(read, address=substitute(read.address, place, self.rest.extents))
+        before = Term("less", *(Term("position", var(n)) for n in (self.earlier, self.part)))
+        none = Term("literal", 0.0, self.made.facts.dtype(term).name)
+        sums = Term("where", before, Term("read", other, *total.args[1:]), none)
+        earlier = Term("reduce_sum", self.rest.mask([self.earlier]), sums)
+        return Term("add", earlier, Term(term.op, own, child))
+
+    def _part_of(self, one: Stored, term: Term) -> Stored:
+        """A value stored by parts, what lies beyond the axis left out."""
+        at = substitute(one.address(self.made.extents), {self.axis: self.at}, self.first.extents)
+        names = [
+            n for name in one.names for n in ((self.part, name) if name == self.axis else (name,))
+        ]
+        guards = (self.valid,) if self.valid else ()
+        return replace(one, term=term, names=tuple(names), at=at, guards=guards)
 
 
 def _identity(monoid: str, dtype: DType) -> float:
