@@ -319,7 +319,7 @@ class Program:
 
 def workspace(parts: Parts, backend: Backend, used: Collection[str]) -> dict[str, Any]:
     """Arrays for those of the program's temporaries that are `used`, zero where kernels ask so."""
-    made = {}
+    made: dict[str, Any] = {}
     for name, buffer in parts.buffers.items():
         if name in used and buffer.role == "zeroed":
             made[name] = backend.constant(np.zeros(buffer.shape, buffer.dtype.numpy))

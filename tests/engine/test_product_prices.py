@@ -1,0 +1,45 @@
+"""What prices of products know of sizes that tiles, chunks and lines of memory do not divide."""
+
+import numpy as np
+import pytest
+
+import eqsat.graph as g
+from eqsat.cache import Cache
+from eqsat.driver import plan
+from eqsat.kernel import Kernel
+from eqsat.program import Launch
+from eqsat.specs import load
+
+H200 = load("h200")
+
+
+def found(m: int, n: int, k: int, count: int = 1) -> list[Launch]:
+    """The best kernels of a product of bfloat16 matrices."""
+    product = g.input("x", (m, k), "bfloat16") @ g.input("w", (k, n), "bfloat16")
+    first, *_ = plan([product], H200, candidates=count, cache=Cache(None)).parts.launches
+    return [first, *(other[0] for other in first.alternatives)]
+
+
+def waste(kernel: Kernel) -> float:
+    """How many times the results there are tiles hold."""
+    return float(np.prod([axis.count * axis.tile / axis.extent for axis in kernel.grid]))
+
+
+@pytest.mark.parametrize("size", [(1024, 4096, 4096), (4096, 1024, 4096)])
+def test_tiles_do_not_reach_far_beyond_a_product(size):
+    """Tiles of 192 would fill one wave, a seventh of it with nothing."""
+    (best,) = found(*size)
+    assert waste(best.kernel) == 1.0
+
+
+def test_what_lies_beyond_is_paid_for():
+    """2049 rows take the tiles of 2112 or more."""
+    assert found(2049, 4096, 4096)[0].seconds > 1.01 * found(2048, 4096, 4096)[0].seconds
+
+
+def test_rows_that_begin_within_lines_are_copied_once_for_two_blocks():
+    """Rows of 1000 elements are no whole lines apart: boxes touch nearly twice as many."""
+    aligned, across = found(1024, 1024, 1024)[0], found(1000, 1000, 1000)[0]
+    assert across.kernel.multicast == 2 and aligned.kernel.multicast == 1
+    assert across.seconds > 1.2 * aligned.seconds
+    assert found(1000, 1024, 1024)[0].seconds < 1.05 * aligned.seconds  # a count of rows is none
