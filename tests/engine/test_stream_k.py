@@ -63,9 +63,9 @@ def test_which_waves_fit():
 def test_the_oracle_gives_the_answer_and_parts_are_explained():
     small = tuple(replace(g, count=5) if g.name == "block" else g for g in H200.parallel_groups)
     spec = replace(H200, parallel_groups=small)
-    a = eg.input("a", (384, 512), bfloat16)
-    b = eg.input("b", (512, 768), bfloat16)
-    planned = driver.plan([eg.tanh(a @ b)], spec, candidates=24, cache=Cache(None))
+    a = eg.input("a", (384, 8192), bfloat16)
+    b = eg.input("b", (8192, 768), bfloat16)
+    planned = driver.plan([eg.tanh(0.01 * (a @ b))], spec, candidates=8, cache=Cache(None))
     (launch,) = planned.parts.launches
     found = [one[0] for one in ((launch,), *launch.alternatives) if one[0].kernel.stream_k]
     assert found
@@ -74,7 +74,7 @@ def test_the_oracle_gives_the_answer_and_parts_are_explained():
         n: rng.standard_normal(s).astype(bfloat16.numpy)
         for n, s in (("a", a.shape), ("b", b.shape))
     }
-    expected = np.tanh(given["a"].astype(np.float64) @ given["b"].astype(np.float64))
+    expected = np.tanh(0.01 * given["a"].astype(np.float64) @ given["b"].astype(np.float64))
     kernel = found[0].kernel
     arrays = {buffer.name: np.zeros(buffer.shape, buffer.dtype.numpy) for buffer in kernel.buffers}
     inputs = [buffer.name for buffer in kernel.buffers if buffer.role == "input"]
