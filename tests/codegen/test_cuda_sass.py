@@ -98,7 +98,7 @@ def test_between_products_a_gathered_factor_is_read_and_no_more():
         assert set(reads) == {"LDS.64"} and pause.count(" ;") < 4 * len(reads)
 
 
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.slow)])
 def test_no_accumulator_is_touched_while_it_is_written(every):
     assert early(c.kernel for c in islice(pipeline_cases(), 0, None, every)) == {}
 

@@ -49,7 +49,7 @@ def test_tiles_that_fill_their_waves_stay_whole(size):
 def test_what_is_rescaled_stays_whole():
     """Rows of attention: 136 tiles of 128."""
     q, k, v = (eg.input(name, (17, 1024, 128), bfloat16) for name in "qkv")
-    found = kernels(nn.softmax(q @ eg.matrix_transpose(k)) @ v)
+    found = kernels(nn.softmax(q @ eg.matrix_transpose(k)) @ v, count=2)
     assert all(not kernel.stream_k for kernel in found)
 
 
@@ -63,8 +63,8 @@ def test_which_waves_fit():
 def test_the_oracle_gives_the_answer_and_parts_are_explained():
     small = tuple(replace(g, count=5) if g.name == "block" else g for g in H200.parallel_groups)
     spec = replace(H200, parallel_groups=small)
-    a = eg.input("a", (384, 8192), bfloat16)
-    b = eg.input("b", (8192, 768), bfloat16)
+    a = eg.input("a", (384, 2048), bfloat16)
+    b = eg.input("b", (2048, 768), bfloat16)
     planned = driver.plan([eg.tanh(0.01 * (a @ b))], spec, candidates=8, cache=Cache(None))
     (launch,) = planned.parts.launches
     found = [one[0] for one in ((launch,), *launch.alternatives) if one[0].kernel.stream_k]

@@ -25,7 +25,19 @@ from eqsat.specs import load
 
 from .programs import PROGRAMS, tensor
 
-SAMPLE = [name for i, name in enumerate(PROGRAMS) if i % 4 == 0 or "-" not in name]
+SLOW = {
+    "reassociated",
+    "eight_bits",
+    "in_parts",
+    "pages",
+    "several_kernels",
+    "rows-33x4097-float32",
+}
+SAMPLE = [
+    pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name
+    for i, name in enumerate(PROGRAMS)
+    if i % 4 == 0 or "-" not in name
+]
 
 
 @pytest.fixture(scope="module")
