@@ -184,6 +184,7 @@ def test_wider_operations_serve_where_a_spec_has_none():
     assert operations(g.astype(wide(h) @ wide(b).T, "bfloat16"), spec=load("a100")) == {"16_bf16"}
 
 
+@pytest.mark.slow
 def test_an_explanation_holds():
     a, b = factors()
     for out in (g.astype(wide(a) @ wide(b).T, "bfloat16"), wide(a) @ wide(b).T):

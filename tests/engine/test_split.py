@@ -352,7 +352,9 @@ def test_a_given_grid_or_block_is_that_of_one_kernel() -> None:
 
 
 @pytest.mark.usefixtures("shared_search")
-@pytest.mark.parametrize("program", ["sum", "var", "attention"])
+@pytest.mark.parametrize(
+    "program", ["sum", "var", pytest.param("attention", marks=pytest.mark.slow)]
+)
 def test_the_explanation_has_the_split_and_holds(program) -> None:
     x = g.input("x", (1 << 24,), "float32")
     q, k, v = (

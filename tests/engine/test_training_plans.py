@@ -233,6 +233,7 @@ def test_weights_over_a_held_name_are_computed_in_the_tile(rate: float) -> None:
     np.testing.assert_allclose(memory["y"], expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_value_compared_with_its_own_maximum_is_computed_once() -> None:
     """By two kernels that round otherwise it would differ from its maximum: the slope is lost."""
     x, w = g.input("x", (2, 2)), g.input("w", (2, 2))

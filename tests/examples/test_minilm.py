@@ -36,7 +36,9 @@ def test_the_graph_means_what_numpy_computes(small):
     np.testing.assert_allclose(found, reference, atol=1e-7)  # the graph rounds its numbers to f32
 
 
-@pytest.mark.parametrize("fixed", [True, False], ids=["constants", "inputs"])
+@pytest.mark.parametrize(
+    "fixed", [pytest.param(True, marks=pytest.mark.slow), False], ids=["constants", "inputs"]
+)
 def test_the_cpu_program_agrees_with_float64(small, fixed):
     weights, ids, mask, reference = small
     output, inputs = model.build(SMALL, weights, 2, 7, fixed)

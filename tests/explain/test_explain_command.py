@@ -121,6 +121,7 @@ def test_the_right_operand_of_a_product_is_in_parentheses():
     assert "* (" in changed[0]
 
 
+@pytest.mark.slow
 def test_a_precision_is_passed_on_and_a_bad_one_refused(tmp_path, capsys):
     assert main([ATTENTION, "--spec", "h200", "--precision", "half"]) == 2
     assert "precision='half' is none. Use one of exact, default" in capsys.readouterr().err
