@@ -149,6 +149,7 @@ def test_plans_follow_what_is_stored():
     assert operations(product) == SIXTEEN
 
 
+@pytest.mark.slow
 def test_precision_decides_what_else_may():
     a, b = factors()
     product = wide(a) @ wide(b).T

@@ -67,6 +67,7 @@ def test_a_program_that_asks_for_exact_results_keeps_the_rounding() -> None:
     assert any(operation for launch in parts.launches for operation in operations(launch.kernel))
 
 
+@pytest.mark.slow
 def test_queries_that_share_keys_take_them_by_matrix_operations() -> None:
     """Four heads of queries to one of keys: nothing is copied, nor computed by other means."""
     q, k, v = bf16(q=(2, 16, 1024, 128), k=(2, 4, 1024, 128), v=(2, 4, 1024, 128))

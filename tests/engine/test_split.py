@@ -353,7 +353,8 @@ def test_a_given_grid_or_block_is_that_of_one_kernel() -> None:
 
 @pytest.mark.usefixtures("shared_search")
 @pytest.mark.parametrize(
-    "program", ["sum", "var", pytest.param("attention", marks=pytest.mark.slow)]
+    "program",
+    ["sum", *(pytest.param(name, marks=pytest.mark.slow) for name in ("var", "attention"))],
 )
 def test_the_explanation_has_the_split_and_holds(program) -> None:
     x = g.input("x", (1 << 24,), "float32")

@@ -72,6 +72,7 @@ def test_text_of_the_example():
     assert "\x1b" not in done.stdout
 
 
+@pytest.mark.slow
 def test_json_of_the_example_replays(tmp_path):
     path = tmp_path / "trace.json"
     done = run(ATTENTION, "--format", "json", "--output", str(path))

@@ -109,6 +109,7 @@ def test_costs_are_known_and_end_at_the_kernel():
                 assert dict(kernel.parts)[kernel.bottleneck] > 0
 
 
+@pytest.mark.slow
 def test_the_kernel_that_was_measured_to_be_the_fastest_is_explained():
     planned = plan(PROGRAMS["gelu_mlp"](), "h200", cache=Cache(None), candidates=3)
     launch, *others = planned.parts.launches
