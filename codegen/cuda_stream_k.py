@@ -36,35 +36,30 @@ __device__ __forceinline__ float4 four_from_cache(const float* place) {
     return four;
 }""",
     "take_sums": """
-// Those of so many blocks, one after the other in memory; several under way at a time.
+// Those of so many blocks, one after the other in memory.
 template <int Threads, int Others, typename Combine, int N>
 __device__ __forceinline__ void take_sums(const float* place, int apart, float (&sums)[N],
                                           int thread) {
-    constexpr int Batch = Others < 4 ? Others : 4;
 #pragma unroll
-    for (int first = 0; first < Others; first += Batch) {
+    for (int e = 0; e + 3 < N; e += 4) {
+        float4 other[Others];
 #pragma unroll
-        for (int e = 0; e + 3 < N; e += 4) {
-            float4 other[Batch];
+        for (int n = 0; n < Others; ++n)
+            other[n] = four_from_cache(place + n * apart + (e / 4 * Threads + thread) * 4);
 #pragma unroll
-            for (int n = 0; n < Batch && first + n < Others; ++n)
-                other[n] = four_from_cache(place + (first + n) * apart +
-                                           (e / 4 * Threads + thread) * 4);
-#pragma unroll
-            for (int n = 0; n < Batch && first + n < Others; ++n) {
-                sums[e] = Combine()(sums[e], other[n].x);
-                sums[e + 1] = Combine()(sums[e + 1], other[n].y);
-                sums[e + 2] = Combine()(sums[e + 2], other[n].z);
-                sums[e + 3] = Combine()(sums[e + 3], other[n].w);
-            }
+        for (int n = 0; n < Others; ++n) {
+            sums[e] = Combine()(sums[e], other[n].x);
+            sums[e + 1] = Combine()(sums[e + 1], other[n].y);
+            sums[e + 2] = Combine()(sums[e + 2], other[n].z);
+            sums[e + 3] = Combine()(sums[e + 3], other[n].w);
         }
-#pragma unroll
-        for (int e = N / 4 * 4; e < N; ++e)
-            for (int n = 0; n < Batch && first + n < Others; ++n) {
-                const float* from = place + (first + n) * apart + e * Threads + thread;
-                sums[e] = Combine()(sums[e], *(const volatile float*)from);
-            }
     }
+#pragma unroll
+    for (int e = N / 4 * 4; e < N; ++e)
+        for (int n = 0; n < Others; ++n) {
+            const float* from = place + n * apart + e * Threads + thread;
+            sums[e] = Combine()(sums[e], *(const volatile float*)from);
+        }
 }""",
     "sums_given": """
 __device__ __forceinline__ void sums_given(int* given) {

@@ -18,7 +18,7 @@ from eqsat.specs import ParallelProcessingUnit
 
 PARTS = (2, 4)
 MOST_WAVES = 10  # beyond which a last wave is little of all
-ROWS, WARP = 64, 32  # of results, to whole multiples of which threads hold them; threads
+ROWS = 64  # of results, to whole multiples of which threads hold them
 
 
 def stream_k_parts(form: Form) -> tuple[int, ...]:
@@ -50,7 +50,7 @@ def with_workspace(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
         return prod(-(-tile // ROWS) * ROWS for tile in tiles if tile > 1)
 
     each = sum(held(carry.indices) for phase in kernel.phases for carry in phase.carries)
-    blocks, warps = spec.processors, kernel.threads // WARP
+    blocks, warps = spec.processors, kernel.threads // spec.members("warp", "thread")
     shares = kernel.tiles % blocks * kernel.stream_k
     sums = Buffer(f"{kernel.name}_sums{shares}_{each}", (shares, each), float32, "temporary")
     given = Buffer(f"{kernel.name}_given{shares}_{warps}", (shares, warps), int32, "zeroed")
