@@ -79,6 +79,16 @@ class TensorBox:
         return self.width * self.dtype.itemsize
 
     @property
+    def swizzled_bytes(self) -> int:
+        """Bytes of a row whose units are permuted; of a single row none are."""
+        return self.row_bytes if self.rows * self.blocks > 1 else UNIT
+
+    @property
+    def alignment(self) -> int:
+        """Bytes, of the tile in shared memory."""
+        return PERIOD if self.swizzled_bytes > UNIT else LINE
+
+    @property
     def rows(self) -> int:
         """Rows of one part."""
         return prod(self.extents[i] for i in self.order[:-1])

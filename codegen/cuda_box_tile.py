@@ -19,7 +19,8 @@ class BoxTile(Tile):
     def size(self) -> int:
         """Elements of one slot."""
         assert self.box is not None
-        return -(-self.box.bytes // PERIOD) * PERIOD // self.dtype.itemsize
+        unit = self.box.alignment
+        return -(-self.box.bytes // unit) * unit // self.dtype.itemsize
 
     def offset(self, point: Point) -> str:
         """The element's place within a slot: units of 16 bytes permuted by the row's number,

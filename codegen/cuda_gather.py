@@ -10,38 +10,42 @@ rows). So places are computed once for all steps, and nothing but reads lies bet
 one chunk's products and the start of the next one's.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 from eqsat.codegen.cuda_block import Block, Point, Tile
 from eqsat.codegen.cuda_box_tile import BoxTile
 from eqsat.codegen.cuda_math import storage_type
-from eqsat.codegen.cuda_matrix import bits_at, fragment_numbers, pack_left
+from eqsat.codegen.cuda_matrix import bits_at, fragment_numbers, pack_step
 from eqsat.codegen.cuda_placement import Matrix
 
 
 def fill_left(block: Block, matrix: Matrix, target: str) -> None:
     """`target[step][fragment]`: operand registers from a left factor in registers, or gathered."""
-    if not matrix.gathered:
-        pack_left(block, matrix, target)
-        return
-    tile, out = block.tiles[matrix.left], block.out
-    made = _Gather(block, matrix, tile)
     steps = -(-block.distribution.padded(matrix.k) // matrix.operation.k)
-    count = prod(block.distribution.parts[i].blocks for i in matrix.rows)
-    far = tile.distance(matrix.k, matrix.operation.k)
-    with out.block():
-        out.line("#pragma unroll")
-        with out.block(f"for (int block = 0; block < {count}; ++block)"):
-            made.declare_places()
-            out.line("#pragma unroll")
-            with out.block(f"for (int step = 0; step < {steps}; ++step)"):
-                made.read(f"{target}[step][block]", f"step * {far}")
+    with block.out.block():
+        fill = prepare_left(block, matrix)
+        block.out.line("#pragma unroll")
+        with block.out.block(f"for (int step = 0; step < {steps}; ++step)"):
+            fill(target)
+
+
+def prepare_left(block: Block, matrix: Matrix) -> Callable[[str], None]:
+    """What writes the fragments of one `step` of a left factor; what all steps share is written
+    before them.
+    """
+    if not matrix.gathered:
+        return partial(pack_step, block, matrix)
+    gather = _Gather(block, matrix, block.tiles[matrix.left])
+    gather.declare_places()
+    return gather.fill
 
 
 @dataclass(frozen=True)
 class _Gather:
-    """The reads of one fragment."""
+    """The reads of a factor's fragments."""
 
     block: Block
     matrix: Matrix
@@ -54,17 +58,35 @@ class _Gather:
         paired = self.block.distribution.vector(row) == 2 and self.tile.order[-1] == row
         return 2 if paired and packed == 1 and isinstance(self.tile, BoxTile) else 1
 
+    @property
+    def fragments(self) -> int:
+        return prod(self.block.distribution.parts[i].blocks for i in self.matrix.rows)
+
     def declare_places(self) -> None:
-        """`place_h_r_e`: where element e of half h of the first k lies, for row r of the lane."""
+        """`place_h_r_e[b]`: where element e of half h of the first k lies, for row r of the lane in
+        fragment b.
+        """
         operation, kind = self.matrix.operation, storage_type(self.tile.dtype)
+        out, places = self.block.out, {}
         for half in range(operation.halves):
             for row in range(0, 2, self.rows_at_once):
                 for e in range(operation.packed):
                     first = 4 * operation.packed * half + e
                     k = f"({first} + int({self.block.thread}) % 4 * {operation.packed})"
-                    offset = self.offset(row, k)
-                    pointer = f"{self.tile.pointer} + {offset}"
-                    self.block.out.line(f"const {kind}* const place_{half}_{row}_{e} = {pointer};")
+                    places[f"place_{half}_{row}_{e}"] = self.offset(row, k)
+        for place in places:
+            out.line(f"const {kind}* {place}[{self.fragments}];")
+        out.line("#pragma unroll")
+        with out.block(f"for (int block = 0; block < {self.fragments}; ++block)"):
+            for place, offset in places.items():
+                out.line(f"{place}[block] = {self.tile.pointer} + {offset};")
+
+    def fill(self, target: str) -> None:
+        """The registers of the fragments of one `step`."""
+        far = self.tile.distance(self.matrix.k, self.matrix.operation.k)
+        self.block.out.line("#pragma unroll")
+        with self.block.out.block(f"for (int block = 0; block < {self.fragments}; ++block)"):
+            self.read(f"{target}[step][block]", f"step * {far}")
 
     def offset(self, row: int, along: str) -> str:
         """The place in the tile of one of this lane's two rows of the fragment, at a k."""
@@ -83,14 +105,15 @@ class _Gather:
         size = operation.operand.itemsize
         for half in range(operation.halves):
             if self.rows_at_once == 2:
-                place = f"reinterpret_cast<const Pack<unsigned, 2>*>(place_{half}_0_0 + {beyond})"
-                out.line(f"const Pack<unsigned, 2> rows_{half} = *{place};")
+                place = f"place_{half}_0_0[block] + {beyond}"
+                pack = f"reinterpret_cast<const Pack<unsigned, 2>*>({place})"
+                out.line(f"const Pack<unsigned, 2> rows_{half} = *{pack};")
                 out.line(f"{target}[{2 * half}] = rows_{half}.item[0];")
                 out.line(f"{target}[{2 * half + 1}] = rows_{half}.item[1];")
                 continue
             for row in range(2):
                 elements = (
-                    bits_at(f"place_{half}_{row}_{e}[{beyond}]", size, e)
+                    bits_at(f"place_{half}_{row}_{e}[block][{beyond}]", size, e)
                     for e in range(operation.packed)
                 )
                 out.line(f"{target}[{2 * half + row}] = {' | '.join(elements)};")

@@ -71,20 +71,15 @@ def _side(block: Block, matrix: Matrix, name: str, free: tuple[str, ...], k: str
     return Side(name, free, stage(block, name, order))
 
 
-def pack_left(block: Block, matrix: Matrix, target: str) -> None:
-    """`target[step][fragment]`: operand registers from a left factor in registers."""
-    steps = -(-block.distribution.padded(matrix.k) // matrix.operation.k)
+def pack_step(block: Block, matrix: Matrix, target: str) -> None:
+    """`target[step][fragment]` at a `step`: operand registers from a left factor in registers."""
     here = {i: "0" for i in block.axes}
     point = Point({i: block.index("base", i) for i in block.axes}, here, block.frame.origin)
     left = Side(matrix.left, matrix.rows, None)
     made = Product(block, matrix, left, left, point)
-    count = made.fragments(matrix.rows)
-    with block.out.block():
-        block.out.line("#pragma unroll")
-        with block.out.block(f"for (int step = 0; step < {steps}; ++step)"):
-            block.out.line("#pragma unroll")
-            with block.out.block(f"for (int block = 0; block < {count}; ++block)"):
-                made.pack(f"{target}[step][block]")
+    block.out.line("#pragma unroll")
+    with block.out.block(f"for (int block = 0; block < {made.fragments(matrix.rows)}; ++block)"):
+        made.pack(f"{target}[step][block]")
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,27 @@
 """Products whose left factor registers hold: work on one chunk beside the products of another.
 
-A product reads its registers while it runs. So the factor of the next product is computed beside
-it, and packed into those registers only when it is done.
+A product reads its registers while it runs. So the factor of the next chunk's is computed beside
+it, and packed into those registers only when it is done: one step of the sum at a time, while the
+products of the steps after it still run. Each chunk issues as many groups of products as the one
+before, so the group that read some registers last is as many groups back.
 
 In a chain of two products, the first one of a chunk is started together with the later one of the
 chunk before; elementwise work on the first one's result goes on beside the later one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from eqsat.codegen.cuda_block import Block
 from eqsat.codegen.cuda_chains import in_registers
+from eqsat.codegen.cuda_fragments import Fragments, find_fragments
 from eqsat.codegen.cuda_gather import fill_left
-from eqsat.codegen.cuda_matrix import pack_left
+from eqsat.codegen.cuda_pairs import Pairs, find_pairs
 from eqsat.codegen.cuda_pipeline import Pipeline
-from eqsat.codegen.cuda_statements import Statements
-from eqsat.codegen.cuda_warpgroup import multiply, packed_shape
-from eqsat.kernel import Contract, Phase, Statement, Update
+from eqsat.codegen.cuda_statements import Elementwise, Statements
+from eqsat.codegen.cuda_warpgroup import multiply, multiply_in_steps, packed_shape
+from eqsat.kernel import Contract, Load, Phase, Statement, Update, operands
+
+MOST_GROUPS = 8  # under way, as far as a wait for all but the last of them can count
 
 
 def held_products(block: Block, phase: Phase) -> dict[str, str]:
@@ -34,6 +39,13 @@ def declare_packed(block: Block, products: Mapping[str, str]) -> None:
         block.out.line(f"unsigned {register}[{steps}][{count}][4];")
 
 
+def groups_of(block: Block, phase: Phase) -> int:
+    """Groups of products that a chunk issues: each step of one with a held factor is a group."""
+    held, matrices = held_products(block, phase).values(), block.placement.matrices
+    products = [s.name for s in phase.body if s.name in matrices]
+    return sum(packed_shape(block, matrices[n])[0] if n in held else 1 for n in products)
+
+
 class HeldStatements(Statements):
     """One run of a body whose products all go into carries, some with computed left factors."""
 
@@ -42,7 +54,37 @@ class HeldStatements(Statements):
     ) -> None:
         super().__init__(block, phase, boxes, partial, lagging=True)
         self.packed = {name: register for register, name in held_products(block, phase).items()}
-        self.waited = False
+        matrices = (block.placement.matrices[name] for name in self.packed)
+        self.made = [m for m in matrices if not m.gathered]
+        self.fragments: dict[str, Fragments] = {}  # of loads that have been read so
+        self.pairs: dict[str, Pairs] = {}  # by product
+        self.last = min(groups_of(block, phase), MOST_GROUPS) - 1
+
+    def load_tile(self, s: Load) -> None:
+        """Of a tile of which a left factor is made, all fragments are read at once."""
+        super().load_tile(s)
+        if s.name in self.ring and all(
+            isinstance(self.block.placement.statements.get(user), Elementwise)
+            for user in self.block.placement.users[s.name]
+        ):
+            found = (find_fragments(self.block, s, m) for m in self.made)
+            if fragments := next(filter(None, found), None):
+                self.fragments[s.name] = fragments
+                fragments.declare()
+
+    def order(self) -> Sequence[Statement]:
+        """First the products and what they read: the rest goes on beside them."""
+        for matrix in self.made:
+            if pairs := find_pairs(self.block, matrix, self.fragments):
+                self.pairs[matrix.contract.name] = pairs
+        made = {name for pairs in self.pairs.values() for name in pairs.made}
+        body = [s for s in self.phase.body if s.name not in made]
+        first = {*self.block.placement.matrices}
+        for s in reversed(body):
+            if s.name in first or (isinstance(s, Update) and s.chunk in first):
+                read = [name for name in operands(s) if name not in made]
+                first.update((s.name, *read))
+        return sorted(body, key=lambda s: s.name not in first)
 
     def update(self, s: Update) -> None:
         matrix = self.block.placement.matrices.get(s.chunk)
@@ -52,13 +94,15 @@ class HeldStatements(Statements):
         self.flush()
         self.block.aliases[s.name] = s.carry
         self.block.readers[s.name] = self.alias_reader(s.name)
-        if not self.waited:
-            self.out.line("products_wait<0>();")
-            self.waited = True
-        register = self.packed.get(s.chunk, "")
+        self.settle()
+        result, register = self.block.value(s.carry), self.packed.get(s.chunk, "")
         if register:
-            fill_left(self.block, matrix, register)
-        multiply(self.block, matrix, self.block.value(s.carry), register)
+            pairs = self.pairs.get(s.chunk)
+            fill = pairs.fill if pairs else None
+            multiply_in_steps(self.block, matrix, result, register, self.last, fill)
+            return
+        self.out.line(f"products_wait<{self.last}>();")
+        multiply(self.block, matrix, result)
         self.issued = True
 
 
@@ -112,7 +156,7 @@ class ChainedStatements(Statements):
                 scale = block.converted(s.scale, s.dtype, point)
                 old = block.read(s.carry, point)
                 self.out.line(f"{block.element(s.name, point)} = {old} * {scale};")
-        pack_left(block, block.placement.matrices[s.chunk], self.chain.packed(s))
+        fill_left(block, block.placement.matrices[s.chunk], self.chain.packed(s))
 
 
 def issue_delayed(block: Block, phase: Phase, pipeline: Pipeline) -> None:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from eqsat.codegen import cuda_stream_k
+from eqsat.codegen import cuda_pairs, cuda_stream_k
 from eqsat.codegen.cuda_async import ASYNC_FUNCTIONS
 from eqsat.codegen.cuda_block import Block, Writer
 from eqsat.codegen.cuda_box import PERIOD, TensorBox
@@ -149,7 +149,7 @@ class Pipeline:
                 pointer, box.dtype, box.order, box.extents, strides, ring.stages, True, box
             )
             size = tile.size * ring.stages * box.dtype.itemsize
-            ring.offsets[name] = block.allocate(size, PERIOD)
+            ring.offsets[name] = block.allocate(size, box.alignment)
             block.tiles[name] = tile
 
     # the computing threads
@@ -402,8 +402,8 @@ __device__ __forceinline__ void block_barrier() {{
             if isinstance(o := m.operation, WarpgroupOperation)
             for held in (False, True)
         }
-        shared = cuda_stream_k.FUNCTIONS
-        return {**ASYNC_FUNCTIONS, **operations, **shared, "block_barrier": barrier}
+        others = {**cuda_stream_k.FUNCTIONS, **cuda_pairs.FUNCTIONS}
+        return {**ASYNC_FUNCTIONS, **operations, **others, "block_barrier": barrier}
 
     def program(self, origins: Sequence[str]) -> str:
         """The kernel's body: the producer's program, then that of the computing threads."""

@@ -6,6 +6,7 @@ from itertools import count
 from math import prod
 
 from eqsat.codegen.cuda_access import unit_stride
+from eqsat.codegen.cuda_box import UNIT, WIDTHS
 from eqsat.codegen.cuda_math import SIXTEEN
 from eqsat.codegen.cuda_operations import OPERATIONS, MatrixOperation, find, find_shape
 from eqsat.codegen.cuda_warpgroup_operations import (
@@ -17,6 +18,7 @@ from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import DType, bfloat16, float32
 from eqsat.graph.index import free_names
 from eqsat.kernel import (
+    Axis,
     Contract,
     Kernel,
     Literal,
@@ -184,7 +186,7 @@ def _place_load(
 
 
 def _streamed(kernel: Kernel, where: Mapping[str, str]) -> Iterator[str]:
-    """Loads into registers of large tiles that change from chunk to chunk."""
+    """Loads into registers of tiles that change from chunk to chunk: large ones, and lines."""
     axes = kernel.axes()
     for phase in kernel.phases:
         cut = {axis.name for axis in phase.stream if axis.count > 1}
@@ -193,8 +195,22 @@ def _streamed(kernel: Kernel, where: Mapping[str, str]) -> Iterator[str]:
                 continue
             volume = prod(min(axes[i].tile, axes[i].extent) for i in s.indices)
             size = volume * kernel.buffer(s.access.buffer).dtype.itemsize
-            if not s.access.coordinates and not s.fill and size >= STREAMED_BYTES:
+            if s.access.coordinates or s.fill:
+                continue
+            if size >= STREAMED_BYTES or _is_line(s, size // volume, axes):
                 yield s.name
+
+
+def _is_line(load: Load, itemsize: int, axes: Mapping[str, Axis]) -> bool:
+    """Whether the tile is one row of whole units, which the tensor memory accelerator can copy."""
+    along = [i for i in load.indices if min(axes[i].tile, axes[i].extent) > 1]
+    if len(along) != 1 or load.access.guards or not unit_stride(load.access, along[0]):
+        return False
+    axis, address = axes[along[0]], load.access.address
+    steps = [c for atom, c in address.terms if atom != along[0]] + [address.constant]
+    whole = axis.extent % axis.tile == 0 and axis.tile * itemsize in WIDTHS
+    plain = all(isinstance(atom, str) for atom, _ in address.terms)
+    return whole and plain and all(step * itemsize % UNIT == 0 for step in steps)
 
 
 def _chains(

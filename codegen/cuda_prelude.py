@@ -326,6 +326,10 @@ template <>
 {_DEVICE} float round_float16(double value) {{
     return from_float16(to_float16(value));
 }}""",
+    "half_of": f"""
+{_DEVICE} unsigned short half_of(unsigned pair, int number) {{
+    return (unsigned short)(pair >> 16 * number);
+}}""",
     "pack_bfloat16": f"""
 {_DEVICE} unsigned pack_bfloat16(float low, float high) {{
     unsigned bits;

@@ -1,6 +1,6 @@
 """The statements and stores of one phase body, as loops over each thread's registers."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from eqsat.codegen.cuda_access import vector_along
 from eqsat.codegen.cuda_block import Block, Point
@@ -96,12 +96,16 @@ class Statements:
             shared = self.block.placement.where[s.name] == SHARED
             if isinstance(s, Load) and shared and not s.access.coordinates:
                 self.load_tile(s)
-        for s in self.phase.body:
+        for s in self.order():
             self.statement(s)
         self.flush()
         self.settle()
         for store in self.phase.stores:
             self.store(store)
+
+    def order(self) -> Sequence[Statement]:
+        """The body's statements, each after what it reads."""
+        return self.phase.body
 
     def copied_carries(self) -> list[tuple[str, str]]:
         """(carry, update) of those whose next value has registers of its own."""

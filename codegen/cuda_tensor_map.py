@@ -4,7 +4,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from eqsat.codegen.cuda_box import TensorBox
+from eqsat.codegen.cuda_box import UNIT, TensorBox
 from eqsat.errors import UnsupportedError
 
 _TYPES = {
@@ -36,6 +36,7 @@ def tensor_map(box: TensorBox, address: int) -> np.ndarray:
     rank = len(dimensions)
     kind = "UINT8" if size == 1 else _TYPES[box.dtype.name]
     fetched = 256 if box.often else 128
+    swizzle = f"{box.row_bytes}B" if box.swizzled_bytes > UNIT else "NONE"
     status, encoded = driver.cuTensorMapEncodeTiled(
         getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{kind}"),
         rank,
@@ -45,7 +46,7 @@ def tensor_map(box: TensorBox, address: int) -> np.ndarray:
         [driver.cuuint32_t((d.box - 1) * d.step + 1) for d in dimensions],
         [driver.cuuint32_t(d.step) for d in dimensions],
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{box.row_bytes}B"),
+        getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{swizzle}"),
         getattr(driver.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_L2_{fetched}B"),
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )

@@ -4,14 +4,14 @@ The result lies in registers over the four warps of a warpgroup. The instruction
 `multiply` only issues it; whoever reads the result waits first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
 
 from eqsat.codegen.cuda_block import Block
 from eqsat.codegen.cuda_box_tile import SWIZZLES, BoxTile
-from eqsat.codegen.cuda_gather import fill_left
+from eqsat.codegen.cuda_gather import fill_left, prepare_left
 from eqsat.codegen.cuda_placement import Matrix
 from eqsat.codegen.cuda_warpgroup_operations import (
     WARPGROUP,
@@ -34,6 +34,23 @@ def multiply(
     operation = matrix.operation
     assert isinstance(operation, WarpgroupOperation)
     _Product(block, matrix, operation).emit(result, packed, fresh)
+
+
+def multiply_in_steps(
+    block: Block,
+    matrix: Matrix,
+    result: str,
+    packed: str,
+    under_way: int,
+    fill: Callable[[str], None] | None = None,
+) -> None:
+    """Issue the products of each step of the sum as a group of its own. Its left factor goes into
+    the registers `packed` when all groups but the last `under_way` are done; `fill` writes them,
+    if not what `prepare_left` gives.
+    """
+    operation = matrix.operation
+    assert isinstance(operation, WarpgroupOperation)
+    _Product(block, matrix, operation).emit_steps(result, packed, under_way, fill)
 
 
 def rest_of(result: str) -> str:
@@ -103,11 +120,8 @@ class _Product:
             if left is not None:
                 self.describe("left", left, self.matrix.rows)
             self.describe("right", right, self.matrix.columns)
-            columns = prod(block.distribution.parts[i].blocks for i in self.matrix.columns)
-            if columns * COLUMNS % operation.n:
-                raise self.refusal(f"a warpgroup's columns are no multiple of {operation.n}")
+            across = self.across
             if self.matrix.partial:
-                across = columns * COLUMNS // operation.n
                 for fragment in product(range(count), range(across)):
                     self.add_partial(result, steps, fragment, left, packed, right)
                 return
@@ -115,7 +129,35 @@ class _Product:
                 out.line("#pragma unroll")
                 with out.block(f"for (int step = 0; step < {steps}; ++step)"):
                     sides = (left, i, packed), (right, j)
-                    self.issue(target, kept, count, columns * COLUMNS // operation.n, *sides)
+                    self.issue(target, kept, count, across, *sides)
+
+    def emit_steps(
+        self, result: str, packed: str, under_way: int, fill: Callable[[str], None] | None
+    ) -> None:
+        block, out, right = self.block, self.block.out, self.factor(self.matrix.right)
+        if right is None:
+            raise self.refusal("its factors are not where the instruction reads them")
+        self.check_indices()
+        steps, count = packed_shape(block, self.matrix)
+        with out.block():
+            fill = fill or prepare_left(block, self.matrix)
+            self.describe("right", right, self.matrix.columns)
+            out.line("#pragma unroll")
+            with out.block(f"for (int step = 0; step < {steps}; ++step)"):
+                out.line(f"products_wait<{under_way}>();")
+                fill(packed)
+                out.line("products_begin();")
+                self.issue(result, "1", count, self.across, (None, 0, packed), (right, 0))
+                out.line("products_commit();")
+
+    @property
+    def across(self) -> int:
+        """Instructions along the columns of a warpgroup."""
+        parts = self.block.distribution.parts
+        columns = prod(parts[i].blocks for i in self.matrix.columns) * COLUMNS
+        if columns % self.operation.n:
+            raise self.refusal(f"a warpgroup's columns are no multiple of {self.operation.n}")
+        return columns // self.operation.n
 
     def terms(self, result: str, fresh: bool) -> list[tuple[int, int, str, str]]:
         """The terms of the factors to multiply, the registers to add the products to, and whether

@@ -49,6 +49,15 @@ class Candidate:
 
 
 @dataclass(frozen=True)
+class Cut:
+    """A class that a kernel stores, and the classes that this needs in memory."""
+
+    number: int
+    stored: Stored
+    closure: frozenset[int]
+
+
+@dataclass(frozen=True)
 class Plan:
     """Kernels in order, what each stores; their predicted seconds; the values before joining."""
 
@@ -73,6 +82,7 @@ class Extractor:
         self._factors: set[int] = set()
         self._classes = 0
         self.stored: frozenset[int] = frozenset()
+        self.best: tuple[Mapping[int, Cut], Mapping[int, Sequence[Candidate]]] = {}, {}
         self.pushed: dict[Term, dict[tuple[Renaming, Term], None]] = {}
 
     # -- acyclic order --------------------------------------------------------------------------
@@ -402,32 +412,30 @@ class Extractor:
         for _ in range(ROUNDS):
             for number in order:
                 self.visit(number)
-            kernels = self._kernels(outputs)
-            plan = self._joined(kernels)
+            cuts = self._cuts(outputs)
+            plan = self.joined(cuts)
             if best is not None and plan.seconds >= best.seconds:
                 break
-            best = plan
-            self.stored = frozenset(number for number in kernels if number >= 0)
-            self.candidates.clear()
-            self.kernel.clear()
+            best, self.best = plan, (cuts, self.candidates)
+            self.stored = frozenset(number for number in cuts if number >= 0)
+            self.candidates, self.kernel = {}, {}
         assert best is not None
         return best
 
-    def _kernels(
-        self, outputs: list[tuple[int, str, tuple[str, ...]]]
-    ) -> dict[int, tuple[Stored, ...]]:
+    def _cuts(self, outputs: list[tuple[int, str, tuple[str, ...]]]) -> dict[int, Cut]:
         """A kernel for each class that is stored, and for each output under a number below zero."""
-        kernels: dict[int, tuple[Stored, ...]] = {}
+        cuts: dict[int, Cut] = {}
         for number, buffer, names in outputs:
             best = self._best_output(number, names)
             for needed in sorted(best.closure):
-                self._emit(needed, kernels)
+                self._emit(needed, cuts)
             one = Stored(buffer, best.term, names, as_dtype(self.graph.dtype[number]))
-            kernels[-len(kernels) - 1] = (one,)
-        return kernels
+            cuts[-len(cuts) - 1] = Cut(number, one, best.closure)
+        return cuts
 
-    def _joined(self, kernels: Mapping[int, tuple[Stored, ...]]) -> Plan:
-        separate = in_order(list(kernels.values()))
+    def joined(self, cuts: Mapping[int, Cut]) -> Plan:
+        """The plan of some cuts, kernels joined where that is faster."""
+        separate = in_order([(cut.stored,) for cut in cuts.values()])
         joined = join(separate, self.facts, self.price_kernel)
         seconds = sum(self.price_kernel(kernel) for kernel in joined)
         return Plan(tuple(joined), seconds, tuple(one for kernel in separate for one in kernel))
@@ -439,14 +447,15 @@ class Extractor:
             key=lambda c: self.price(c.term, names, dtype) + self.closure_seconds(c.closure),
         )
 
-    def _emit(self, number: int, kernels: dict[int, tuple[Stored, ...]]) -> None:
-        if number in kernels:
+    def _emit(self, number: int, cuts: dict[int, Cut]) -> None:
+        if number in cuts:
             return
         best, _ = self.kernel[number]
         for needed in sorted(best.closure):
-            self._emit(needed, kernels)
+            self._emit(needed, cuts)
         dtype = as_dtype(self.graph.dtype[number])
-        kernels[number] = (Stored(f"t{number}", best.term, self.names(number), dtype),)
+        one = Stored(f"t{number}", best.term, self.names(number), dtype)
+        cuts[number] = Cut(number, one, best.closure)
 
 
 def _varied(ranked: Sequence[Candidate]) -> list[Candidate]:

@@ -16,6 +16,7 @@ from eqsat.rule import ALGEBRA
 from eqsat.saturate import FrozenEGraph, saturate
 from eqsat.schedule import Predicted, Search
 from eqsat.segments import Segment, is_buffer
+from eqsat.variants import best_scheduled, near
 
 
 @dataclass(frozen=True)
@@ -105,22 +106,21 @@ def investigate(segment: Segment, search: Search) -> Findings:
         search.precision,
     )
     extractor = Extractor(graph, pricer, _order(encoding, graph))
-    plan = _cut(encoding, graph, extractor)
-    buffers = segment_buffers(encoding, plan.separate)
-    facts = Facts(encoding.universe)
-    kernels: list[Predicted] = []
-    for stored in plan.kernels:
-        kernels += schedule_joined(f"k{len(kernels)}", stored, facts, pricer, buffers, search)
+    plan, facts = _cut(encoding, graph, extractor), Facts(encoding.universe)
+    best = best_scheduled(
+        ((one, segment_buffers(encoding, one.separate)) for one in (plan, *near(plan, extractor))),
+        lambda name, stored, own: schedule_joined(name, stored, facts, pricer, own, search),
+    )
     return Findings(
         encoding,
         graph,
         pricer,
         finite,
-        plan,
+        best.plan,
         extractor.pushed,
         _order(encoding, graph),
-        buffers,
-        tuple(kernels),
+        best.buffers,
+        best.kernels,
     )
 
 

@@ -412,7 +412,7 @@ def tensor_map(box: TensorBox, array: np.ndarray) -> TensorMap:
     assert dimensions[0].box * size == box.row_bytes in (32, 64, 128), box
     last = box.offset + sum(d.stride * (d.extent - 1) for d in dimensions)
     assert last < array.size, f"{box} reads beyond {array.size} elements"
-    result = TensorMap(base, rank=len(dimensions), itemsize=size, row_bytes=box.row_bytes)
+    result = TensorMap(base, rank=len(dimensions), itemsize=size, row_bytes=box.swizzled_bytes)
     for n, d in enumerate(dimensions):
         result.extent[n], result.stride[n] = d.extent, strides[n]
         result.box[n], result.step[n] = d.box, d.step

@@ -23,6 +23,7 @@ from kernel_building import Sample, arrays, check
 from eqsat.codegen.cuda_emit import CudaSource, emit
 from eqsat.codegen.cuda_math import storage_type
 from eqsat.codegen.cuda_operations import TABLE, MatrixOperation
+from eqsat.codegen.cuda_pairs import FUNCTIONS as PAIRS
 from eqsat.codegen.cuda_prelude import FUNCTIONS, load_matrix_name
 from eqsat.codegen.cuda_stream_k import FUNCTIONS as SUMS
 from eqsat.kernel import Kernel
@@ -218,6 +219,27 @@ void copy_async(void* target, const void* source, bool exists) {
     }
 }""",
 }
+_HALF = {
+    "bfloat16": "bits_as<float>((p >> 16 * e) << 16)",
+    "float16": "float(bits_as<_Float16>((unsigned short)(p >> 16 * e)))",
+}
+_PAIR = {
+    "add": "x + y",
+    "sub": "x - y",
+    "mul": "x * y",
+    "maximum": "x >= y || x != x ? x : y",
+    "minimum": "x <= y || x != x ? x : y",
+}
+for _name in PAIRS:
+    _, _op, _dtype = _name.split("_")
+    HOST[_name] = f"""inline unsigned {_name}(unsigned a, unsigned b) {{
+    const auto half = [](unsigned p, int e) {{ return {_HALF[_dtype]}; }};
+    const auto bits = [&](int e) {{
+        const float x = half(a, e), y = half(b, e);
+        return unsigned({_dtype}_bits({_PAIR[_op]}));
+    }};
+    return bits(0) | bits(1) << 16;
+}}"""
 for _n in (1, 2, 4):
     for _t in (False, True):
         _name = load_matrix_name(_n, _t)
@@ -243,7 +265,7 @@ def translate(text: str) -> str:
     text = re.sub(r"__device__ .* void block_barrier\(\) \{[^}]*\}\n", "", text)  # a macro
     text = translate_async(text)
     for name, host in HOST.items():
-        text = text.replace({**FUNCTIONS, **SUMS}[name].strip(), host)
+        text = text.replace({**FUNCTIONS, **SUMS, **PAIRS}[name].strip(), host)
     for operation in TABLE:
         text = text.replace(operation.definition.strip(), _host_operation(operation))
     assert "asm" not in text

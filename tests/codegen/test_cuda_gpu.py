@@ -12,6 +12,7 @@ from kernels import SAMPLES
 from multicast_cases import multicast_cases
 from paged_cases import paged_cases
 from pipeline_cases import OPERATIONS, pipeline_cases
+from prologue_cases import prologue_cases
 from stream_k_cases import stream_k_cases
 from window_cases import window_cases
 
@@ -80,7 +81,13 @@ def test_the_exact_architecture_gives_the_same(cupy, folder, c):
 
 @pytest.mark.parametrize(
     "c",
-    [*pipeline_cases(), *multicast_cases(), *paged_cases(), *stream_k_cases()],
+    [
+        *pipeline_cases(),
+        *prologue_cases(),
+        *multicast_cases(),
+        *paged_cases(),
+        *stream_k_cases(),
+    ],
     ids=lambda c: c.name,
 )
 def test_a_kernel_of_warpgroups_gives_its_answer(cupy, folder, c):

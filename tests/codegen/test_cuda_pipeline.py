@@ -128,7 +128,7 @@ def test_no_block_stays_where_tiles_are_long(n, stages, resident):
 def test_lanes_that_gather_meet_in_no_bank(name):
     """Two rows at once from each of eight rows of k: half a warp reads 128 bytes in one pass."""
     (text,) = (emit(c.kernel, OPERATIONS).text for c in CASES if c.name == name)
-    places = re.findall(r"const float\* const place_\d_0_0 = s_\w+ \+ (.*);", text)
+    places = re.findall(r"place_\d_0_0\[block\] = s_\w+ \+ (.*);", text)
     assert len(places) == 2 and "place_0_1_0" not in text
     for place, warp in product(places, range(4)):
         written = place.replace("int(threadIdx.x)", "thread").replace("/", "//")
