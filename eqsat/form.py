@@ -5,7 +5,7 @@ phase is one more than the highest phase of the hoisted reductions inside it. Wh
 stays in the body of its loop and is done wholly inside each tile.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from eqsat.algebra import REDUCTIONS, SCATTERS, WEIGHTED, Facts, Term, post_order
@@ -136,6 +136,14 @@ class Form:
         if not shares_factors(self.facts.free(left), self.facts.free(right)):
             return None
         return self.beneath_cast(left), self.beneath_cast(right)
+
+    def operands(self) -> Iterator[Term]:
+        """The factors of sums of products: what a schedule stages, of what is read."""
+        for term in self.terms:
+            if term.op == "weighted_contract":  # the weights are computed
+                yield self.beneath_cast(term.children[1])
+            else:
+                yield from self.contraction(term) or ()
 
     def beneath_cast(self, term: Term) -> Term:
         """The narrow float or integer that a factor was widened from, or the factor."""

@@ -1,6 +1,7 @@
 """How many tiles a processor holds at once, and the waits that no other tile's work hides."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -36,6 +37,8 @@ class Occupancy(Tiling):
         blocking: Blocking | None,
         clustered: bool = False,
     ) -> None:
+        if blocking and not any(one.op in {"read", "gather"} for one in form.operands()):
+            blocking = replace(blocking, staged=False)  # a place is offered, for nothing
         super().__init__(pricer, form, tiles, blocking)
         self.absorbed = absorbed(form)
         self.blocks = self.shape if blocking is None else blocking.cluster

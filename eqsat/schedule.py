@@ -35,10 +35,11 @@ from eqsat.partial_sums import rounded_facts
 from eqsat.placed import placed
 from eqsat.prepare import Preparation, allowed_preparations, prepared_rows, started
 from eqsat.price import Pricer
-from eqsat.ranking import Ranked, drawn, offers, rank
+from eqsat.ranking import Offer, Ranked, drawn, offers, rank
 from eqsat.rule import SCHEDULING, Rule
 from eqsat.saturate import Class, FrozenEGraph, Limits, SearchWarning, SearchWorker, thaw
 from eqsat.schedule_facts import schedule_facts
+from eqsat.single_rows import with_single_rows
 from eqsat.specs import ParallelProcessingUnit
 from eqsat.split import Division
 
@@ -125,22 +126,12 @@ def schedule_region(
     given, before = stored, facts
     stored, facts = coalesce(stored, facts)
     made = form(stored, facts)
-    ready = _preparations(made, search)
-    try:
-        found = _explore(made, ready, search)
-        bodies, choices = bodies_of(found, made, search.spec), _choices(found, made)
-    except SearchError as error:
-        warnings.warn(
-            f"{error}; {name} is scheduled without operations of the spec. Raise the limits or "
-            f"compile it in parts.",
-            SearchWarning,
-            stacklevel=2,
-        )
-        bodies, choices = [made.stored], _offered(made, search.spec)
-    if not bodies:
+    offered = _offers(name, made, pricer, search)
+    if not offered:
         return _unfused(name, stored, facts, pricer, buffers, search)
-    kept = constrained(name, choices, made, search.spec.name, search.grid_dim, search.block_dim)
-    offered = list(offers(name, bodies, alike(kept), facts, pricer, ready))
+    wide = with_single_rows(made)
+    if wide is not None:
+        offered += _offers(name, form(*wide), pricer, search)
     ranked, refused = rank(offered)
     work = _Choosing(name, (given, before), facts, pricer, buffers, search, refused)
     chosen = work.run(ranked, drawn(offered, search.seed) if search.drawn else iter(()))
@@ -159,6 +150,24 @@ def schedule_region(
         for number, part in enumerate(parts)
         for predicted in schedule_region(f"{name}_{number}", part, facts, pricer, buffers, search)
     ]
+
+
+def _offers(name: str, made: Form, pricer: Pricer, search: Search) -> list[Offer]:
+    """The bodies of a form under all schedules, priced; none where it needs several kernels."""
+    ready = _preparations(made, search)
+    try:
+        found = _explore(made, ready, search)
+        bodies, choices = bodies_of(found, made, search.spec), _choices(found, made)
+    except SearchError as error:
+        warnings.warn(
+            f"{error}; {name} is scheduled without operations of the spec. Raise the limits or "
+            f"compile it in parts.",
+            SearchWarning,
+            stacklevel=3,
+        )
+        bodies, choices = [made.stored], _offered(made, search.spec)
+    kept = constrained(name, choices, made, search.spec.name, search.grid_dim, search.block_dim)
+    return list(offers(name, bodies, alike(kept), made.facts, pricer, ready))
 
 
 class _Choosing:
