@@ -56,6 +56,15 @@ def shares_factors(left: int, right: int) -> bool:
     return bool(left & ~right and right & ~left)
 
 
+def beneath_cast(term: Term, facts: Facts) -> Term:
+    """The narrow float or integer that a factor was widened from, or the factor."""
+    if term.op == "cast":
+        below = term.children[0]
+        if term.args[0] == WIDENED.get(facts.dtype(below).name):
+            return below
+    return term
+
+
 def computed(one: Stored) -> tuple[Term, ...]:
     """The terms that a kernel computes to store a value: it, or an index and what goes there."""
     if one.term.op not in SCATTERS:
@@ -147,11 +156,7 @@ class Form:
 
     def beneath_cast(self, term: Term) -> Term:
         """The narrow float or integer that a factor was widened from, or the factor."""
-        if term.op == "cast":
-            below = term.children[0]
-            if term.args[0] == WIDENED.get(self.facts.dtype(below).name):
-                return below
-        return term
+        return beneath_cast(term, self.facts)
 
 
 def form(stored: Iterable[Stored], facts: Facts) -> Form:

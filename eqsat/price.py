@@ -15,6 +15,7 @@ from eqsat.carry_law import CarryLaw
 from eqsat.carry_terms import law_of
 from eqsat.contraction_price import (
     as_factor,
+    copied_again,
     early,
     from_registers,
     gather_cycles,
@@ -52,6 +53,7 @@ from eqsat.window_price import lines_read, windowed
 REDUCING_OP = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 FREE_OPS = frozenset({"read", "literal", "gather", "reindex"})  # reindex: is_stuck
 TIE = 0.005  # part of hidden work that still counts
+EVEN = TIE / 10  # the same of what tells apart rings that wait for memory alone
 BESIDE = 0.05  # part of memory's time that arithmetic does not hide: they share power
 MATRIX = "matrix operations"  # the best of them, until one is chosen
 TEAMS = 2  # that take turns at operations which run on, until a schedule says how many
@@ -305,12 +307,12 @@ class _Pricing(Occupancy):
                 self._keep(found.batch | found.rows | found.columns, 4)
         self.extra_latency = self.extra_latency + latency
         self.ahead = self.ahead + ahead
-        self._stage_operands(found)
+        self._stage_operands(found, operation)
         for side in (found.left, found.right):
             if unit != "fma" and side.op not in {"read", "gather", "literal"}:
                 self._keep(self.form.facts.free(side), self.form.facts.dtype(side).itemsize)
 
-    def _stage_operands(self, found: Contraction) -> None:
+    def _stage_operands(self, found: Contraction, operation: ParallelOperation | None) -> None:
         """Shared memory that operands take, or the repeated reads where nothing is staged."""
         if not self.pricer.overlap:
             return
@@ -328,6 +330,8 @@ class _Pricing(Occupancy):
                 self.shared = self.shared + held
                 if self.started and self.blocking is not None:
                     copied = self.copied[side] * self.crossed(side)
+                    if operation and operation.asynchronous:
+                        copied = copied * copied_again(self, operation, found, side)
                     self.traffic = self.traffic + copied - self.copied[side]
                     self.spared = self.spared + copied * self.saved(mask)
                 if is_sliding(side, self.form):  # each window's elements, one by one
@@ -408,6 +412,8 @@ class _Pricing(Occupancy):
             rate, trip = pricer.cache.bandwidth_gb_per_s * 1e9, pricer.dram.latency_cycles
             seconds = seconds + handed_over(spec, self.last_parts, self.scratch, trip, rate)
             seconds = seconds + BESIDE * np.minimum(parts["dram"], compute)
+            if self.started:
+                seconds = seconds + EVEN * self._at_memory_speed(tiles, parts["dram"], waits)
         else:
             seconds = np.maximum(memory, compute + parts["scratch"]) + parts["latency"] + launch
         hidden = {*self.units, pricer.cache.name, "issue"} if pricer.overlap else {*self.units}
@@ -417,6 +423,16 @@ class _Pricing(Occupancy):
         seconds = seconds + self.ahead + self.joined
         seconds = np.where(np.any([*self.refused.values()], axis=0), np.inf, seconds)
         return Price(seconds, parts, self.refused, self.settled)
+
+    def _at_memory_speed(self, tiles: Array, dram: Array, waits: Array) -> Array:
+        """Seconds that tell apart rings which all wait for memory: those they would take without,
+        those of bytes that several blocks read, and those of a last round with few of the blocks.
+        """
+        again = (self.traffic - self.spared) / (self.pricer.cache.bandwidth_gb_per_s * 1e9)
+        rounds = np.ceil(tiles / self.resident())
+        last = tiles - (rounds - 1) * self.resident()
+        idle = (1 - last / np.minimum(tiles, self.resident())) / rounds
+        return np.minimum(dram, waits) + np.minimum(dram, again) + dram * idle
 
     def _pipelined(self, tiles: Array) -> Array:
         """Seconds of tiles that stay, their products asynchronous."""

@@ -21,15 +21,18 @@ from eqsat.algebra import (
     rebuild,
     with_children,
 )
-from eqsat.form import Form, Stored
+from eqsat.form import Form, Stored, beneath_cast, form
 from eqsat.graph.index import Affine, add, bounds, scale, var
+from eqsat.rates import Contraction, Rates
 
 ALIGNED = 128  # elements between rows of which there is one: a whole number of any lines
 
 
-def with_single_rows(made: Form) -> tuple[tuple[Stored, ...], Facts] | None:
-    """The values of a form with a name of one point in the factors that have no name of their own;
+def with_single_rows(made: Form) -> Form | None:
+    """A form with a name of one point in the factors that have no name of their own;
     None where no product lacks one, or where a factor cannot be told from the other.
+
+    Names of the form keep their places among the names, of which the new one is the last.
     """
     if any(t.op in SCANS or t.op in SCATTERS or t.op == "reindex" for t in made.terms):
         return None
@@ -49,10 +52,28 @@ def with_single_rows(made: Form) -> tuple[tuple[Stored, ...], Facts] | None:
     if stored == made.stored:
         return None
     own = new.mask([name])
-    return tuple(
-        replace(one, names=(name, *one.names)) if facts.free(one.term) & own else one
-        for one in stored
-    ), facts
+    return form(
+        tuple(
+            replace(one, names=(name, *one.names)) if facts.free(one.term) & own else one
+            for one in stored
+        ),
+        facts,
+    )
+
+
+def is_multiplied(made: Form, rates: Rates) -> bool:
+    """Whether the spec has an operation on matrices for any product of the form."""
+    free = made.facts.free
+    for term in made.terms:
+        sides = _sides(term, made.facts) or (term, term)
+        left, right = (beneath_cast(side, made.facts) for side in sides)
+        own, other, over = free(left) & ~free(right), free(right) & ~free(left), term.args[0]
+        if own and other and isinstance(over, int):
+            found = Contraction(term, left, right, free(left) & free(right), own, other, over)
+            operations = rates.matrix_operations(made, found)
+            if any(any(one.extents.values()) for one in operations):
+                return True
+    return False
 
 
 def _sides(term: Term, facts: Facts) -> tuple[Term, Term] | None:
@@ -70,9 +91,15 @@ def _sides(term: Term, facts: Facts) -> tuple[Term, Term] | None:
 def _lacking(stored: tuple[Stored, ...], facts: Facts) -> set[Term]:
     """The reads of the first factor that has no name of its own beside the other factor's, reads
     of the other one left out: those of a product beneath come first, it may do for those above.
+
+    Factors of two dtypes are left as they are: an operation would round the wider one.
     """
     for term in post_order(one.term for one in stored):
-        for own, other in permutations(_sides(term, facts) or (), 2):
+        sides = _sides(term, facts) or ()
+        kinds = {facts.dtype(beneath_cast(side, facts)) for side in sides}
+        if term.op == "reduce_sum" and len(kinds) > 1:
+            continue
+        for own, other in permutations(sides, 2):
             if not facts.free(own) & ~facts.free(other) and facts.free(other) & ~facts.free(own):
                 beside = {*post_order([other])}
                 below = {t for t in post_order([own]) if t.op == "read" and t not in beside}
