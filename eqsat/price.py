@@ -334,7 +334,9 @@ class _Pricing(Occupancy):
                         copied = copied * copied_again(self, operation, found, side)
                     self.traffic = self.traffic + copied - self.copied[side]
                     self.spared = self.spared + copied * self.saved(mask)
-                if is_sliding(side, self.form):  # each window's elements, one by one
+                read = side.op in {"read", "gather"} and not self.started
+                odd = read and self.apart(side) % self.pricer.least_copy
+                if is_sliding(side, self.form) or odd:  # elements one by one, none under way
                     self.copies = self.copies + self.points(mask) * self.times(mask)
             elif mask != found.batch | found.rows | found.columns | found.summed:
                 again = self.points(mask) * self.times(mask) * itemsize
@@ -413,7 +415,7 @@ class _Pricing(Occupancy):
             seconds = seconds + handed_over(spec, self.last_parts, self.scratch, trip, rate)
             seconds = seconds + BESIDE * np.minimum(parts["dram"], compute)
             if self.started:
-                seconds = seconds + EVEN * self._at_memory_speed(tiles, parts["dram"], waits)
+                seconds = seconds + EVEN * self._at_memory_speed(tiles, parts["dram"])
         else:
             seconds = np.maximum(memory, compute + parts["scratch"]) + parts["latency"] + launch
         hidden = {*self.units, pricer.cache.name, "issue"} if pricer.overlap else {*self.units}
@@ -424,15 +426,15 @@ class _Pricing(Occupancy):
         seconds = np.where(np.any([*self.refused.values()], axis=0), np.inf, seconds)
         return Price(seconds, parts, self.refused, self.settled)
 
-    def _at_memory_speed(self, tiles: Array, dram: Array, waits: Array) -> Array:
-        """Seconds that tell apart rings which all wait for memory: those they would take without,
-        those of bytes that several blocks read, and those of a last round with few of the blocks.
+    def _at_memory_speed(self, tiles: Array, dram: Array) -> Array:
+        """Seconds that tell apart rings which all wait for memory: those of bytes that several
+        blocks read, and those of a last round with few of the blocks.
         """
         again = (self.traffic - self.spared) / (self.pricer.cache.bandwidth_gb_per_s * 1e9)
         rounds = np.ceil(tiles / self.resident())
         last = tiles - (rounds - 1) * self.resident()
         idle = (1 - last / np.minimum(tiles, self.resident())) / rounds
-        return np.minimum(dram, waits) + np.minimum(dram, again) + dram * idle
+        return np.minimum(dram, again) + dram * idle
 
     def _pipelined(self, tiles: Array) -> Array:
         """Seconds of tiles that stay, their products asynchronous."""
