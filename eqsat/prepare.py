@@ -188,7 +188,7 @@ def needs(spec: ParallelProcessingUnit, operation: ParallelOperation, dtype: str
     inside = [place for place in places if place in placed and place != "registers"]
     if not inside:
         return None
-    alignment = copy_alignment(spec, inside[0], True)
+    alignment = _box_alignment(spec, inside[0])
     row = max(operation.alignment_bytes, alignment)
     summed = bool(set(operation.contiguous.values()) & {*operation.semantics.reduced_index_names})
     kinds = {row.get(pair[0].operand) for row in operation.supported_data_types}
@@ -214,15 +214,15 @@ def _needs(
                 yield operation, need
 
 
-def copy_alignment(spec: ParallelProcessingUnit, memory: str, boxes: bool) -> int:
-    """What copies under way into a memory, of boxes or of runs, ask of where rows begin: bytes."""
+def _box_alignment(spec: ParallelProcessingUnit, memory: str) -> int:
+    """What copies of boxes into a memory ask of the distance of rows, in bytes."""
     found = [
         operation.alignment_bytes
         for operation in spec.operations
         if operation.asynchronous
         and operation.semantics is not None
         and operation.semantics.update == "="
-        and (len(operation.semantics.output.index_names) > 1) == boxes
+        and len(operation.semantics.output.index_names) > 1
         and operation.operand_memory.get(operation.semantics.output.operand) == memory
     ]
     return min(found, default=1)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +10,7 @@ from eqsat.algebra import WEIGHTED_SUMS, Term
 from eqsat.form import Form
 from eqsat.graph.dtypes import is_held
 from eqsat.partial_sums import rounded
-from eqsat.prepare import Need, copy_alignment, needs
+from eqsat.prepare import Need, needs
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
 
 Array = NDArray[np.float64]
@@ -76,11 +75,6 @@ class Rates:
         self.cache = memories[1] if len(memories) > 1 else memories[0]
         private = [m for m in memories if m.shared_across == spec.tile_group]
         self.private = private[0] if private else self.cache
-
-    @cached_property
-    def least_copy(self) -> int:
-        """Bytes of the shortest run that is copied to shared memory while threads go on."""
-        return copy_alignment(self.spec, "shared", False)
 
     def contraction(self, form: Form, term: Term) -> Contraction | None:
         """The index roles of a sum of products, or None."""

@@ -156,16 +156,12 @@ class Tiling:
         """How many times as many lines a box's rows touch, of a line each, as if all of them began
         with one: where rows do not lie whole lines apart in memory.
         """
-        return 2 - self.apart(side) / LINE
-
-    def apart(self, side: Term) -> int:
-        """Bytes, of a line at most, that divide the distances of the rows of a factor."""
         read = side.args[0]
         assert isinstance(read, Read)
         size, extents = read.dtype.itemsize, self.form.extents
         steps = [step * size for atom, step in read.address.terms if extents.get(str(atom)) != 1]
-        steps = [step for step in steps if abs(step) != size]
-        return math.gcd(LINE, *steps)
+        apart = math.gcd(LINE, *(step for step in steps if abs(step) != size))
+        return 2 - apart / LINE
 
     def largest(self, absorbed: Collection[Term]) -> Array:
         """Bytes of the largest value of a tile, of those that are computed."""
