@@ -175,9 +175,12 @@ class Occupancy(Tiling):
         that holds what it reads waits for one half of its time, the blocks of a cluster, which wait
         for each other too, for all of it.
 
-        Staged operands are under way while their tile computes.
+        Staged operands are under way while their tile computes, of chunks before them or, where a
+        producer copies, of the tile before.
         """
-        if self.blocking is None or self.blocking.staged or not self.pricer.overlap:
+        if self.blocking is None or not self.pricer.overlap:
+            return np.zeros_like(self.shape)
+        if self.blocking.staged and (self.chunks or self.started):
             return np.zeros_like(self.shape)
         waiting = np.where(self.blocks > 1, 1.0, 0.5) if self._holds else 1.0
         return waiting * busy / np.maximum(self.beside(tiles), 1)
