@@ -24,6 +24,7 @@ from eqsat.algebra import (
 from eqsat.form import Form, Stored, beneath_cast, form
 from eqsat.graph.index import Affine, add, bounds, scale, var
 from eqsat.rates import Contraction, Rates
+from eqsat.tiling import LEAST_PART
 
 ALIGNED = 128  # elements between rows of which there is one: a whole number of any lines
 
@@ -62,8 +63,10 @@ def with_single_rows(made: Form) -> Form | None:
 
 
 def is_multiplied(made: Form, rates: Rates) -> bool:
-    """Whether the spec has an operation on matrices for any product of the form."""
-    free = made.facts.free
+    """Whether the spec has an operation on matrices for any product of the form, and one of them is
+    a sum long enough to be worth copying ahead.
+    """
+    free, longest, taken = made.facts.free, 0, False
     for term in made.terms:
         sides = _sides(term, made.facts) or (term, term)
         left, right = (beneath_cast(side, made.facts) for side in sides)
@@ -71,9 +74,9 @@ def is_multiplied(made: Form, rates: Rates) -> bool:
         if own and other and isinstance(over, int):
             found = Contraction(term, left, right, free(left) & free(right), own, other, over)
             operations = rates.matrix_operations(made, found)
-            if any(any(one.extents.values()) for one in operations):
-                return True
-    return False
+            longest = max(longest, made.facts.universe.size(over))
+            taken |= any(any(one.extents.values()) for one in operations)
+    return taken and longest >= LEAST_PART
 
 
 def _sides(term: Term, facts: Facts) -> tuple[Term, Term] | None:
