@@ -182,6 +182,9 @@ class Occupancy(Tiling):
             return np.zeros_like(self.shape)
         if self.blocking.staged and (self.chunks or self.started):
             return np.zeros_like(self.shape)
+        if self.blocking.staged:  # tiles that all start at once wait at once
+            rounds = np.where(tiles > self.resident(), np.maximum(self.beside(tiles), 1), 1.0)
+            return 0.5 * busy / rounds
         waiting = np.where(self.blocks > 1, 1.0, 0.5) if self._holds else 1.0
         return waiting * busy / np.maximum(self.beside(tiles), 1)
 
