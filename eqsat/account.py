@@ -136,7 +136,8 @@ class _Account:
 
     def _region(self, one: Predicted) -> Region:
         assert one.chosen is not None
-        return Region(one.chosen.stored, one.chosen.facts, self.search.spec)
+        chosen = one.chosen
+        return Region(chosen.stored, chosen.facts, self.search.spec, chosen.single)
 
     def _kernel(self, one: Predicted, running: Kernel | None, found: Findings) -> KernelRecord:
         assert one.chosen is not None
@@ -159,6 +160,7 @@ class _Account:
             seconds=one.seconds,
             bottleneck=one.bottleneck,
             parts=tuple(sorted(parts.items(), key=lambda part: -part[1])),
+            single=chosen.single,
         )
 
     def _fusion(self, name: str, region: Region, chosen: Chosen, found: Findings) -> Trace:

@@ -125,13 +125,7 @@ class Opening:
         made = self.made
         memory: dict[Term, str] = {}
         if choice.memory != "registers":
-            for term in made.terms:
-                factors = made.contraction(term) or ()
-                if term.op == "weighted_contract":
-                    factors = (made.beneath_cast(term.children[1]),)
-                for factor in factors:
-                    if factor.op == "read":
-                        memory[factor] = choice.memory
+            memory = {one: choice.memory for one in made.operands() if one.op == "read"}
         operations = {}
         for term in made.terms:
             if term.op in SUBSTITUTED and term.args[3]:

@@ -283,6 +283,26 @@ def _padding(tiling: Tiling, operation: ParallelOperation, roles: tuple[int, ...
     return padding
 
 
+def copied_again(
+    tiling: Tiling, operation: ParallelOperation, found: Contraction, side: Term
+) -> Array:
+    """How many times the bytes of a factor's tile are copied for an operation that is started: it
+    takes whole rows, so that a tile of fewer has some of the next tile's copied as well.
+
+    Its rows are those of the factor of which fewer are padding, as the target has it.
+    """
+    extent, *_ = operation.extents.values()
+    padded = [
+        np.ceil(tiling.tile_points(own) / extent) * extent / tiling.tile_points(own)
+        for own in (found.rows, found.columns)
+    ]
+    turned = (padded[1] < padded[0]) & (not is_factor(tiling, found.term))
+    own, rows = (found.rows, ~turned) if side is found.left else (found.columns, turned)
+    names = tiling.form.facts.universe.members(own & tiling.grid)
+    cut = np.any([tiling.count[name] > 1 for name in names], axis=0) if names else False
+    return np.where(rows & cut, padded[side is not found.left], 1.0)
+
+
 def _beyond(tiling: Tiling, found: Contraction) -> Array:
     """How many times the points of a product its tiles and chunks have, which reach beyond them;
     a library is called for those that there are.

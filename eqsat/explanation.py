@@ -22,6 +22,7 @@ Costs = tuple[tuple[float | None, float | None], ...]
 class KernelRecord:
     """A kernel: its values, its index names with extents, its trace, its code, its predicted time.
 
+    `single`: a name of one point among them is that of single rows.
     `costs`: predicted seconds before and after each step; infinite where the spec has no room.
     """
 
@@ -33,6 +34,7 @@ class KernelRecord:
     seconds: float
     bottleneck: str
     parts: tuple[tuple[str, float], ...]
+    single: bool = False
 
 
 @dataclass(frozen=True)

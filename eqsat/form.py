@@ -5,7 +5,7 @@ phase is one more than the highest phase of the hoisted reductions inside it. Wh
 stays in the body of its loop and is done wholly inside each tile.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from eqsat.algebra import REDUCTIONS, SCATTERS, WEIGHTED, Facts, Term, post_order
@@ -54,6 +54,15 @@ def shares_factors(left: int, right: int) -> bool:
     of matrices, not in one with a vector, where each result has its own row.
     """
     return bool(left & ~right and right & ~left)
+
+
+def beneath_cast(term: Term, facts: Facts) -> Term:
+    """The narrow float or integer that a factor was widened from, or the factor."""
+    if term.op == "cast":
+        below = term.children[0]
+        if term.args[0] == WIDENED.get(facts.dtype(below).name):
+            return below
+    return term
 
 
 def computed(one: Stored) -> tuple[Term, ...]:
@@ -137,13 +146,17 @@ class Form:
             return None
         return self.beneath_cast(left), self.beneath_cast(right)
 
+    def operands(self) -> Iterator[Term]:
+        """The factors of sums of products: what a schedule stages, of what is read."""
+        for term in self.terms:
+            if term.op == "weighted_contract":  # the weights are computed
+                yield self.beneath_cast(term.children[1])
+            else:
+                yield from self.contraction(term) or ()
+
     def beneath_cast(self, term: Term) -> Term:
         """The narrow float or integer that a factor was widened from, or the factor."""
-        if term.op == "cast":
-            below = term.children[0]
-            if term.args[0] == WIDENED.get(self.facts.dtype(below).name):
-                return below
-        return term
+        return beneath_cast(term, self.facts)
 
 
 def form(stored: Iterable[Stored], facts: Facts) -> Form:

@@ -1,6 +1,7 @@
 """How many tiles a processor holds at once, and the waits that no other tile's work hides."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -36,6 +37,8 @@ class Occupancy(Tiling):
         blocking: Blocking | None,
         clustered: bool = False,
     ) -> None:
+        if blocking and not any(one.op in {"read", "gather"} for one in form.operands()):
+            blocking = replace(blocking, staged=False)  # a place is offered, for nothing
         super().__init__(pricer, form, tiles, blocking)
         self.absorbed = absorbed(form)
         self.blocks = self.shape if blocking is None else blocking.cluster
@@ -172,10 +175,16 @@ class Occupancy(Tiling):
         that holds what it reads waits for one half of its time, the blocks of a cluster, which wait
         for each other too, for all of it.
 
-        Staged operands are under way while their tile computes.
+        Staged operands are under way while their tile computes, of chunks before them or, where a
+        producer copies, of the tile before.
         """
-        if self.blocking is None or self.blocking.staged or not self.pricer.overlap:
+        if self.blocking is None or not self.pricer.overlap:
             return np.zeros_like(self.shape)
+        if self.blocking.staged and (self.chunks or self.started):
+            return np.zeros_like(self.shape)
+        if self.blocking.staged:  # tiles that all start at once wait at once
+            rounds = np.where(tiles > self.resident(), np.maximum(self.beside(tiles), 1), 1.0)
+            return 0.5 * busy / rounds
         waiting = np.where(self.blocks > 1, 1.0, 0.5) if self._holds else 1.0
         return waiting * busy / np.maximum(self.beside(tiles), 1)
 

@@ -15,6 +15,7 @@ from eqsat.carry_law import CarryLaw
 from eqsat.carry_terms import law_of
 from eqsat.contraction_price import (
     as_factor,
+    copied_again,
     early,
     from_registers,
     gather_cycles,
@@ -52,6 +53,8 @@ from eqsat.window_price import lines_read, windowed
 REDUCING_OP = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 FREE_OPS = frozenset({"read", "literal", "gather", "reindex"})  # reindex: is_stuck
 TIE = 0.005  # part of hidden work that still counts
+EVEN = TIE / 10  # the same of a last round with few blocks, where rings wait for memory alone
+CROSSING = 0.25  # part of the cache's time for bytes that both halves keep, which memory waits for
 BESIDE = 0.05  # part of memory's time that arithmetic does not hide: they share power
 MATRIX = "matrix operations"  # the best of them, until one is chosen
 TEAMS = 2  # that take turns at operations which run on, until a schedule says how many
@@ -115,6 +118,7 @@ class _Pricing(Occupancy):
         self.scratch_traffic = np.zeros_like(self.shape)
         self.weighed: set[tuple[Term, int, CarryLaw]] = set()
         self.repeat = 1
+        self.halved = np.zeros_like(self.shape)  # bytes' worth of crossings between its halves
         self.gathering = 0 * self.shape
         self.gathers = False  # whether threads copy operands from where values say, none ahead
         self.settled: dict[Term, tuple[list[str], NDArray[np.intp]]] = {}
@@ -305,12 +309,12 @@ class _Pricing(Occupancy):
                 self._keep(found.batch | found.rows | found.columns, 4)
         self.extra_latency = self.extra_latency + latency
         self.ahead = self.ahead + ahead
-        self._stage_operands(found)
+        self._stage_operands(found, operation)
         for side in (found.left, found.right):
             if unit != "fma" and side.op not in {"read", "gather", "literal"}:
                 self._keep(self.form.facts.free(side), self.form.facts.dtype(side).itemsize)
 
-    def _stage_operands(self, found: Contraction) -> None:
+    def _stage_operands(self, found: Contraction, operation: ParallelOperation | None) -> None:
         """Shared memory that operands take, or the repeated reads where nothing is staged."""
         if not self.pricer.overlap:
             return
@@ -328,13 +332,26 @@ class _Pricing(Occupancy):
                 self.shared = self.shared + held
                 if self.started and self.blocking is not None:
                     copied = self.copied[side] * self.crossed(side)
+                    if operation and operation.asynchronous:
+                        copied = copied * copied_again(self, operation, found, side)
                     self.traffic = self.traffic + copied - self.copied[side]
                     self.spared = self.spared + copied * self.saved(mask)
+                    self.copied[side] = copied * (1 - self.saved(mask))
+                if side in self.copied:
+                    self._copy_again(side)
                 if is_sliding(side, self.form):  # each window's elements, one by one
                     self.copies = self.copies + self.points(mask) * self.times(mask)
             elif mask != found.batch | found.rows | found.columns | found.summed:
                 again = self.points(mask) * self.times(mask) * itemsize
                 self.traffic = self.traffic + again * np.sqrt(self.blocking.threads)
+
+    def _copy_again(self, side: Term) -> None:
+        """What several blocks copy of a factor crosses the cache once: it has halves, and of what
+        is asked for from both each keeps its own.
+        """
+        free, itemsize = self.form.facts.free(side), self.form.facts.dtype(side).itemsize
+        whole = self.points(free) * itemsize
+        self.halved = self.halved + CROSSING * np.clip(self.copied[side] - whole, 0.0, whole)
 
     def _named_operation(self, found: Contraction) -> ParallelOperation | None:
         name = found.term.args[3] if found.term.op in SUBSTITUTED else ""
@@ -393,7 +410,7 @@ class _Pricing(Occupancy):
             self.refuse_oversized()
         else:
             parts["scratch"] = self.scratch_traffic / level * imbalance
-        memory = np.maximum(parts["dram"], parts[pricer.cache.name])
+        memory = np.maximum(parts["dram"] + self.halved / cache_bw, parts[pricer.cache.name])
         parts["latency"] = self.waits(tiles) + self.extra_latency
         launch = (spec.graph_launch_latency_us or spec.launch_latency_us) * 1e-6
         parts["launch"] = launch * np.where(tiles > whole, 2.0, 1.0)
@@ -408,6 +425,8 @@ class _Pricing(Occupancy):
             rate, trip = pricer.cache.bandwidth_gb_per_s * 1e9, pricer.dram.latency_cycles
             seconds = seconds + handed_over(spec, self.last_parts, self.scratch, trip, rate)
             seconds = seconds + BESIDE * np.minimum(parts["dram"], compute)
+            if self.started:
+                seconds = seconds + EVEN * parts["dram"] * self._idle(tiles)
         else:
             seconds = np.maximum(memory, compute + parts["scratch"]) + parts["latency"] + launch
         hidden = {*self.units, pricer.cache.name, "issue"} if pricer.overlap else {*self.units}
@@ -417,6 +436,12 @@ class _Pricing(Occupancy):
         seconds = seconds + self.ahead + self.joined
         seconds = np.where(np.any([*self.refused.values()], axis=0), np.inf, seconds)
         return Price(seconds, parts, self.refused, self.settled)
+
+    def _idle(self, tiles: Array) -> Array:
+        """The part of all rounds for which a last one leaves blocks without a tile."""
+        resident = np.minimum(tiles, self.resident())
+        rounds = np.ceil(tiles / resident)
+        return (rounds * resident - tiles) / (rounds * resident)
 
     def _pipelined(self, tiles: Array) -> Array:
         """Seconds of tiles that stay, their products asynchronous."""

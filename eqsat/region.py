@@ -16,24 +16,34 @@ from eqsat.menu import Menus, schedule_menus
 from eqsat.partial_sums import rounded_rows
 from eqsat.placed import placed
 from eqsat.prepare import Preparation, preparations, used
-from eqsat.schedule import Unfused, together, unfused
+from eqsat.single_rows import with_single_rows
 from eqsat.specs import ParallelProcessingUnit
 from eqsat.stream_k import fit
+from eqsat.unfused import Unfused, together, unfused
 
 Row = tuple[Value, ...]
 
 
 @dataclass(frozen=True)
 class Region:
-    """A kernel's stored values, in the names of their segment, and the spec that it is for."""
+    """A kernel's stored values, in the names of their segment, and the spec that it is for.
+
+    `single`: factors without a name of their own have one of one point (see eqsat.single_rows).
+    """
 
     stored: tuple[Stored, ...]
     facts: Facts
     spec: ParallelProcessingUnit
+    single: bool = False
 
     @cached_property
     def _whole(self) -> tuple[Form, tuple[Preparation, ...]]:
         made = form(*coalesce(self.stored, self.facts))
+        if self.single:
+            wide = with_single_rows(made)
+            if wide is None:
+                raise TraceError("each factor of its products has a name of its own already")
+            made = wide
         return made, preparations(made, self.spec)
 
     @property

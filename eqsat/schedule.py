@@ -35,12 +35,14 @@ from eqsat.partial_sums import rounded_facts
 from eqsat.placed import placed
 from eqsat.prepare import Preparation, allowed_preparations, prepared_rows, started
 from eqsat.price import Pricer
-from eqsat.ranking import Ranked, drawn, offers, rank
+from eqsat.ranking import Offer, Ranked, drawn, offers, rank
 from eqsat.rule import SCHEDULING, Rule
 from eqsat.saturate import Class, FrozenEGraph, Limits, SearchWarning, SearchWorker, thaw
 from eqsat.schedule_facts import schedule_facts
+from eqsat.single_rows import is_multiplied, with_single_rows
 from eqsat.specs import ParallelProcessingUnit
 from eqsat.split import Division
+from eqsat.unfused import unfused
 
 MOST_OF_SIZES = 2  # kernels of the same tiles and threads
 FAR = 1.5  # times the best: another body that is worth less than more of the same
@@ -80,13 +82,14 @@ class Search:
 class Chosen:
     """Where a kernel came from: the values that were asked for, as fused, and their schedule.
 
-    `body` has the names of `coalesce(stored, facts)`.
+    `body` has the names of `coalesce(stored, facts)`; where it has `single` rows, one more.
     """
 
     stored: tuple[Stored, ...]
     facts: Facts
     body: tuple[Stored, ...]
     choice: Choice
+    single: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,22 +128,12 @@ def schedule_region(
     given, before = stored, facts
     stored, facts = coalesce(stored, facts)
     made = form(stored, facts)
-    ready = _preparations(made, search)
-    try:
-        found = _explore(made, ready, search)
-        bodies, choices = bodies_of(found, made, search.spec), _choices(found, made)
-    except SearchError as error:
-        warnings.warn(
-            f"{error}; {name} is scheduled without operations of the spec. Raise the limits or "
-            f"compile it in parts.",
-            SearchWarning,
-            stacklevel=2,
-        )
-        bodies, choices = [made.stored], _offered(made, search.spec)
-    if not bodies:
+    offered = _offers(name, made, pricer, search)
+    if not offered:
         return _unfused(name, stored, facts, pricer, buffers, search)
-    kept = constrained(name, choices, made, search.spec.name, search.grid_dim, search.block_dim)
-    offered = list(offers(name, bodies, alike(kept), facts, pricer, ready))
+    wide = with_single_rows(made)
+    if wide is not None and is_multiplied(wide, pricer):
+        offered += _offers(name, wide, pricer, search)
     ranked, refused = rank(offered)
     work = _Choosing(name, (given, before), facts, pricer, buffers, search, refused)
     chosen = work.run(ranked, drawn(offered, search.seed) if search.drawn else iter(()))
@@ -159,6 +152,24 @@ def schedule_region(
         for number, part in enumerate(parts)
         for predicted in schedule_region(f"{name}_{number}", part, facts, pricer, buffers, search)
     ]
+
+
+def _offers(name: str, made: Form, pricer: Pricer, search: Search) -> list[Offer]:
+    """The bodies of a form under all schedules, priced; none where it needs several kernels."""
+    ready = _preparations(made, search)
+    try:
+        found = _explore(made, ready, search)
+        bodies, choices = bodies_of(found, made, search.spec), _choices(found, made)
+    except SearchError as error:
+        warnings.warn(
+            f"{error}; {name} is scheduled without operations of the spec. Raise the limits or "
+            f"compile it in parts.",
+            SearchWarning,
+            stacklevel=3,
+        )
+        bodies, choices = [made.stored], _offered(made, search.spec)
+    kept = constrained(name, choices, made, search.spec.name, search.grid_dim, search.block_dim)
+    return list(offers(name, bodies, alike(kept), made.facts, pricer, ready))
 
 
 class _Choosing:
@@ -218,7 +229,8 @@ class _Choosing:
                 return None
             self._join(division)
         after = self._rest[division] if division else ()
-        ahead = self._prepared((*one.before, *started(one.body, self.buffers)))
+        wanted = (*one.before, *started(one.body, self.buffers))
+        ahead = self._prepared(wanted, one.body.facts)
         return None if after is None or ahead is None else (ahead, after)
 
     def _choose(self, ranked: list[Ranked]) -> None:
@@ -275,12 +287,14 @@ class _Choosing:
         self._rest[division] = found and tuple(found)
         self._made[division] = trial
 
-    def _prepared(self, before: tuple[Preparation, ...]) -> tuple[Predicted, ...] | None:
+    def _prepared(
+        self, before: tuple[Preparation, ...], facts: Facts
+    ) -> tuple[Predicted, ...] | None:
         """The kernels that prepare what is read; None where one does not fit."""
         for one in before:
             if one not in self._ahead:
                 trial = {**self.buffers, one.buffer.name: one.buffer}
-                rest = (f"{self.name}_{one.buffer.name}", one.stored, self.facts, self.pricer)
+                rest = (f"{self.name}_{one.buffer.name}", one.stored, facts, self.pricer)
                 try:
                     found = schedule_region(
                         *rest, trial, replace(self.search, candidates=1, drawn=0)
@@ -311,9 +325,10 @@ class _Choosing:
             self._cramped += [held] if misfit == "registers" else []
             return False
         prepared = [f"prepare x{len(one.before)}"] if one.before else []
-        rules = (*body_rules(one.body), *prepared, *one.choice.rules)
+        single = one.body.facts is not self.facts
+        rules = (*["single rows"] * single, *body_rules(one.body), *prepared, *one.choice.rules)
         kernel = replace(lowered, rules=rules)
-        chosen = Chosen(*self.given, one.body.stored, one.choice)
+        chosen = Chosen(*self.given, one.body.stored, one.choice, single)
         main = Predicted(kernel, one.seconds, one.bottleneck, len(after), chosen=chosen)
         first, *others = (*ahead, main, *after)
         self.kernels[lowered] = (replace(first, followers=len(others)), *others)
@@ -422,42 +437,6 @@ def _explore(made: Form, ready: Sequence[Preparation], search: Search) -> Frozen
     if "error" in answer:
         raise SearchError(f"the search for a kernel's schedule failed: {answer['error']}")
     return thaw(answer, ops, table, made.facts.universe, terms, numbers, (start.kernel,))
-
-
-@dataclass(frozen=True)
-class Unfused:
-    """A region before any rule: its kernel term; for each numbered value, its term and its body."""
-
-    kernel: Term
-    meanings: dict[int, Term]
-    bodies: dict[int, Term]
-
-
-def unfused(made: Form) -> Unfused:
-    """The kernel that reads every operand from memory, under an empty schedule."""
-    inner = [t for t in made.terms if t.op not in LEAVES]
-    number = {t: i for i, t in enumerate(inner)}
-    bodies = {
-        i: with_children(t, tuple(_value(c, number) for c in t.children))
-        for i, t in enumerate(inner)
-    }
-    parts = [_value(one.term, number) for one in made.stored]
-    if len(parts) == 1 and made.stored[0].term in number:
-        parts = [bodies[number[made.stored[0].term]]]
-    kernel = Term("kernel", together(parts), Term("untiled"))
-    return Unfused(kernel, dict(enumerate(inner)), bodies)
-
-
-def together(parts: Sequence[Term]) -> Term:
-    """The values of one kernel as one term."""
-    body = parts[0]
-    for part in parts[1:]:
-        body = Term("together", body, part)
-    return body
-
-
-def _value(term: Term, number: Mapping[Term, int]) -> Term:
-    return term if term.op in LEAVES else Term("value", number[term])
 
 
 def _choices(found: FrozenEGraph, made: Form) -> list[Choice]:
