@@ -136,7 +136,8 @@ class _Account:
 
     def _region(self, one: Predicted) -> Region:
         assert one.chosen is not None
-        return Region(one.chosen.stored, one.chosen.facts, self.search.spec)
+        chosen = one.chosen
+        return Region(chosen.stored, chosen.facts, self.search.spec, chosen.pixels)
 
     def _kernel(self, one: Predicted, running: Kernel | None, found: Findings) -> KernelRecord:
         assert one.chosen is not None

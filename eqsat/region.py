@@ -14,27 +14,37 @@ from eqsat.lower import lower
 from eqsat.matching import RegionFacts, Relation, Setting, Value
 from eqsat.menu import Menus, schedule_menus
 from eqsat.partial_sums import rounded_rows
+from eqsat.pixels import merged_pixels
 from eqsat.placed import placed
 from eqsat.prepare import Preparation, preparations, used
-from eqsat.schedule import Unfused, together, unfused
 from eqsat.specs import ParallelProcessingUnit
 from eqsat.stream_k import fit
+from eqsat.unfused import Unfused, together, unfused
 
 Row = tuple[Value, ...]
 
 
 @dataclass(frozen=True)
 class Region:
-    """A kernel's stored values, in the names of their segment, and the spec that it is for."""
+    """A kernel's stored values, in the names of their segment, and the spec that it is for. Where
+    `pixels` says so the outputs of windows are one axis.
+    """
 
     stored: tuple[Stored, ...]
     facts: Facts
     spec: ParallelProcessingUnit
+    pixels: bool = False
 
     @cached_property
     def _whole(self) -> tuple[Form, tuple[Preparation, ...]]:
-        made = form(*coalesce(self.stored, self.facts))
+        found = coalesce(self.stored, self.facts)
+        made = form(*((self.pixels and merged_pixels(*found)) or found))
         return made, preparations(made, self.spec)
+
+    def starting(self, source: Term) -> "Region":
+        """The region over one axis of pixels if that is where a trace starts; else as it is."""
+        other = replace(self, pixels=True)
+        return other if other.start.kernel is source else self
 
     @property
     def made(self) -> Form:

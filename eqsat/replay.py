@@ -219,7 +219,7 @@ def _check_segment(
             for one in kernel.stored:
                 _check_renamed(stored[one.buffer], one, universe)
                 made.append(one.buffer)
-        region = Region(kernel.stored, facts, spec)
+        region = Region(kernel.stored, facts, spec).starting(kernel.trace.source)
         division = _check_kernel(kernel, region, rules, buffers)
         buffers |= {b.name: b for b in division.buffers} if division else {}
         _check_prepared(kernel, region, waiting, rules, buffers)

@@ -32,15 +32,17 @@ from eqsat.kernel import Buffer, Kernel
 from eqsat.lower import lower
 from eqsat.menu import schedule_menus
 from eqsat.partial_sums import rounded_facts
+from eqsat.pixels import merged_pixels, walks_windows
 from eqsat.placed import placed
 from eqsat.prepare import Preparation, allowed_preparations, prepared_rows, started
 from eqsat.price import Pricer
-from eqsat.ranking import Ranked, drawn, offers, rank
+from eqsat.ranking import Offer, Ranked, drawn, offers, rank
 from eqsat.rule import SCHEDULING, Rule
 from eqsat.saturate import Class, FrozenEGraph, Limits, SearchWarning, SearchWorker, thaw
 from eqsat.schedule_facts import schedule_facts
 from eqsat.specs import ParallelProcessingUnit
 from eqsat.split import Division
+from eqsat.unfused import unfused
 
 MOST_OF_SIZES = 2  # kernels of the same tiles and threads
 FAR = 1.5  # times the best: another body that is worth less than more of the same
@@ -80,13 +82,15 @@ class Search:
 class Chosen:
     """Where a kernel came from: the values that were asked for, as fused, and their schedule.
 
-    `body` has the names of `coalesce(stored, facts)`.
+    `body` has the names of `coalesce(stored, facts)`, where `pixels` says so those of
+    `merged_pixels` of them.
     """
 
     stored: tuple[Stored, ...]
     facts: Facts
     body: tuple[Stored, ...]
     choice: Choice
+    pixels: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,22 +129,12 @@ def schedule_region(
     given, before = stored, facts
     stored, facts = coalesce(stored, facts)
     made = form(stored, facts)
-    ready = _preparations(made, search)
-    try:
-        found = _explore(made, ready, search)
-        bodies, choices = bodies_of(found, made, search.spec), _choices(found, made)
-    except SearchError as error:
-        warnings.warn(
-            f"{error}; {name} is scheduled without operations of the spec. Raise the limits or "
-            f"compile it in parts.",
-            SearchWarning,
-            stacklevel=2,
-        )
-        bodies, choices = [made.stored], _offered(made, search.spec)
-    if not bodies:
+    offered = _offers(name, made, pricer, search)
+    if not offered:
         return _unfused(name, stored, facts, pricer, buffers, search)
-    kept = constrained(name, choices, made, search.spec.name, search.grid_dim, search.block_dim)
-    offered = list(offers(name, bodies, alike(kept), facts, pricer, ready))
+    along = _along_pixels(stored, facts, search)
+    if along:
+        offered += _offers(name, along, pricer, search)
     ranked, refused = rank(offered)
     work = _Choosing(name, (given, before), facts, pricer, buffers, search, refused)
     chosen = work.run(ranked, drawn(offered, search.seed) if search.drawn else iter(()))
@@ -161,6 +155,34 @@ def schedule_region(
     ]
 
 
+def _offers(name: str, made: Form, pricer: Pricer, search: Search) -> list[Offer]:
+    """The prices of all kernels for a form that rewriting finds; none where no rule fuses it."""
+    ready = _preparations(made, search)
+    try:
+        found = _explore(made, ready, search)
+        bodies, choices = bodies_of(found, made, search.spec), _choices(found, made)
+    except SearchError as error:
+        warnings.warn(
+            f"{error}; {name} is scheduled without operations of the spec. Raise the limits or "
+            f"compile it in parts.",
+            SearchWarning,
+            stacklevel=3,
+        )
+        bodies, choices = [made.stored], _offered(made, search.spec)
+    if not bodies:
+        return []
+    kept = constrained(name, choices, made, search.spec.name, search.grid_dim, search.block_dim)
+    return list(offers(name, bodies, alike(kept), made.facts, pricer, ready))
+
+
+def _along_pixels(stored: tuple[Stored, ...], facts: Facts, search: Search) -> Form | None:
+    """The values over one axis of pixels, where that may be another kernel."""
+    if search.grid_dim is not None or search.block_dim is not None:
+        return None
+    found = merged_pixels(stored, facts) if walks_windows(search.spec, search.operations) else None
+    return found and form(*found)
+
+
 class _Choosing:
     """Lowers ranked schedules, the cheapest first, until enough of them fit the spec."""
 
@@ -178,7 +200,7 @@ class _Choosing:
         self.buffers, self.search, self.refused = buffers, search, refused
         self.kernels: dict[Kernel, tuple[Predicted, ...]] = {}
         self._rest: dict[Division, tuple[Predicted, ...] | None] = {}
-        self._ahead: dict[Preparation, tuple[Predicted, ...] | None] = {}
+        self._ahead: dict[tuple[Preparation, Facts], tuple[Predicted, ...] | None] = {}
         self._made: dict[Division, dict[str, Buffer]] = {}
         self._kept: list[object] = []
         self._cramped: list[object] = []  # what takes too many registers, in whatever stages
@@ -218,7 +240,8 @@ class _Choosing:
                 return None
             self._join(division)
         after = self._rest[division] if division else ()
-        ahead = self._prepared((*one.before, *started(one.body, self.buffers)))
+        before = (*one.before, *started(one.body, self.buffers))
+        ahead = self._prepared(before, one.body.facts)
         return None if after is None or ahead is None else (ahead, after)
 
     def _choose(self, ranked: list[Ranked]) -> None:
@@ -275,20 +298,22 @@ class _Choosing:
         self._rest[division] = found and tuple(found)
         self._made[division] = trial
 
-    def _prepared(self, before: tuple[Preparation, ...]) -> tuple[Predicted, ...] | None:
+    def _prepared(
+        self, before: tuple[Preparation, ...], facts: Facts
+    ) -> tuple[Predicted, ...] | None:
         """The kernels that prepare what is read; None where one does not fit."""
         for one in before:
-            if one not in self._ahead:
+            if (one, facts) not in self._ahead:
                 trial = {**self.buffers, one.buffer.name: one.buffer}
-                rest = (f"{self.name}_{one.buffer.name}", one.stored, self.facts, self.pricer)
+                rest = (f"{self.name}_{one.buffer.name}", one.stored, facts, self.pricer)
                 try:
                     found = schedule_region(
                         *rest, trial, replace(self.search, candidates=1, drawn=0)
                     )
                 except SpecError:
                     found = None
-                self._ahead[one] = found and tuple(found)
-        found = [self._ahead[one] for one in before]
+                self._ahead[one, facts] = found and tuple(found)
+        found = [self._ahead[one, facts] for one in before]
         return None if None in found else tuple(p for kernels in found for p in kernels or ())
 
     def _lower(
@@ -311,9 +336,11 @@ class _Choosing:
             self._cramped += [held] if misfit == "registers" else []
             return False
         prepared = [f"prepare x{len(one.before)}"] if one.before else []
-        rules = (*body_rules(one.body), *prepared, *one.choice.rules)
+        pixels = one.body.facts is not self.facts
+        along = ["along pixels"] if pixels else []
+        rules = (*body_rules(one.body), *prepared, *along, *one.choice.rules)
         kernel = replace(lowered, rules=rules)
-        chosen = Chosen(*self.given, one.body.stored, one.choice)
+        chosen = Chosen(*self.given, one.body.stored, one.choice, pixels)
         main = Predicted(kernel, one.seconds, one.bottleneck, len(after), chosen=chosen)
         first, *others = (*ahead, main, *after)
         self.kernels[lowered] = (replace(first, followers=len(others)), *others)
@@ -422,42 +449,6 @@ def _explore(made: Form, ready: Sequence[Preparation], search: Search) -> Frozen
     if "error" in answer:
         raise SearchError(f"the search for a kernel's schedule failed: {answer['error']}")
     return thaw(answer, ops, table, made.facts.universe, terms, numbers, (start.kernel,))
-
-
-@dataclass(frozen=True)
-class Unfused:
-    """A region before any rule: its kernel term; for each numbered value, its term and its body."""
-
-    kernel: Term
-    meanings: dict[int, Term]
-    bodies: dict[int, Term]
-
-
-def unfused(made: Form) -> Unfused:
-    """The kernel that reads every operand from memory, under an empty schedule."""
-    inner = [t for t in made.terms if t.op not in LEAVES]
-    number = {t: i for i, t in enumerate(inner)}
-    bodies = {
-        i: with_children(t, tuple(_value(c, number) for c in t.children))
-        for i, t in enumerate(inner)
-    }
-    parts = [_value(one.term, number) for one in made.stored]
-    if len(parts) == 1 and made.stored[0].term in number:
-        parts = [bodies[number[made.stored[0].term]]]
-    kernel = Term("kernel", together(parts), Term("untiled"))
-    return Unfused(kernel, dict(enumerate(inner)), bodies)
-
-
-def together(parts: Sequence[Term]) -> Term:
-    """The values of one kernel as one term."""
-    body = parts[0]
-    for part in parts[1:]:
-        body = Term("together", body, part)
-    return body
-
-
-def _value(term: Term, number: Mapping[Term, int]) -> Term:
-    return term if term.op in LEAVES else Term("value", number[term])
 
 
 def _choices(found: FrozenEGraph, made: Form) -> list[Choice]:
