@@ -69,8 +69,13 @@ def pixel_box(
 
 
 def _images(walk: PixelWalk, buffer: Buffer) -> list[Dimension]:
-    """The dimensions of images, and at last that of their number: beyond it pixels are in none."""
+    """The dimensions of images, and at last that of their number: beyond it pixels are in none, or
+    in the next image where a tile is of one.
+    """
     *inside, last = walk.axes
+    if walk.apart is not None:
+        image = Dimension(walk.apart.extent, walk.apart.stride, 1, 1, walk.apart.place, True)
+        return [*map(_dimension, walk.axes), image]
     if last.is_plain and inside:
         count = Dimension(last.extent, last.stride, 1, 1, last.start)
         return [*map(_dimension, inside), count]

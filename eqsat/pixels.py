@@ -8,7 +8,7 @@ windows itself: the spec has a copy between memories whose read is shifted and s
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from math import prod
 
 from eqsat.algebra import Facts, Read, Universe, post_order
@@ -61,12 +61,14 @@ class PixelAxis:
 @dataclass(frozen=True)
 class PixelWalk:
     """A read of pixels: the elements before the first place of all axes, the axis that lies
-    together in memory, and those of images, the one of neighbouring pixels first.
+    together in memory, those of images, the one of neighbouring pixels first, and the axis that no
+    pixel walks, if there is one.
     """
 
     offset: int
     channel: WalkedAxis
     axes: tuple[PixelAxis, ...]
+    apart: WalkedAxis | None = None
 
 
 def walks_windows(spec: ParallelProcessingUnit, emitted: Collection[str]) -> bool:
@@ -85,15 +87,65 @@ def walks_windows(spec: ParallelProcessingUnit, emitted: Collection[str]) -> boo
 
 def pixel_walk(read: Read, extents: Mapping[str, int], pixels: str) -> PixelWalk | None:
     """What a read walks of which an index is that of pixels; None where it is anything else."""
+    digits = _digits(read, extents, pixels)
+    axes = _axes_by_digits(read, extents, pixels, digits)
+    if not axes or axes[-1].stride != 1 or not axes[-1].alone:
+        return None
+    found: list[PixelAxis] = []
+    for digit in digits:
+        own = [_pixel_axis(axis, digit) for axis in axes[:-1]]
+        found += [axis for axis in own if axis is not None]
+    names = {digit.name for digit in digits}
+    others = [axis for axis in axes[:-1] if not names & free_names(axis.place)]
+    if len(found) != len(digits) or len(others) > 1:
+        return None
+    first = first_place(_by_digits(read, extents, pixels, digits), axes)
+    return PixelWalk(first, axes[-1], tuple(found), others[0] if others else None)
+
+
+def pixel_axes(read: Read, extents: Mapping[str, int]) -> tuple[WalkedAxis, ...] | None:
+    """As `walked_axes`, their places by the numbers of pixels where the read is one of pixels."""
+    for pixels in sorted(_divided(read)):
+        digits = _digits(read, extents, pixels)
+        axes = _axes_by_digits(read, extents, pixels, digits)
+        place = {digit.name: digit.number for digit in digits}
+        if axes:
+            return tuple(replace(a, place=substitute(a.place, place, extents)) for a in axes)
+    return walked_axes(read, extents)
+
+
+@dataclass(frozen=True)
+class _Digit:
+    """One of the numbers that a pixel's number is made of: its name, what it counts, how many there
+    are, and itself by the pixel's number.
+    """
+
+    name: str
+    weight: int
+    count: int
+    number: Affine
+
+
+def _digits(read: Read, extents: Mapping[str, int], pixels: str) -> list[_Digit]:
+    """The digits of a pixel's number by what a read divides it by; none where it does not."""
     below = _boundaries([read.address, *(guard.expression for guard in read.guards)], pixels)
     if not below or any(b % a for a, b in pairwise(below)):
-        return None
-    weights, whole = [1, *below], extents[pixels]
-    counts = [b // a for a, b in pairwise([*weights, -(-whole // below[-1]) * below[-1]])]
-    digits = [f"{pixels} {place}" for place in range(len(counts))]
-    known = {**extents, **dict(zip(digits, counts, strict=True))}
-    place = {pixels: add(*(scale(var(d), w) for d, w in zip(digits, weights, strict=True)))}
-    apart = replace(
+        return []
+    weights = [1, *below]
+    found: list[_Digit] = []
+    for place, (weight, above) in enumerate(pairwise([*weights, 0])):
+        count = above // weight if above else -(-extents[pixels] // weight)
+        number = mod(floordiv(var(pixels), weight, extents), count, extents)
+        found.append(_Digit(f"{pixels} {place}", weight, count, number))
+    return found
+
+
+def _by_digits(
+    read: Read, extents: Mapping[str, int], pixels: str, digits: Sequence[_Digit]
+) -> Read:
+    known = {**extents, **{digit.name: digit.count for digit in digits}}
+    place = {pixels: add(*(scale(var(digit.name), digit.weight) for digit in digits))}
+    return replace(
         read,
         address=substitute(read.address, place, known),
         guards=tuple(
@@ -101,27 +153,31 @@ def pixel_walk(read: Read, extents: Mapping[str, int], pixels: str) -> PixelWalk
             for guard in read.guards
         ),
     )
-    axes = walked_axes(apart, known)
-    if axes is None or len(axes) != len(digits) + 1 or axes[-1].stride != 1 or not axes[-1].alone:
-        return None
-    found: list[PixelAxis] = []
-    for digit, weight, count in zip(digits, weights, counts, strict=True):
-        number = mod(floordiv(var(pixels), weight, extents), count, extents)
-        own = [_pixel_axis(axis, digit, count, number) for axis in axes[:-1]]
-        found += [axis for axis in own if axis is not None]
-    if len(found) != len(digits):
-        return None
-    return PixelWalk(first_place(apart, axes), axes[-1], tuple(found))
 
 
-def _pixel_axis(axis: WalkedAxis, digit: str, count: int, number: Affine) -> PixelAxis | None:
+def _axes_by_digits(
+    read: Read, extents: Mapping[str, int], pixels: str, digits: Sequence[_Digit]
+) -> tuple[WalkedAxis, ...] | None:
+    known = {**extents, **{digit.name: digit.count for digit in digits}}
+    return walked_axes(_by_digits(read, extents, pixels, digits), known) if digits else None
+
+
+def _divided(read: Read) -> set[str]:
+    """The names of which a read takes quotients or remainders."""
+    expressions = [read.address, *(guard.expression for guard in read.guards)]
+    atoms = (atom for e in expressions for atom, _ in e.terms if not isinstance(atom, str))
+    return {name for atom in atoms for name in free_names(atom.numerator)}
+
+
+def _pixel_axis(axis: WalkedAxis, digit: _Digit) -> PixelAxis | None:
     """The axis as a digit of the pixel's number walks it forwards, as windows do; or None."""
     terms = dict(axis.place.terms)
-    step = terms.pop(digit, 0)
+    step = terms.pop(digit.name, 0)
     if step < 1 or any(c < 0 for c in terms.values()):
         return None
     within = add(*(scale(var(str(atom)), c) for atom, c in terms.items()))
-    return PixelAxis(axis.stride, axis.extent, count, axis.place.constant, step, within, number)
+    first = axis.place.constant
+    return PixelAxis(axis.stride, axis.extent, digit.count, first, step, within, digit.number)
 
 
 def _boundaries(expressions: Sequence[Affine], pixels: str) -> list[int]:
@@ -169,13 +225,14 @@ def merged_pixels(
                 members[member] = (pixels,)
     merged = tuple(renamed(one, place, members, old, new) for one in stored)
     (pixels,) = members[group[0]]
-    walks = [pixel_walk(read, new.extents, pixels) for read in _reads(merged)]
-    return (merged, Facts(new)) if any(walks) else None
+    walked = [_axes_by_digits(r, new.extents, pixels, _digits(r, new.extents, pixels))
+              for r in _reads(merged)]  # fmt: skip
+    return (merged, Facts(new)) if any(walked) else None
 
 
 def _groups(made: Form) -> Iterator[tuple[str, ...]]:
-    """The names of images' places that a factor of a product is read at, if nothing reduces them
-    and each stored value has them side by side.
+    """The names of images' places that a factor of a product is read at, side by side in each
+    stored value.
     """
     for term in made.terms:
         for factor in made.contraction(term) or ():
@@ -183,13 +240,10 @@ def _groups(made: Form) -> Iterator[tuple[str, ...]]:
             if factor.op != "read" or not isinstance(read, Read) or read.extent or read.fill:
                 continue
             axes = walked_axes(read, made.extents) or ()
-            moving = {str(atom) for axis in axes for atom, _ in axis.place.terms}
-            group = tuple(name for name in made.stored[0].names if name in moving)
-            if (
-                len(group) > 1
-                and {*group} <= {*made.grid}
-                and all(_beside(group, one) for one in made.stored)
-            ):
+            moving = {str(a) for axis in axes for a, _ in axis.place.terms} & {*made.grid}
+            runs = groupby(made.stored[0].names, moving.__contains__)
+            group = max((tuple(run) for inside, run in runs if inside), key=len, default=())
+            if len(group) > 1 and all(_beside(group, one) for one in made.stored):
                 yield group
 
 

@@ -1,12 +1,17 @@
 """Loads of pixels: windows over images of any shape, their outputs one index."""
 
+from dataclasses import replace
 from math import prod
 from random import Random
 
+import numpy as np
+from kernel_building import Body, Sample, at
+from pipeline_cases import by, integers, wide
+
 from eqsat.graph import index
-from eqsat.graph.dtypes import DType, bfloat16
-from eqsat.graph.index import Affine
-from eqsat.kernel import Access, Axis, Buffer, Guard, Load
+from eqsat.graph.dtypes import DType, bfloat16, float32
+from eqsat.graph.index import Affine, evaluate
+from eqsat.kernel import Access, Axis, Buffer, Carry, Guard, Kernel, Load, Store
 
 PIXELS, CHANNELS = "p", "c"
 Made = tuple[Load, Buffer, dict[str, Axis], dict[str, int]]
@@ -74,3 +79,42 @@ def random_images(random: Random) -> Made:
     tile = random.choice((16, 24, 64, 128, 192))
     batch = random.randrange(1, 5)
     return images(batch, sizes, channels, windows, steps, apart, pads, (tile, chunk))
+
+
+def read(load: Load, memory: np.ndarray, values: dict[str, np.ndarray]) -> np.ndarray:
+    """The access at points, zero where a guard fails."""
+    exists = np.ones(np.broadcast_shapes(*(np.shape(v) for v in values.values())), bool)
+    for guard in load.access.guards:
+        value = evaluate(guard.expression, values)
+        exists &= (guard.lower <= value) & (value < guard.upper)
+    address = np.where(exists, evaluate(load.access.address, values), 0)
+    return np.where(exists, memory[np.clip(address, 0, memory.size - 1)], 0)
+
+
+def convolved(made: Made, columns: int, stored: DType) -> Sample:
+    """y[p, o] = sum of the pixels' windows times w[o, window, c], in a stream over channels and
+    places in the window.
+    """
+    load, x, axes, _ = made
+    taps = [i for i in axes if i not in (PIXELS, CHANNELS)]
+    out = columns + columns // 2  # a tile is partial
+    extents = [axes[i].extent for i in (*taps, CHANNELS)]
+    w = Buffer("w", (out, *extents), bfloat16, "input")
+    y = Buffer("y", (axes[PIXELS].extent, out), stored, "output")
+    b, end, over = Body(bfloat16), Body(), f"{CHANNELS} {' '.join(taps)}"
+    b.statements.append(replace(load, indices=(PIXELS, CHANNELS, *taps)))
+    b.load("f", f"o {over}", at(w, "o", *taps, CHANNELS), memory="shared")
+    b.dtype = float32
+    b.contract("m", f"{PIXELS} o", over, "a", "f", by(columns))
+    b.update("next", f"{PIXELS} o", "acc", "sum", "m")
+    carry = Carry("acc", float32, (PIXELS, "o"), "sum")
+    stream = b.phase(stream=(axes[CHANNELS], *(axes[i] for i in taps)), carries=(carry,))
+    end_phase = end.phase(Store(at(y, PIXELS, "o"), "acc"))
+    grid = (axes[PIXELS], Axis("o", out, columns))
+    kernel = Kernel("convolution", (x, w, y), grid, (), (stream, end_phase))
+    p, q = integers(x.shape, w.shape, dtype=bfloat16)
+    points = np.indices([axes[i].extent for i in (PIXELS, *taps, CHANNELS)], sparse=True)
+    values = dict(zip((PIXELS, *taps, CHANNELS), points, strict=True))
+    seen = read(load, wide(p).ravel(), values)
+    answer = np.tensordot(seen, wide(q), (tuple(range(1, seen.ndim)), tuple(range(1, q.ndim))))
+    return Sample(kernel, {"x": p, "w": q}, {"y": answer}, 1e-6)
