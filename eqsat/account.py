@@ -160,6 +160,7 @@ class _Account:
             seconds=one.seconds,
             bottleneck=one.bottleneck,
             parts=tuple(sorted(parts.items(), key=lambda part: -part[1])),
+            pixels=chosen.pixels,
         )
 
     def _fusion(self, name: str, region: Region, chosen: Chosen, found: Findings) -> Trace:

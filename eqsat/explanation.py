@@ -23,6 +23,7 @@ class KernelRecord:
     """A kernel: its values, its index names with extents, its trace, its code, its predicted time.
 
     `costs`: predicted seconds before and after each step; infinite where the spec has no room.
+    `pixels`: its trace is of the values over one axis of pixels.
     """
 
     stored: tuple[Stored, ...]
@@ -33,6 +34,7 @@ class KernelRecord:
     seconds: float
     bottleneck: str
     parts: tuple[tuple[str, float], ...]
+    pixels: bool = False
 
 
 @dataclass(frozen=True)
@@ -180,6 +182,7 @@ def _kernel_json(record: KernelRecord, terms: _Terms) -> dict[str, Any]:
         "seconds": record.seconds,
         "bottleneck": record.bottleneck,
         "parts": record.parts,
+        "pixels": record.pixels,
     }
 
 
@@ -280,6 +283,7 @@ def _kernel(value: Mapping[str, Any], terms: Sequence[Term]) -> KernelRecord:
         seconds=float(value["seconds"]),
         bottleneck=str(value["bottleneck"]),
         parts=_tuples(value["parts"]),
+        pixels=bool(value["pixels"]),
     )
 
 

@@ -225,9 +225,14 @@ def merged_pixels(
                 members[member] = (pixels,)
     merged = tuple(renamed(one, place, members, old, new) for one in stored)
     (pixels,) = members[group[0]]
-    walked = [_axes_by_digits(r, new.extents, pixels, _digits(r, new.extents, pixels))
-              for r in _reads(merged)]  # fmt: skip
-    return (merged, Facts(new)) if any(walked) else None
+    walked = any(_is_window(read, new.extents, pixels) for read in _reads(merged))
+    return (merged, Facts(new)) if walked else None
+
+
+def _is_window(read: Read, extents: Mapping[str, int], pixels: str) -> bool:
+    """Whether a read of pixels is of windows: along some axis it is shifted, stepped or slides."""
+    axes = _axes_by_digits(read, extents, pixels, _digits(read, extents, pixels)) or ()
+    return any(len(a.place.terms) > 1 or a.place.constant or a.place.terms[0][1] > 1 for a in axes)
 
 
 def _groups(made: Form) -> Iterator[tuple[str, ...]]:

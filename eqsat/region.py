@@ -41,11 +41,6 @@ class Region:
         made = form(*((self.pixels and merged_pixels(*found)) or found))
         return made, preparations(made, self.spec)
 
-    def starting(self, source: Term) -> "Region":
-        """The region over one axis of pixels if that is where a trace starts; else as it is."""
-        other = replace(self, pixels=True)
-        return other if other.start.kernel is source else self
-
     @property
     def made(self) -> Form:
         """The form of the values over as few axes as will do."""

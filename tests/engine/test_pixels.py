@@ -1,19 +1,25 @@
 """Outputs of windows as one axis of pixels: which values have one, and what is computed over it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from fast_products import FAST, H200, normal, planned, run
+from terms import Terms, mul, universe
 
 import eqsat.graph as g
-from eqsat.algebra import Read
+from eqsat.algebra import Facts, Read
 from eqsat.cache import Cache
 from eqsat.codegen.cuda_emit import emit
 from eqsat.codegen.targets import TARGETS
 from eqsat.driver import plan
+from eqsat.errors import TraceError
 from eqsat.explanation import from_json, to_json
-from eqsat.graph.dtypes import bfloat16
+from eqsat.form import Form, Stored, form
+from eqsat.graph.dtypes import as_dtype, bfloat16
 from eqsat.graph.index import add, const, evaluate, floordiv, mod, scale, var
 from eqsat.kernel import Guard, Kernel
+from eqsat.menu import schedule_menus
 from eqsat.pixels import pixel_axes, pixel_walk, walks_windows
 from eqsat.planned import Planned
 from eqsat.relayout import walked_axes
@@ -48,6 +54,11 @@ def answer(program: Planned, out: g.Tensor, apart: float = 0.0, **shapes: tuple[
     explanation = from_json(to_json(program.explain()))
     assert not explanation.notes
     check_trace(explanation, program.segments, program.search.rules, FAST)
+    (segment,) = explanation.segments
+    kernels = tuple(replace(kernel, pixels=not kernel.pixels) for kernel in segment.kernels)
+    changed = replace(explanation, segments=(replace(segment, kernels=kernels),))
+    with pytest.raises(TraceError):
+        check_trace(changed, program.segments, program.search.rules, FAST)
 
 
 CASES = {
@@ -98,12 +109,18 @@ def grouped() -> g.Tensor:
     return g.conv(x, w, groups=64, padding=1, layout="NHWC")
 
 
+def heads() -> g.Tensor:
+    """Products of which one factor depends on the outermost of the rows' names alone."""
+    q, k = g.input("q", (4, 8, 96, 64), "bfloat16"), g.input("k", (4, 8, 64, 96), "bfloat16")
+    return q @ k
+
+
 def pooled() -> g.Tensor:
     return g.max_pool(g.input("x", (2, 14, 14, 64), "bfloat16"), 3, stride=1, layout="NHWC")
 
 
 @pytest.mark.parametrize(
-    "make", [plain, *(pytest.param(m, marks=pytest.mark.slow) for m in (grouped, pooled))]
+    "make", [plain, *(pytest.param(m, marks=pytest.mark.slow) for m in (grouped, heads, pooled))]
 )
 def test_no_pixels_where_they_are_one_axis_already_or_no_product_reads_them(make):
     program = plan(make(), H200, cache=Cache(None), candidates=6)
@@ -119,6 +136,28 @@ def test_no_pixels_without_a_copy_that_walks_windows():
     assert not walks_windows(less, emitted)
     for spec, some in ((H200, True), (less, False)):
         assert (ALONG in kernels(plan(out, spec, cache=Cache(None)))[-1].rules) == some
+
+
+def summed(a: str, b: str, channels: int) -> Form:
+    """y[i,j] of a sum over three places k in a window and channels t."""
+    over = universe(64, 64, 3, channels)
+    t = Terms(over)
+    factors = [t.cast("float32", t.read(x, names, "bfloat16")) for x, names in (("a", a), ("b", b))]
+    stored = Stored("y", t.sum("kt", mul(*factors)), ("i", "j"), as_dtype("float32"))
+    return form([stored], Facts(over))
+
+
+@pytest.mark.parametrize("channels", [8, 16, 64])
+def test_places_in_a_window_are_offered_one_at_a_time(channels):
+    """Beside a long index they must be; beside a short one they may also lie in a tile together."""
+    menus = schedule_menus(summed("ikt", "jkt", channels), H200)
+    assert menus.chunks["k"] == [1] and "t" in menus.kept
+    assert ("k" in menus.kept) == (channels < 32)
+
+
+def test_places_are_not_offered_so_where_no_factor_has_channels_together():
+    menus = schedule_menus(summed("kti", "ktj", 16), H200)
+    assert menus.chunks["k"] == [] and {"k", "t"} <= {*menus.kept}
 
 
 # reads of pixels
