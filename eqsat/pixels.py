@@ -19,11 +19,13 @@ from eqsat.graph.index import (
     FloorDiv,
     Mod,
     add,
+    bounds,
     const,
     floordiv,
     free_names,
     mod,
     scale,
+    sub,
     substitute,
     var,
 )
@@ -93,7 +95,7 @@ def pixel_walk(read: Read, extents: Mapping[str, int], pixels: str) -> PixelWalk
         return None
     found: list[PixelAxis] = []
     for digit in digits:
-        own = [_pixel_axis(axis, digit) for axis in axes[:-1]]
+        own = [_pixel_axis(axis, digit, extents) for axis in axes[:-1]]
         found += [axis for axis in own if axis is not None]
     names = {digit.name for digit in digits}
     others = [axis for axis in axes[:-1] if not names & free_names(axis.place)]
@@ -169,14 +171,17 @@ def _divided(read: Read) -> set[str]:
     return {name for atom in atoms for name in free_names(atom.numerator)}
 
 
-def _pixel_axis(axis: WalkedAxis, digit: _Digit) -> PixelAxis | None:
-    """The axis as a digit of the pixel's number walks it forwards, as windows do; or None."""
+def _pixel_axis(axis: WalkedAxis, digit: _Digit, extents: Mapping[str, int]) -> PixelAxis | None:
+    """The axis as a digit of the pixel's number walks it forwards; None where it does not. Windows
+    may be walked backwards, as gradients do: places within one are counted from its least.
+    """
     terms = dict(axis.place.terms)
     step = terms.pop(digit.name, 0)
-    if step < 1 or any(c < 0 for c in terms.values()):
+    if step < 1 or any(str(atom) not in extents for atom in terms):
         return None
     within = add(*(scale(var(str(atom)), c) for atom, c in terms.items()))
-    first = axis.place.constant
+    least, _ = bounds(within, extents)
+    first, within = axis.place.constant + least, sub(within, const(least))
     return PixelAxis(axis.stride, axis.extent, digit.count, first, step, within, digit.number)
 
 

@@ -27,9 +27,11 @@ def images(
     pads: tuple[tuple[int, int], ...],
     tiles: tuple[int, int],
     dtype: DType = bfloat16,
+    backwards: bool = False,
 ) -> Made:
     """The load of a tile of pixels and channels of x[n, *sizes, c]: each pixel of the outputs reads
-    step i + apart r - pad along each axis; of an axis that is never read outside there is no guard.
+    step i + apart r - pad along each axis, its window from the other end where it is walked
+    `backwards`; of an axis that is never read outside there is no guard.
     """
     outputs = tuple(
         (size + sum(pad) - far * (window - 1) - 1) // step + 1
@@ -45,7 +47,8 @@ def images(
         below //= outputs[axis]
         place = index.add(
             index.scale(_digit(number, below, outputs[axis], extents), steps[axis]),
-            index.scale(index.var(taps[axis]), apart[axis]),
+            index.scale(index.var(taps[axis]), -apart[axis] if backwards else apart[axis]),
+            index.const(apart[axis] * (windows[axis] - 1) if backwards else 0),
             index.const(-pads[axis][0]),
         )
         rest = prod(sizes[axis + 1 :]) * channels
@@ -78,7 +81,8 @@ def random_images(random: Random) -> Made:
     channels, chunk = random.choice(((64, 64), (64, 32), (16, 16), (128, 64), (96, 64)))
     tile = random.choice((16, 24, 64, 128, 192))
     batch = random.randrange(1, 5)
-    return images(batch, sizes, channels, windows, steps, apart, pads, (tile, chunk))
+    size = (batch, sizes, channels, windows, steps, apart, pads, (tile, chunk))
+    return images(*size, backwards=random.random() < 0.3)
 
 
 def read(load: Load, memory: np.ndarray, values: dict[str, np.ndarray]) -> np.ndarray:
