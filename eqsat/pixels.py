@@ -235,9 +235,13 @@ def merged_pixels(
 
 
 def _is_window(read: Read, extents: Mapping[str, int], pixels: str) -> bool:
-    """Whether a read of pixels is of windows: along some axis it is shifted, stepped or slides."""
-    axes = _axes_by_digits(read, extents, pixels, _digits(read, extents, pixels)) or ()
-    return any(len(a.place.terms) > 1 or a.place.constant or a.place.terms[0][1] > 1 for a in axes)
+    """Whether a read walks an axis of its own by each digit of a pixel's number: where it walks but
+    the outer ones, as what belongs to a batch does, neighbours in a run read the same.
+    """
+    digits = _digits(read, extents, pixels)
+    axes = _axes_by_digits(read, extents, pixels, digits) or ()
+    walked = {name for axis in axes for name in free_names(axis.place)}
+    return bool(digits) and {digit.name for digit in digits} <= walked
 
 
 def _groups(made: Form) -> Iterator[tuple[str, ...]]:

@@ -127,6 +127,14 @@ def test_no_pixels_where_they_are_one_axis_already_or_no_product_reads_them(make
     assert not any(ALONG in kernel.rules for kernel in kernels(program))
 
 
+@pytest.mark.slow
+def test_places_apart_are_pixels_too():
+    """Every second place of rows and columns, none outside: no guard tells what an image is."""
+    out = convolution((32, 56, 56, 256), 512, (1, 1), stride=2)
+    (launch,) = plan(out, H200, cache=Cache(None)).parts.launches
+    assert ALONG in launch.kernel.rules
+
+
 def test_no_pixels_without_a_copy_that_walks_windows():
     out = convolution((32, 28, 28, 128), 128, (3, 3), padding=1)
     emitted = TARGETS["cuda"].operations
