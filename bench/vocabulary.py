@@ -50,9 +50,10 @@ class GraphVocabulary:
         return G.cross_entropy(logits, targets, reduction="none")
 
     @staticmethod
-    def conv(x: Tensor, weight: Tensor) -> Tensor:
-        """3x3 convolution with padding 1: x (n, h, w, c), weight (out, 3, 3, c)."""
-        return G.conv(x, G.permute_dims(weight, (0, 3, 1, 2)), padding=1, layout="NHWC")
+    def conv(x: Tensor, weight: Tensor, stride: int = 1, padding: int = 1) -> Tensor:
+        """Convolution, 3x3 as a rule: x (n, h, w, c), weight (out, *window, c)."""
+        weight = G.permute_dims(weight, (0, 3, 1, 2))
+        return G.conv(x, weight, stride=stride, padding=padding, layout="NHWC")
 
     @staticmethod
     def selective_scan(x: Tensor, delta: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
@@ -183,10 +184,10 @@ class TorchVocabulary:
         scales, out = {"scale_a": p, "scale_b": q}, torch.bfloat16
         return torch._scaled_mm(a, b.T, **scales, out_dtype=out, use_fast_accum=False)
 
-    def conv(self, x: Any, weight: Any) -> Any:
+    def conv(self, x: Any, weight: Any, stride: int = 1, padding: int = 1) -> Any:
         channels_last: Sequence[int] = (0, 3, 1, 2)
         y = self.functional.conv2d(
-            x.permute(channels_last), weight.permute(channels_last), padding=1
+            x.permute(channels_last), weight.permute(channels_last), stride=stride, padding=padding
         )
         return y.permute(0, 2, 3, 1)
 

@@ -6,6 +6,7 @@ Source: PTX ISA, mbarrier, cp.async.bulk.tensor, stmatrix, wgmma, setmaxnreg.
 
 _DEVICE = "__device__ __forceinline__"
 MOST_DIMENSIONS = 5  # of a tensor map
+LEAST_PIXEL_DIMENSIONS = 3  # of one through which runs of pixels go
 
 ASYNC_FUNCTIONS: dict[str, str] = {
     "TensorMap": """
@@ -124,36 +125,45 @@ def store_box_name(dimensions: int) -> str:
     return f"store_box_{dimensions}d"
 
 
-def copy_box_name(dimensions: int, shared: bool = False) -> str:
+def copy_box_name(dimensions: int, shared: bool = False, pixels: bool = False) -> str:
     """The device function that copies a box of so many dimensions to shared memory; shared: to the
-    same place of each block of the cluster, and counted by each block's barrier there.
+    same place of each block of the cluster, and counted by each block's barrier there; a run of
+    pixels: after the coordinates of the first, where in its window each of them reads.
     """
-    return f"copy_box_to_all_{dimensions}d" if shared else f"copy_box_{dimensions}d"
+    return f"copy_{'pixels' if pixels else 'box'}{'_to_all' if shared else ''}_{dimensions}d"
 
 
-def _copy_box(dimensions: int, shared: bool) -> str:
-    where = ", ".join(f"int c{i}" for i in range(dimensions))
+def _copy_box(dimensions: int, shared: bool, pixels: bool) -> str:
+    places = dimensions - 2 if pixels else 0
+    numbers = [f"c{i}" for i in range(dimensions)]
+    where = ", ".join(f"int {c}" for c in numbers) + "".join(f", int o{i}" for i in range(places))
     at = ", ".join(f"%{3 + i}" for i in range(dimensions))
-    operands = "".join(f', "r"(c{i})' for i in range(dimensions))
-    kind, blocks, mask = "", "", ""
+    operands = "".join(f', "r"({c})' for c in numbers)
+    operands += "".join(f', "h"((unsigned short)o{i})' for i in range(places))
+    kind, blocks, after, mode = "", "", "", ""
+    if pixels:
+        mode = ".im2col"
+        after = f", {{{', '.join(f'%{3 + dimensions + i}' for i in range(places))}}}"
     if shared:
         kind, blocks = ".multicast::cluster", "template <int Blocks>\n"
-        mask = f", %{3 + dimensions}"
+        after += f", %{3 + dimensions + places}"
         operands += ', "h"((unsigned short)((1 << Blocks) - 1))'
     return f"""
-{blocks}{_DEVICE} void {copy_box_name(dimensions, shared)}(void* target, const TensorMap& map,
-                                            unsigned long long* barrier, {where}) {{
+{blocks}{_DEVICE} void {copy_box_name(dimensions, shared, pixels)}(void* target,
+        const TensorMap& map, unsigned long long* barrier, {where}) {{
     asm volatile(
-        "cp.async.bulk.tensor.{dimensions}d.shared::cluster.global.mbarrier::complete_tx::bytes"
-        "{kind} [%0], [%1, {{{at}}}], [%2]{mask};" ::"r"(shared_address(target)), "l"(&map),
+        "cp.async.bulk.tensor.{dimensions}d.shared::cluster.global{mode}"
+        ".mbarrier::complete_tx::bytes"
+        "{kind} [%0], [%1, {{{at}}}], [%2]{after};" ::"r"(shared_address(target)), "l"(&map),
         "r"(shared_address(barrier)){operands} : "memory");
 }}"""
 
 
 ASYNC_FUNCTIONS.update(
     {
-        copy_box_name(n, shared): _copy_box(n, shared)
-        for n in range(1, MOST_DIMENSIONS + 1)
+        copy_box_name(n, shared, pixels): _copy_box(n, shared, pixels)
+        for pixels in (False, True)
+        for n in range(LEAST_PIXEL_DIMENSIONS if pixels else 1, MOST_DIMENSIONS + 1)
         for shared in (False, True)
     }
 )

@@ -33,6 +33,7 @@ WIDTHS = (128, 64, 32)  # bytes of a swizzled row
 MOST_BOX = 256
 MOST_STEP = 8
 MOST_DIMENSIONS = 5
+ORIGIN = const(0)
 OFTEN = 8  # times that an element is copied, from which on its copies are the cache's work
 
 
@@ -43,6 +44,8 @@ class Dimension:
     `stride` is the distance of neighbours in memory, in elements; `coordinate` says where the box
     begins, as an expression in the first points of the kernel's indices. Where it is `guarded`,
     that may be outside the tensor. With a `value` the box begins where that one of the kernel says.
+    A run of pixels goes along it from its first place plus `corners[0]` to its last plus
+    `corners[1]`, and reads what lies `within` further on.
     """
 
     extent: int
@@ -52,6 +55,8 @@ class Dimension:
     coordinate: Affine
     guarded: bool = False
     value: str = ""
+    corners: tuple[int, int] = (0, 0)
+    within: Affine = ORIGIN
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,8 @@ class TensorBox:
 
     In shared memory the tile has `blocks` parts along its inner index of `order`, each of `rows`
     rows of `width` elements. `often`: the kernel's tiles together copy each element many times.
-    A tile of pages is copied `each` points of the index `paged` at a time, the outermost one.
+    A tile of pages is copied `each` points of the index `paged` at a time, the outermost one. With
+    `pixels` it is a run of so many of them: along the second dimension, then along the next.
     """
 
     buffer: str
@@ -73,6 +79,7 @@ class TensorBox:
     often: bool = False
     paged: str = ""
     each: int = 1
+    pixels: int = 0
 
     @property
     def row_bytes(self) -> int:
@@ -135,11 +142,8 @@ def tensor_box(
     lies beyond the tile or, beyond the tensor, zero; in that of `summed` indices all must be zero.
     """
     access = load.access
-    for i in set(summed) & set(load.indices):
-        guarded = any(_holds(guard.expression, i) for guard in access.guards)
-        partial = axes[i].extent % axes[i].tile if axes[i].count > 1 else points[i] > axes[i].extent
-        if (points[i] > axes[i].tile and axes[i].count > 1) or (guarded and partial):
-            return None
+    if not ends_in_zeros(load, axes, points, summed):
+        return None
     if (access.coordinates and alike is None) or load.fill or load.dtype != buffer.dtype:
         return None
     moved = {i: n for i, n in (alike or {}).items() if points.get(i, 1) > 1}
@@ -156,7 +160,7 @@ def tensor_box(
     if set(by_index) != set(order):
         return None  # an index that does not move the address
     first, size = by_index[inner], buffer.dtype.itemsize
-    if first.stride != 1 or first.step != 1 or not _aligned(first.coordinate, axes, size):
+    if first.stride != 1 or first.step != 1 or not is_aligned(first.coordinate, axes, size):
         return None
     wide = points[inner] * size
     width = next((w for w in WIDTHS if wide % w == 0), 0)
@@ -195,7 +199,19 @@ def is_copied_often(box: TensorBox, load: Load, axes: Mapping[str, Axis]) -> boo
     return points * times >= OFTEN * prod(d.extent for d in box.dimensions)
 
 
-def _aligned(coordinate: Affine, axes: Mapping[str, Axis], size: int) -> bool:
+def ends_in_zeros(
+    load: Load, axes: Mapping[str, Axis], points: Mapping[str, int], summed: Collection[str]
+) -> bool:
+    """Whether the padding of a tile along `summed` indices lies beyond the tensor."""
+    for i in set(summed) & set(load.indices):
+        guarded = any(_holds(guard.expression, i) for guard in load.access.guards)
+        partial = axes[i].extent % axes[i].tile if axes[i].count > 1 else points[i] > axes[i].extent
+        if (points[i] > axes[i].tile and axes[i].count > 1) or (guarded and partial):
+            return False
+    return True
+
+
+def is_aligned(coordinate: Affine, axes: Mapping[str, Axis], size: int) -> bool:
     """Whether every tile and chunk begins at a whole unit: of memory elsewhere than at multiples of
     16 bytes the accelerator copies nothing, it ends the kernel with an illegal instruction.
     """

@@ -14,6 +14,7 @@ from eqsat.codegen.cuda_block import Block, Point
 from eqsat.codegen.cuda_box import TensorBox, is_copied_often, tensor_box
 from eqsat.codegen.cuda_math import cast, literal, register_type
 from eqsat.codegen.cuda_multicast import Share
+from eqsat.codegen.cuda_pixels import pixel_box
 from eqsat.codegen.cuda_placement import SHARED
 from eqsat.codegen.cuda_tiles import fetch
 from eqsat.errors import UnsupportedError
@@ -42,7 +43,8 @@ def find_boxes(block: Block, phase: Phase) -> dict[str, TensorBox]:
         box = None
         if inner:
             alike = same_points(block, s)
-            box = tensor_box(s, buffer, block.axes, points, inner[-1], summed, outer, alike)
+            tile = (s, buffer, block.axes, points, inner[-1], summed)
+            box = tensor_box(*tile, outer, alike) or pixel_box(*tile)
         if box is not None:
             loops = {a.name: a for a in (*block.kernel.grid, *phase.stream)}
             often = is_copied_often(box, s, {**loops, **{i: block.axes[i] for i in s.indices}})
@@ -164,12 +166,15 @@ def _copy_parts(
 ) -> None:
     """The copies of a box; `values` say where it begins along dimensions that these move."""
     box, shared = (what, 1) if isinstance(what, TensorBox) else (what.box, what.blocks)
-    function = copy_box_name(len(box.dimensions), shared > 1)
+    pixels = bool(box.pixels)
+    function = copy_box_name(len(box.dimensions), shared > 1, pixels)
     function += f"<{shared}>" if shared > 1 else ""
     for part, further in what.copies():
         where = [values.get(d.value) or block.affine(d.coordinate, at) for d in box.dimensions]
         for n, text in further.items():
             where[n] += f" + {text}"
+        if pixels:  # but for channels and images, where in its window each pixel reads
+            where += [block.affine(d.within, at) for d in box.dimensions[1:-1]]
         target = f"shared + {place} + {part}{offset}"
         block.out.line(f"{function}({target}, {arguments}, {', '.join(where)});")
 

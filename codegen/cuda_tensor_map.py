@@ -37,13 +37,22 @@ def tensor_map(box: TensorBox, address: int) -> np.ndarray:
     kind = "UINT8" if size == 1 else _TYPES[box.dtype.name]
     fetched = 256 if box.often else 128
     swizzle = f"{box.row_bytes}B" if box.swizzled_bytes > UNIT else "NONE"
-    status, encoded = driver.cuTensorMapEncodeTiled(
+    encode, extents = (
+        driver.cuTensorMapEncodeTiled,
+        ([driver.cuuint32_t((d.box - 1) * d.step + 1) for d in dimensions],),
+    )
+    if box.pixels:
+        corners = [d.corners for d in dimensions[1:-1]]
+        encode, extents = driver.cuTensorMapEncodeIm2col, (
+            [low for low, _ in corners], [high for _, high in corners], box.width, box.pixels,
+        )  # fmt: skip
+    status, encoded = encode(
         getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{kind}"),
         rank,
         address + box.offset * size,
         [driver.cuuint64_t(d.extent) for d in dimensions],
         [driver.cuuint64_t(d.stride * size) for d in dimensions[1:]],
-        [driver.cuuint32_t((d.box - 1) * d.step + 1) for d in dimensions],
+        *extents,
         [driver.cuuint32_t(d.step) for d in dimensions],
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{swizzle}"),

@@ -10,7 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from eqsat.codegen import cuda_calls, cuda_operations, host_calls, numba_emit, numba_target, oracle
+from eqsat.codegen import (
+    cuda_calls,
+    cuda_operations,
+    cuda_pixels,
+    host_calls,
+    numba_emit,
+    numba_target,
+    oracle,
+)
 from eqsat.codegen.cuda_backend import CudaBackend
 from eqsat.codegen.cuda_fit import misfit
 from eqsat.codegen.cuda_narrow import SPLITS
@@ -228,7 +236,7 @@ TARGETS = {
     "cpu": Target("cpu", frozenset({"cblas_gemm", host_calls.INVOCATION}), CpuBackend, _fits),
     "cuda": Target(
         "cuda",
-        cuda_operations.OPERATIONS | {cuda_calls.INVOCATION},
+        cuda_operations.OPERATIONS | {cuda_calls.INVOCATION, cuda_pixels.INVOCATION},
         CudaBackend,
         misfit,
         SPLITS,

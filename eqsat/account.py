@@ -137,7 +137,7 @@ class _Account:
     def _region(self, one: Predicted) -> Region:
         assert one.chosen is not None
         chosen = one.chosen
-        return Region(chosen.stored, chosen.facts, self.search.spec, chosen.single)
+        return Region(chosen.stored, chosen.facts, self.search.spec, chosen.recast)
 
     def _kernel(self, one: Predicted, running: Kernel | None, found: Findings) -> KernelRecord:
         assert one.chosen is not None
@@ -160,7 +160,7 @@ class _Account:
             seconds=one.seconds,
             bottleneck=one.bottleneck,
             parts=tuple(sorted(parts.items(), key=lambda part: -part[1])),
-            single=chosen.single,
+            recast=chosen.recast,
         )
 
     def _fusion(self, name: str, region: Region, chosen: Chosen, found: Findings) -> Trace:

@@ -44,7 +44,7 @@ def coalesce(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, ..
     stored, facts = _in_groups(stored, facts)
     old = facts.universe
     pages = frozenset(_pages(stored, facts))
-    groups = [[name] for name in _names(stored, facts)]
+    groups = [[name] for name in index_names(stored, facts)]
     merged = True
     while merged:
         merged = False
@@ -69,7 +69,7 @@ def coalesce(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, ..
             place[name] = mod(digit, old.extents[name], new.extents)
             members[name] = (fused,)
             stride *= old.extents[name]
-    return tuple(_renamed(one, place, members, old, new) for one in stored), Facts(new)
+    return tuple(renamed(one, place, members, old, new) for one in stored), Facts(new)
 
 
 def _in_groups(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, ...], Facts]:
@@ -83,12 +83,12 @@ def _in_groups(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, 
     new = Universe()
     place: dict[str, Affine] = {}
     members: dict[str, tuple[str, ...]] = {}
-    for name in _names(stored, facts):
+    for name in index_names(stored, facts):
         size = sizes.get(name, 1)
         parts = (new.add(old.extents[name] // size), *((new.add(size),) if size > 1 else ()))
         place[name] = add(scale(var(parts[0]), size), *map(var, parts[1:]))
         members[name] = parts
-    return tuple(_renamed(one, place, members, old, new) for one in stored), Facts(new)
+    return tuple(renamed(one, place, members, old, new) for one in stored), Facts(new)
 
 
 def _quotients(stored: tuple[Stored, ...]) -> Iterator[tuple[str, int]]:
@@ -109,7 +109,7 @@ def _bound(term: Term, universe: Universe) -> tuple[str, ...]:
     return ()
 
 
-def _names(stored: tuple[Stored, ...], facts: Facts) -> list[str]:
+def index_names(stored: tuple[Stored, ...], facts: Facts) -> list[str]:
     """Names of stored values in their order, then reduced ones."""
     names = dict.fromkeys(name for one in stored for name in one.names)
     for term in post_order(one.term for one in stored):
@@ -206,13 +206,17 @@ def _as_one(
     return strides[outer[-1]] == step and not hidden
 
 
-def _renamed(
+def renamed(
     one: Stored,
     place: dict[str, Affine],
     members: dict[str, tuple[str, ...]],
     old: Universe,
     new: Universe,
 ) -> Stored:
+    """A stored value in the names of another universe: for each name its place there, and those
+    that it is made of.
+    """
+
     def at(expression: Affine) -> Affine:
         return substitute(expression, place, new.extents)
 

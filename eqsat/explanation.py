@@ -22,8 +22,8 @@ Costs = tuple[tuple[float | None, float | None], ...]
 class KernelRecord:
     """A kernel: its values, its index names with extents, its trace, its code, its predicted time.
 
-    `single`: a name of one point among them is that of single rows.
     `costs`: predicted seconds before and after each step; infinite where the spec has no room.
+    `recast`: in what way its trace is of the values over other names (see eqsat.recast).
     """
 
     stored: tuple[Stored, ...]
@@ -34,7 +34,7 @@ class KernelRecord:
     seconds: float
     bottleneck: str
     parts: tuple[tuple[str, float], ...]
-    single: bool = False
+    recast: str = ""
 
 
 @dataclass(frozen=True)
@@ -182,6 +182,7 @@ def _kernel_json(record: KernelRecord, terms: _Terms) -> dict[str, Any]:
         "seconds": record.seconds,
         "bottleneck": record.bottleneck,
         "parts": record.parts,
+        "recast": record.recast,
     }
 
 
@@ -282,6 +283,7 @@ def _kernel(value: Mapping[str, Any], terms: Sequence[Term]) -> KernelRecord:
         seconds=float(value["seconds"]),
         bottleneck=str(value["bottleneck"]),
         parts=_tuples(value["parts"]),
+        recast=str(value["recast"]),
     )
 
 

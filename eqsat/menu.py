@@ -125,6 +125,8 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit, most: int = 4000) -
     crowded = _crowded(form, chunks, single)
     chunks.update({name: [crowded.get(name, 1)] for name in single | crowded.keys()})
     single |= crowded.keys()
+    if matrix and started:
+        chunks.update({name: [1] for name in _beside_short(form) - single})
     if form.stepped:
         chunks[form.stepped] = [1]
         single |= {form.stepped} if form.steps.recurrent else set()
@@ -244,6 +246,21 @@ def _single(form: Form) -> set[str]:
             long = [name for name in names if form.extents[name] >= SHORT_SUM]
             inner = max(long, key=lambda name: (name in unit, form.extents[name]), default="")
             found |= set(names) - {inner} if inner else set()
+    return found & set(form.reduced) - form.held
+
+
+def _beside_short(form: Form) -> set[str]:
+    """Names that a product sums over beside a short one that lies together in memory, all of them
+    short: an operation that has one summed index takes their points one at a time.
+    """
+    found: set[str] = set()
+    for term in form.terms:
+        if form.contraction(term) and isinstance(term.args[0], int):
+            names = form.facts.universe.members(term.args[0])
+            unit = {atom for address in _addresses(post_order([term])) for atom in _unit(address)}
+            short = all(form.extents[name] < SHORT_SUM for name in names)
+            inner = max(names, key=lambda name: (name in unit, form.extents[name]), default="")
+            found |= {*names} - {inner} if short and inner in unit else set()
     return found & set(form.reduced) - form.held
 
 

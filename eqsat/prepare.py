@@ -19,7 +19,8 @@ from eqsat.graph.dtypes import BY_NAME, is_held
 from eqsat.graph.index import FloorDiv, add, const, scale, var
 from eqsat.kernel import Buffer
 from eqsat.narrow import TERMS
-from eqsat.relayout import WalkedAxis, first_place, in_order, walked_axes
+from eqsat.pixels import pixel_axes
+from eqsat.relayout import WalkedAxis, first_place, in_order
 from eqsat.scatter import starts
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
 
@@ -156,7 +157,7 @@ def lies_right(read: Read, need: Need, summed: int, made: Form) -> bool:
     if read.fill or read.stride * read.dtype.itemsize % need.alignment:
         return False
     if read.guards:
-        axes = walked_axes(read, made.extents)
+        axes = pixel_axes(read, made.extents)
         return axes is None or not axes[-1].slides
     size, extents = read.dtype.itemsize, made.extents
     strides = {str(atom): c for atom, c in read.address.terms if extents.get(str(atom), 2) > 1}
@@ -259,7 +260,7 @@ def _layout(read: Read, need: Need, summed: int, made: Form) -> _Layout | None:
     """
     universe, extents = made.facts.universe, made.extents
     names = list(universe.members(universe.mask(read.names)))
-    axes = walked_axes(read, extents) or ()
+    axes = pixel_axes(read, extents) or ()
     if any(axis.slides for axis in axes):
         return _by_axes(read, need, summed, made, axes)
     within = [name for name in names if universe.mask([name]) & summed]

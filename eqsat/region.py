@@ -6,7 +6,6 @@ from functools import cached_property
 
 from eqsat.algebra import Facts, Term
 from eqsat.choice import Choice, Opening, decode_choice, opening
-from eqsat.coalesce import coalesce
 from eqsat.errors import TraceError
 from eqsat.form import Form, Stored, form
 from eqsat.kernel import Buffer, Kernel
@@ -16,7 +15,7 @@ from eqsat.menu import Menus, schedule_menus
 from eqsat.partial_sums import rounded_rows
 from eqsat.placed import placed
 from eqsat.prepare import Preparation, preparations, used
-from eqsat.single_rows import with_single_rows
+from eqsat.recast import recast
 from eqsat.specs import ParallelProcessingUnit
 from eqsat.stream_k import fit
 from eqsat.unfused import Unfused, together, unfused
@@ -28,22 +27,17 @@ Row = tuple[Value, ...]
 class Region:
     """A kernel's stored values, in the names of their segment, and the spec that it is for.
 
-    `single`: factors without a name of their own have one of one point (see eqsat.single_rows).
+    `recast`: in what way it is over other names, if it is (see eqsat.recast).
     """
 
     stored: tuple[Stored, ...]
     facts: Facts
     spec: ParallelProcessingUnit
-    single: bool = False
+    recast: str = ""
 
     @cached_property
     def _whole(self) -> tuple[Form, tuple[Preparation, ...]]:
-        made = form(*coalesce(self.stored, self.facts))
-        if self.single:
-            wide = with_single_rows(made)
-            if wide is None:
-                raise TraceError("each factor of its products has a name of its own already")
-            made = wide
+        made = recast(self.recast, self.stored, self.facts)
         return made, preparations(made, self.spec)
 
     @property

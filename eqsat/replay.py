@@ -219,7 +219,7 @@ def _check_segment(
             for one in kernel.stored:
                 _check_renamed(stored[one.buffer], one, universe)
                 made.append(one.buffer)
-        region = Region(kernel.stored, facts, spec, kernel.single)
+        region = Region(kernel.stored, facts, spec, kernel.recast)
         division = _check_kernel(kernel, region, rules, buffers)
         buffers |= {b.name: b for b in division.buffers} if division else {}
         _check_prepared(kernel, region, waiting, rules, buffers)
@@ -321,7 +321,7 @@ def _check_prepared(
         raise TraceError(f"{record.trace.name} reads {names} prepared, which no kernel stores so")
     known = {**buffers, **{one.buffer.name: one.buffer for one in prepared}}
     for kernel in before:
-        own = Region(kernel.stored, region.made.facts, region.spec, kernel.single)
+        own = Region(kernel.stored, region.made.facts, region.spec, kernel.recast)
         if _check_kernel(kernel, own, rules, known) is not None:
             raise TraceError(f"{kernel.trace.name} stores parts, and no kernel joins them")
 

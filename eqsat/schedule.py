@@ -36,10 +36,10 @@ from eqsat.placed import placed
 from eqsat.prepare import Preparation, allowed_preparations, prepared_rows, started
 from eqsat.price import Pricer
 from eqsat.ranking import Offer, Ranked, drawn, offers, rank
+from eqsat.recast import recasts
 from eqsat.rule import SCHEDULING, Rule
 from eqsat.saturate import Class, FrozenEGraph, Limits, SearchWarning, SearchWorker, thaw
 from eqsat.schedule_facts import schedule_facts
-from eqsat.single_rows import is_multiplied, with_single_rows
 from eqsat.specs import ParallelProcessingUnit
 from eqsat.split import Division
 from eqsat.unfused import unfused
@@ -82,14 +82,14 @@ class Search:
 class Chosen:
     """Where a kernel came from: the values that were asked for, as fused, and their schedule.
 
-    `body` has the names of `coalesce(stored, facts)`; where it has `single` rows, one more.
+    `body` has the names of `coalesce(stored, facts)`, `recast` where that says how.
     """
 
     stored: tuple[Stored, ...]
     facts: Facts
     body: tuple[Stored, ...]
     choice: Choice
-    single: bool = False
+    recast: str = ""
 
 
 @dataclass(frozen=True)
@@ -131,11 +131,13 @@ def schedule_region(
     offered = _offers(name, made, pricer, search)
     if not offered:
         return _unfused(name, stored, facts, pricer, buffers, search)
-    wide = with_single_rows(made)
-    if wide is not None and is_multiplied(wide, pricer):
-        offered += _offers(name, wide, pricer, search)
+    forms = {made.facts: ""}
+    if search.grid_dim is None and search.block_dim is None:
+        for how, other in recasts(stored, facts, pricer):
+            forms[other.facts] = how
+            offered += _offers(name, other, pricer, search)
     ranked, refused = rank(offered)
-    work = _Choosing(name, (given, before), facts, pricer, buffers, search, refused)
+    work = _Choosing(name, (given, before), forms, pricer, buffers, search, refused)
     chosen = work.run(ranked, drawn(offered, search.seed) if search.drawn else iter(()))
     if chosen:
         return chosen
@@ -155,7 +157,7 @@ def schedule_region(
 
 
 def _offers(name: str, made: Form, pricer: Pricer, search: Search) -> list[Offer]:
-    """The bodies of a form under all schedules, priced; none where it needs several kernels."""
+    """The prices of all kernels for a form that rewriting finds; none where no rule fuses it."""
     ready = _preparations(made, search)
     try:
         found = _explore(made, ready, search)
@@ -168,6 +170,8 @@ def _offers(name: str, made: Form, pricer: Pricer, search: Search) -> list[Offer
             stacklevel=3,
         )
         bodies, choices = [made.stored], _offered(made, search.spec)
+    if not bodies:
+        return []
     kept = constrained(name, choices, made, search.spec.name, search.grid_dim, search.block_dim)
     return list(offers(name, bodies, alike(kept), made.facts, pricer, ready))
 
@@ -179,17 +183,17 @@ class _Choosing:
         self,
         name: str,
         given: tuple[tuple[Stored, ...], Facts],
-        facts: Facts,
+        forms: Mapping[Facts, str],
         pricer: Pricer,
         buffers: dict[str, Buffer],
         search: Search,
         refused: set[str],
     ) -> None:
-        self.name, self.given, self.facts, self.pricer = name, given, facts, pricer
+        self.name, self.given, self.forms, self.pricer = name, given, forms, pricer
         self.buffers, self.search, self.refused = buffers, search, refused
         self.kernels: dict[Kernel, tuple[Predicted, ...]] = {}
         self._rest: dict[Division, tuple[Predicted, ...] | None] = {}
-        self._ahead: dict[Preparation, tuple[Predicted, ...] | None] = {}
+        self._ahead: dict[tuple[Preparation, Facts], tuple[Predicted, ...] | None] = {}
         self._made: dict[Division, dict[str, Buffer]] = {}
         self._kept: list[object] = []
         self._cramped: list[object] = []  # what takes too many registers, in whatever stages
@@ -292,7 +296,7 @@ class _Choosing:
     ) -> tuple[Predicted, ...] | None:
         """The kernels that prepare what is read; None where one does not fit."""
         for one in before:
-            if one not in self._ahead:
+            if (one, facts) not in self._ahead:
                 trial = {**self.buffers, one.buffer.name: one.buffer}
                 rest = (f"{self.name}_{one.buffer.name}", one.stored, facts, self.pricer)
                 try:
@@ -301,8 +305,8 @@ class _Choosing:
                     )
                 except SpecError:
                     found = None
-                self._ahead[one] = found and tuple(found)
-        found = [self._ahead[one] for one in before]
+                self._ahead[one, facts] = found and tuple(found)
+        found = [self._ahead[one, facts] for one in before]
         return None if None in found else tuple(p for kernels in found for p in kernels or ())
 
     def _lower(
@@ -325,10 +329,10 @@ class _Choosing:
             self._cramped += [held] if misfit == "registers" else []
             return False
         prepared = [f"prepare x{len(one.before)}"] if one.before else []
-        single = one.body.facts is not self.facts
-        rules = (*["single rows"] * single, *body_rules(one.body), *prepared, *one.choice.rules)
+        how = self.forms[one.body.facts]
+        rules = (*[how] * bool(how), *body_rules(one.body), *prepared, *one.choice.rules)
         kernel = replace(lowered, rules=rules)
-        chosen = Chosen(*self.given, one.body.stored, one.choice, single)
+        chosen = Chosen(*self.given, one.body.stored, one.choice, how)
         main = Predicted(kernel, one.seconds, one.bottleneck, len(after), chosen=chosen)
         first, *others = (*ahead, main, *after)
         self.kernels[lowered] = (replace(first, followers=len(others)), *others)

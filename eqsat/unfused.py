@@ -1,4 +1,4 @@
-"""A region before any rule, as terms: each value of its kernel in memory."""
+"""A region's kernel before any rule: where the search for its schedule and its fusion starts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -19,8 +19,15 @@ struct TensorMap {
     const unsigned char* base;
     long long extent[5], stride[5];  // stride in bytes
     int box[5], step[5], rank, itemsize, row_bytes;
+    int count[5], first[5];  // of a run of pixels: how many lie along an axis, where they begin
 };
-struct Box { int block; unsigned target; TensorMap map; Barrier* barrier; int at[5]; };
+struct Box {
+    int block;
+    unsigned target;
+    TensorMap map;
+    Barrier* barrier;
+    int at[5], within[5];
+};
 struct Stored { unsigned source; TensorMap map; int at[5], group; bool done; };
 struct Product {
     int group, n, k, accumulate;
@@ -110,23 +117,25 @@ static void barrier_wait(unsigned long long* place, unsigned parity) {
 // copies of boxes
 
 static void copy_box(void* target, const TensorMap& map, unsigned long long* barrier, int rank,
-                     const int* at) {
+                     const int* at, const int* within = nullptr) {
     Box box{block_rank, shared_address(target), map, (Barrier*)barrier};
     int bytes = map.itemsize;
     for (int n = 0; n < rank; ++n) box.at[n] = at[n], bytes *= map.box[n];
+    for (int n = 1; within && n < rank - 1; ++n) box.within[n] = within[n - 1];
+    if (bool(map.count[1]) != bool(within)) return fail("a box is no run of pixels, or is one");
     if (rank != map.rank || box.target % 128 || box.target + bytes > SHARED_LIMIT)
         return fail("a box is copied to no such place");
     memset(shared + box.target, 0xff, bytes);
     boxes.push_back(box);
 }
 static void copy_box_to_all(void* target, const TensorMap& map, unsigned long long* barrier,
-                            int rank, const int* at, int blocks) {
+                            int rank, const int* at, int blocks, const int* within = nullptr) {
     const int own = block_rank;
     unsigned char* const from = shared;
     for (block_rank = 0; block_rank < blocks; ++block_rank) {
         unsigned char* const place = shared + ((unsigned char*)target - from);
         unsigned char* const count = shared + ((unsigned char*)barrier - from);
-        copy_box(place, map, (unsigned long long*)count, rank, at);
+        copy_box(place, map, (unsigned long long*)count, rank, at, within);
     }
     block_rank = own;
 }
@@ -146,6 +155,26 @@ static unsigned char* far_place(const TensorMap& map, const int* first, int e) {
     }
     return exists ? (unsigned char*)place : nullptr;
 }
+// The same in a run of pixels: counted on from the first one's number along each axis.
+static unsigned char* pixel_place(const Box& box, int e) {
+    const TensorMap& map = box.map;
+    long long number = e / map.box[0];
+    const long long channel = box.at[0] + e % map.box[0];
+    const unsigned char* place = map.base + channel * map.stride[0];
+    bool exists = channel >= 0 && channel < map.extent[0];
+    for (int n = 1; n < map.rank; ++n) {
+        const bool inside = n < map.rank - 1;
+        number += inside ? (box.at[n] - map.first[n]) / map.step[n] : box.at[n];
+        long long at = number;
+        if (inside) {
+            at = map.first[n] + number % map.count[n] * map.step[n] + box.within[n];
+            number /= map.count[n];
+        }
+        exists &= at >= 0 && at < map.extent[n];
+        place += at * map.stride[n];
+    }
+    return exists ? (unsigned char*)place : nullptr;
+}
 static bool deliver(bool reversed) {
     if (boxes.empty()) return false;
     const Box box = reversed ? boxes.back() : boxes.front();
@@ -153,7 +182,8 @@ static bool deliver(bool reversed) {
     const TensorMap& map = box.map;
     const int elements = elements_of(map);
     for (int e = 0; e < elements; ++e) {
-        const unsigned char* source = far_place(map, box.at, e);
+        const unsigned char* source =
+            map.count[1] ? pixel_place(box, e) : far_place(map, box.at, e);
         const unsigned place = swizzled(box.target + e * map.itemsize, map.row_bytes);
         unsigned char* to = shared_of[box.block] + place;
         source ? memcpy(to, source, map.itemsize) : memset(to, 0, map.itemsize);
@@ -339,19 +369,28 @@ HOST_ASYNC = dict.fromkeys(
 )  # fmt: skip
 HOST_ASYNC["barriers_ready"] = "inline void barriers_ready() {}"
 HOST_ASYNC["prefetch_map"] = "inline void prefetch_map(const TensorMap&) {}"
+
+
+def _host_copy(dimensions: int, shared: bool, pixels: bool) -> str:
+    where = [f"c{i}" for i in range(dimensions)]
+    within = [f"o{i}" for i in range(dimensions - 2)] if pixels else []
+    head = "template <int Blocks>\n" if shared else ""
+    numbers = ", ".join(f"int {name}" for name in (*where, *within))
+    further = ", within" if pixels else ""
+    further = (", Blocks" if shared else "") + further
+    return f"""{head}inline void {copy_box_name(dimensions, shared, pixels)}(void* target,
+        const TensorMap& map, unsigned long long* barrier, {numbers}) {{
+    const int at[] = {{{", ".join(where)}}}, within[] = {{{", ".join([*within, "0"])}}};
+    copy_box{"_to_all" if shared else ""}(target, map, barrier, {dimensions}, at{further});
+}}"""
+
+
 for _n in range(1, MOST_DIMENSIONS + 1):
     _where = ", ".join(f"c{i}" for i in range(_n))
-    HOST_ASYNC[copy_box_name(_n, True)] = f"""template <int Blocks>
-inline void {copy_box_name(_n, True)}(void* target,
-        const TensorMap& map, unsigned long long* barrier, {_where.replace("c", "int c")}) {{
-    const int at[] = {{{_where}}};
-    copy_box_to_all(target, map, barrier, {_n}, at, Blocks);
-}}"""
-    HOST_ASYNC[copy_box_name(_n)] = f"""inline void {copy_box_name(_n)}(void* target,
-        const TensorMap& map, unsigned long long* barrier, {_where.replace("c", "int c")}) {{
-    const int at[] = {{{_where}}};
-    copy_box(target, map, barrier, {_n}, at);
-}}"""
+    for _shared, _pixels in ((False, False), (True, False), (False, True), (True, True)):
+        if copy_box_name(_n, _shared, _pixels) in ASYNC_FUNCTIONS:
+            _name = copy_box_name(_n, _shared, _pixels)
+            HOST_ASYNC[_name] = _host_copy(_n, _shared, _pixels)
     HOST_ASYNC[store_box_name(_n)] = f"""inline void {store_box_name(_n)}(const void* source,
         const TensorMap& map, {_where.replace("c", "int c")}) {{
     const int at[] = {{{_where}}};
@@ -396,6 +435,8 @@ class TensorMap(ctypes.Structure):
         ("rank", ctypes.c_int),
         ("itemsize", ctypes.c_int),
         ("row_bytes", ctypes.c_int),
+        ("count", ctypes.c_int * 5),
+        ("first", ctypes.c_int * 5),
     )
 
 
@@ -416,4 +457,13 @@ def tensor_map(box: TensorBox, array: np.ndarray) -> TensorMap:
     for n, d in enumerate(dimensions):
         result.extent[n], result.stride[n] = d.extent, strides[n]
         result.box[n], result.step[n] = d.box, d.step
+    for n, d in enumerate(dimensions[1:-1] if box.pixels else (), 1):
+        bits = {3: 16, 4: 8, 5: 5}[len(dimensions)]
+        low, high = d.corners
+        assert d.box == 1 and max(-low, low + 1, -high, high + 1) <= 1 << bits - 1, box
+        result.first[n], result.count[n] = low, (d.extent - 1 + high - low) // d.step + 1
+        assert result.count[n] > 0, box
+    if box.pixels:
+        assert len(dimensions) >= 3 and box.pixels <= 1024, box
+        result.box[1] = box.pixels
     return result

@@ -9,40 +9,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fast_products import FAST, H200, fast, normal, planned, run
 from terms import Terms, mul, universe
 
 import eqsat.graph as g
 from eqsat.algebra import Facts, Read
-from eqsat.cache import Cache
-from eqsat.codegen import oracle
-from eqsat.codegen.cuda_emit import emit
-from eqsat.driver import plan
 from eqsat.errors import TraceError
 from eqsat.explanation import from_json, to_json
 from eqsat.form import Form, Stored, form
 from eqsat.graph.dtypes import as_dtype, bfloat16
-from eqsat.kernel import Contract, check
-from eqsat.kernel_json import decode, encode
-from eqsat.planned import Planned
+from eqsat.kernel import Contract
 from eqsat.prepare import Preparation, preparations, used
 from eqsat.replay import check as check_trace
-from eqsat.specs import ParallelProcessingUnit, load
 
-H200 = load("h200")
 WIDENED = {"bfloat16": "float32", "float16": "float32", "int8": "int32"}
-
-
-def fast(kind: str) -> ParallelProcessingUnit:
-    """H200 with slow multiply-adds, of matrix operations those of warpgroups and of a kind alone,
-    and launches that cost nothing.
-    """
-    unit = replace(H200, graph_launch_latency_us=1e-9, launch_latency_us=1e-9)
-    for one in unit.operations:
-        if one.semantics and one.semantics.contraction and f"{kind}_ss" not in one.name:
-            unit = unit.without_operation(one.name)
-        elif "fma" in one.implements:
-            unit = unit.replace_operation(one.name, implements={**one.implements, "fma": 1e4})
-    return unit
 
 
 KINDS = {
@@ -52,7 +32,6 @@ KINDS = {
     "float32": "tf32",
     "float8_e4m3fn": "f8",
 }
-FAST = fast("bf16")
 
 
 def product(a: str, b: str, dtype: str, extents: tuple[int, int, int]) -> Form:
@@ -115,34 +94,6 @@ def matmul(m: int, n: int, k: int, dtype: str) -> g.Tensor:
     a, b = g.input("a", (m, k), dtype), g.input("b", (k, n), dtype)
     wide = WIDENED.get(dtype, dtype) if dtype == "int8" else dtype
     return g.matmul(a, b) if wide == dtype else g.matmul(g.astype(a, wide), g.astype(b, wide))
-
-
-def planned(out: g.Tensor, spec: ParallelProcessingUnit = FAST, **options: str) -> Planned:
-    return plan(out, spec, cache=Cache(None), **options)
-
-
-def run(program: Planned, **given: np.ndarray) -> np.ndarray:
-    """What the program's kernels, emitted too, leave in its output."""
-    memory: dict[str, np.ndarray] = {}
-    for argument in program.parts.arguments:
-        memory[argument.buffer] = given[argument.name].astype(argument.dtype.numpy)
-    operations = {one.name: one for one in H200.operations}
-    for launch in program.parts.launches:
-        check(launch.kernel)
-        emit(launch.kernel, operations)
-        assert decode(encode(launch.kernel)) == launch.kernel
-        named = {}
-        for buffer, name in zip(launch.kernel.buffers, launch.buffers, strict=True):
-            if name not in memory:
-                memory[name] = np.full(buffer.shape, 77).astype(buffer.dtype.numpy)
-            named[buffer.name] = memory[name]
-        oracle.run(launch.kernel, named)
-    ((name, shape, _),) = program.parts.outputs
-    return memory[name].reshape(shape)
-
-
-def normal(*shape: int) -> np.ndarray:
-    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
 
 
 @pytest.mark.parametrize(

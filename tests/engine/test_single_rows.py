@@ -146,10 +146,10 @@ def test_every_step_is_explained_and_holds() -> None:
     explanation = planned.explain("vector")
     assert explanation.notes == ()
     (segment,) = explanation.segments
-    assert any(kernel.single for kernel in segment.kernels)
+    assert any(kernel.recast for kernel in segment.kernels)
     search = planned.search
     assert check(explanation, planned.segments, search.rules, search.spec) > 0
-    without = tuple(replace(kernel, single=False) for kernel in segment.kernels)
+    without = tuple(replace(kernel, recast="") for kernel in segment.kernels)
     changed = replace(explanation, segments=(replace(segment, kernels=without),))
     with pytest.raises(TraceError):
         check(changed, planned.segments, search.rules, search.spec)
@@ -157,5 +157,5 @@ def test_every_step_is_explained_and_holds() -> None:
 
 def test_a_matrix_has_no_single_row_to_explain() -> None:
     made = product((bfloat16, "mk"), (bfloat16, "kn"), "k", "mn")
-    with pytest.raises(TraceError, match="has a name of its own already"):
-        _ = Region(made.stored, made.facts, H200, single=True).made
+    with pytest.raises(TraceError, match="has no form 'single rows'"):
+        _ = Region(made.stored, made.facts, H200, recast="single rows").made

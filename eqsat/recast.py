@@ -1,0 +1,58 @@
+"""The values of a kernel over other index names, which operations of a spec may take better.
+
+Each way of it is searched for schedules beside the plain one, and the price decides; a kernel that
+came from one says so among its rules.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from eqsat.algebra import Facts
+from eqsat.coalesce import coalesce
+from eqsat.errors import TraceError
+from eqsat.form import Form, Stored, form
+from eqsat.pixels import merged_pixels, walks_windows
+from eqsat.rates import Rates
+from eqsat.single_rows import is_multiplied, with_single_rows
+
+Values = tuple[tuple[Stored, ...], Facts]
+
+
+def _over_pixels(values: Values) -> Form | None:
+    found = merged_pixels(*values)
+    return form(*found) if found else None
+
+
+def _with_single_rows(values: Values) -> Form | None:
+    return with_single_rows(form(*values))
+
+
+RECASTS: Mapping[str, Callable[[Values], Form | None]] = {
+    "along pixels": _over_pixels,
+    "single rows": _with_single_rows,
+}
+"""The ways besides the plain one; None where values have no such form."""
+
+
+def recast(how: str, stored: tuple[Stored, ...], facts: Facts) -> Form:
+    """The form of values over as few axes as will do, recast in a way unless `how` is empty.
+
+    Raises TraceError where the values have no such form.
+    """
+    values = coalesce(stored, facts)
+    if not how:
+        return form(*values)
+    found = RECASTS[how](values) if how in RECASTS else None
+    if found is None:
+        raise TraceError(f"{stored[0].buffer} has no form {how!r}; known are {', '.join(RECASTS)}")
+    return found
+
+
+def recasts(stored: tuple[Stored, ...], facts: Facts, rates: Rates) -> Iterator[tuple[str, Form]]:
+    """The other forms that may make better kernels for a spec, of values over as few axes as will
+    do.
+    """
+    found = {how: make((stored, facts)) for how, make in RECASTS.items()}
+    if (made := found["along pixels"]) and walks_windows(rates.spec, rates.operations):
+        yield "along pixels", made
+    if (made := found["single rows"]) and is_multiplied(made, rates):
+        yield "single rows", made
