@@ -158,6 +158,8 @@ class _Segment:
             ("predicted", f"{seconds_text(record.seconds)}, most of it {record.bottleneck}"),
             ("parts", ", ".join(f"{n} {seconds_text(s)}" for n, s in record.parts)),
         ]
+        if record.recast:
+            facts.append(("over", record.recast))
         if record.trace.note:
             facts.append(("no steps", record.trace.note))
         rows = _Steps(self.explanation, record.trace, record.costs, notation, names).rows()
