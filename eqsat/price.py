@@ -325,9 +325,10 @@ class _Pricing(Occupancy):
             if self.blocking is None or self.blocking.staged:
                 streamed = mask & facts.universe.mask(self.chunks)
                 held = self.tile_points(mask) * itemsize * (stages if streamed else 1)
-                self.shared = self.shared + held
+                boxed = self.boxed(side) if self.started else self.shape
+                self.shared = self.shared + held * boxed
                 if self.started and self.blocking is not None:
-                    copied = self.copied[side] * self.crossed(side)
+                    copied = self.copied[side] * self.crossed(side) * boxed
                     self.traffic = self.traffic + copied - self.copied[side]
                     self.spared = self.spared + copied * self.saved(mask)
                 if is_sliding(side, self.form):  # each window's elements, one by one

@@ -109,6 +109,8 @@ class Region:
         schedule = known[0]
         assert isinstance(schedule, Term)
         entries = chain(schedule)
+        if entries and entries[-1][0] == "split":
+            entries.pop()
         if len(entries) == len(self.menus.axes):
             grid = decode_choice(tuple(entries), self.made).grid_tiles(self.made)
             for count in self.menus.sharers:
