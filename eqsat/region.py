@@ -155,7 +155,8 @@ class Region:
         shaped, choice = self.shaped(term)
         opened = opening(shaped, choice.parts, name)
         if opened is None:
-            raise TraceError(f"its reduction cannot be split as {choice.rules[-1]!r} has it")
+            split = next(rule for rule in choice.rules if rule.startswith("split "))
+            raise TraceError(f"its reduction cannot be split as {split!r} has it")
         return opened, choice
 
     def shaped(self, term: Term) -> tuple[Form, Choice]:

@@ -121,7 +121,7 @@ def part_menu(
     counts = [1 << power for power in range(1, filled + 1) if extent >= ends[axis] << power]
     found = dict.fromkeys(-(-extent // part_length(extent, n)) for n in counts[-MOST_OFFERED:])
     most = extent // ends[axis] if found and _multiplies(form) else 0
-    filling = tuple(_filling(spec.processors, tuple(found), extent, most))
+    filling = tuple(fill_processors(spec.processors, tuple(found), extent, most))
     return PartMenu(axis, tuple(found), 4 * spec.processors, filling)
 
 
@@ -130,7 +130,7 @@ def _multiplies(form: Form) -> bool:
     return any(form.contraction(term) for term in form.terms)
 
 
-def _filling(
+def fill_processors(
     processors: int, counts: tuple[int, ...], extent: int, most: int
 ) -> Iterator[tuple[int, int]]:
     """(tiles, parts of each) that leave fewer processors idle than any count on offer does."""

@@ -5,6 +5,7 @@ import pytest
 
 import eqsat.graph as g
 from eqsat.cache import Cache
+from eqsat.codegen.cuda_emit import emit
 from eqsat.driver import plan
 from eqsat.kernel import Kernel
 from eqsat.program import Launch
@@ -43,3 +44,18 @@ def test_rows_that_begin_within_lines_are_copied_once_for_two_blocks():
     assert across.kernel.multicast == 2 and aligned.kernel.multicast == 1
     assert across.seconds > 1.2 * aligned.seconds
     assert found(1000, 1024, 1024)[0].seconds < 1.05 * aligned.seconds  # a count of rows is none
+
+
+def test_rows_of_boxes_are_whole_lines():
+    """A tile of 96 columns of 2 bytes lies there as two boxes of 64; one of 96 along the sum, or of
+    64, has no more than it holds.
+    """
+    product = g.input("x", (1536, 1536), "bfloat16") @ g.input("w", (1536, 1536), "bfloat16")
+    (best,) = plan([product], H200, cache=Cache(None)).parts.launches
+    assert {axis.tile for axis in best.kernel.grid} == {96, 192} and best.kernel.tiles == 128
+    assert emit(best.kernel, {o.name: o for o in H200.operations}).shared_bytes <= 232448
+
+
+def test_candidates_are_not_all_of_two_tiles():
+    tiles = {tuple(axis.tile for axis in one.kernel.grid) for one in found(1536, 1536, 1536, 8)}
+    assert len(tiles) > 4
