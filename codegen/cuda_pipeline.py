@@ -99,8 +99,7 @@ class Pipeline:
                 own = {name: one.box for name, one in self.shares.items() if name in boxes}
                 self.maps.update(boxes | own)
                 self.rings[phase] = tuple(self._rings(phase, boxes))
-        straight = [phase for phase in self.rings if not phase.stream]
-        self.whole = [ring for phase in straight for ring in self.rings[phase]]
+        self.whole = [one for phase, own in self.rings.items() if not phase.stream for one in own]
         self.order = self.barriers
         self.barriers += turns if turns > 1 else 0
         block.areas = self.areas
@@ -278,12 +277,9 @@ class Pipeline:
             offset = f" + {slot} * {size}" if ring.stages > 1 else ""
             load, share = block.placement.statements[name], ring.shares.get(name)
             assert isinstance(load, Load)
-            arguments = f"{self.map_name(name)}, {ring.full(slot)}"
+            arguments = f"{self.block.map_name(name)}, {ring.full(slot)}"
             copy_boxes(block, load, share or box, ring.offsets[name], offset, arguments)
         self.advance(ring, out)
-
-    def map_name(self, name: str) -> str:
-        return self.block.map_name(name)
 
     # the whole kernel
 
@@ -309,7 +305,7 @@ class Pipeline:
                 out.line(f"barrier_init(barriers + {turn}, {warps});")
             out.line("barriers_ready();")
             for name in self.maps:
-                out.line(f"prefetch_map({self.map_name(name)});")
+                out.line(f"prefetch_map({self.block.map_name(name)});")
         if self.shares:  # the barriers of all blocks are there, which `barriers_ready` has released
             out.line("cluster_arrive_relaxed();")
             out.line("cluster_wait();")
