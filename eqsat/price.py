@@ -409,6 +409,7 @@ class _Pricing(Occupancy):
             rate, trip = pricer.cache.bandwidth_gb_per_s * 1e9, pricer.dram.latency_cycles
             seconds = seconds + handed_over(spec, self.last_parts, self.scratch, trip, rate)
             seconds = seconds + BESIDE * np.minimum(parts["dram"], compute)
+            seconds = seconds + self._written()
         else:
             seconds = np.maximum(memory, compute + parts["scratch"]) + parts["latency"] + launch
         hidden = {*self.units, pricer.cache.name, "issue"} if pricer.overlap else {*self.units}
@@ -418,6 +419,19 @@ class _Pricing(Occupancy):
         seconds = seconds + self.ahead + self.joined
         seconds = np.where(np.any([*self.refused.values()], axis=0), np.inf, seconds)
         return Price(seconds, parts, self.refused, self.settled)
+
+    def _written(self) -> float:
+        """Seconds that results of products take longer to write to the cache than as many bytes to
+        read, which other teams' products do not hide: the processors wait for the same cache.
+        Whatever tiles and operations, they are the same; in more parts they are more.
+        """
+        if self.blocking is None or not self._multiplies:
+            return 0.0
+        cache, facts = self.pricer.cache, self.form.facts
+        masks = [(facts.universe.mask(one.names), one.dtype.itemsize) for one in self.form.stored]
+        stored = sum(self.points(mask) * size for mask, size in masks)
+        rates = cache.write_gb_per_s, cache.bandwidth_gb_per_s
+        return stored * (1 / rates[0] - 1 / rates[1]) * 1e-9
 
     def _pipelined(self, tiles: Array) -> Array:
         """Seconds of tiles that stay, their products asynchronous."""

@@ -1,5 +1,7 @@
 """What prices of products know of sizes that tiles, chunks and lines of memory do not divide."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -59,3 +61,14 @@ def test_rows_of_boxes_are_whole_lines():
 def test_candidates_are_not_all_of_two_tiles():
     tiles = {tuple(axis.tile for axis in one.kernel.grid) for one in found(1536, 1536, 1536, 8)}
     assert len(tiles) > 4
+
+
+def test_sums_that_parts_leave_take_their_time_to_be_written():
+    """Fewer parts of smaller tiles, which read more and write less, where writing is slower."""
+    domains = tuple(replace(one, write_fraction=1.0) for one in H200.memory_domains)
+    product = g.input("x", (512, 32768), "bfloat16") @ g.input("w", (32768, 512), "bfloat16")
+    counts = []
+    for spec in (replace(H200, memory_domains=domains), H200):
+        first, _ = plan([product], spec, cache=Cache(None)).parts.launches
+        counts.append(first.kernel.grid[0].count)
+    assert counts == [16, 8]
