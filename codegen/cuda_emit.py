@@ -101,7 +101,7 @@ def _emit(
         shared, threads = pipeline.close(shared), pipeline.threads + WARPGROUP
         if not pipeline.fits:
             return None
-        maps = {pipeline.map_name(name): box for name, box in pipeline.maps.items()}
+        maps = {block.map_name(name): box for name, box in pipeline.maps.items()}
         body = pipeline.program(origins)
     else:
         lines = block.out.lines
@@ -215,7 +215,7 @@ def _assemble(
     if pipeline:
         bounds, alignment = pipeline.launch_bounds, PERIOD
         parameters += [
-            f"const __grid_constant__ TensorMap {pipeline.map_name(name)}" for name in pipeline.maps
+            f"const __grid_constant__ TensorMap {block.map_name(name)}" for name in pipeline.maps
         ]
     lines = [_comment(block), "", prelude, ""] if prelude else [_comment(block), ""]
     count = kernel.cluster * kernel.multicast

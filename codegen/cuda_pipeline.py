@@ -37,6 +37,7 @@ MOST_REGISTERS = 240  # that setmaxnreg gives a computing thread here
 MOST_COMPUTING = 896  # threads of a block, less the producer's warpgroup
 SHARED_BYTES, RESERVED_BYTES = 233472, 1024  # of an SM of sm_90, and for each block
 LONG = 16  # times that a tile fills its rings, from which on no block stays for the next
+AHEAD, ROOM = 2, 3  # tiles whose boxes may lie there, and as what part of shared memory at most
 AROUND = 32  # registers that a thread needs besides the result of an instruction
 
 
@@ -98,8 +99,7 @@ class Pipeline:
                 own = {name: one.box for name, one in self.shares.items() if name in boxes}
                 self.maps.update(boxes | own)
                 self.rings[phase] = tuple(self._rings(phase, boxes))
-        straight = [phase for phase in self.rings if not phase.stream]
-        self.whole = [ring for phase in straight for ring in self.rings[phase]]
+        self.whole = [one for phase, own in self.rings.items() if not phase.stream for one in own]
         self.order = self.barriers
         self.barriers += turns if turns > 1 else 0
         block.areas = self.areas
@@ -113,8 +113,8 @@ class Pipeline:
         """One ring for a phase; of a chain, those of the first product's factors, of what else is
         read with them, if anything is, and of the later products' factors.
         """
-        stages = max(phase.stages, 1) if phase.stream else 1
-        chain = find_chain(self.block, phase, boxes) if stages > 1 else None
+        stages = max(phase.stages, 1) if phase.stream else self._slots(boxes)
+        chain = find_chain(self.block, phase, boxes) if phase.stream and stages > 1 else None
         groups = [list(boxes)]
         if chain and not (stages > 1 and is_lagging(self.block, phase)):
             self.chains[phase] = chain
@@ -131,6 +131,14 @@ class Pipeline:
             shared = {name: self.shares[name] for name in names if name in self.shares}
             yield Ring(number, stages, own, shared, barriers=self.barriers)
             self.barriers += 2 * stages
+
+    def _slots(self, boxes: Mapping[str, TensorBox]) -> int:
+        """Slots for boxes that lie there for a whole tile: where a tile is nothing but these, and
+        room for other blocks is left, those of the next one are copied meanwhile.
+        """
+        alone = not any(phase.stream for phase in self.block.kernel.phases)
+        held = AHEAD * sum(box.bytes for box in boxes.values())
+        return AHEAD if alone and held <= SHARED_BYTES // ROOM else 1
 
     def allocate(self, phase: Phase) -> None:
         """Slots for the boxes of a phase, and the tiles that read them."""
@@ -269,12 +277,9 @@ class Pipeline:
             offset = f" + {slot} * {size}" if ring.stages > 1 else ""
             load, share = block.placement.statements[name], ring.shares.get(name)
             assert isinstance(load, Load)
-            arguments = f"{self.map_name(name)}, {ring.full(slot)}"
+            arguments = f"{self.block.map_name(name)}, {ring.full(slot)}"
             copy_boxes(block, load, share or box, ring.offsets[name], offset, arguments)
         self.advance(ring, out)
-
-    def map_name(self, name: str) -> str:
-        return self.block.map_name(name)
 
     # the whole kernel
 
@@ -300,7 +305,7 @@ class Pipeline:
                 out.line(f"barrier_init(barriers + {turn}, {warps});")
             out.line("barriers_ready();")
             for name in self.maps:
-                out.line(f"prefetch_map({self.map_name(name)});")
+                out.line(f"prefetch_map({self.block.map_name(name)});")
         if self.shares:  # the barriers of all blocks are there, which `barriers_ready` has released
             out.line("cluster_arrive_relaxed();")
             out.line("cluster_wait();")

@@ -15,12 +15,14 @@ from typing import Any
 from eqsat.codegen.cuda_compile import OPTIONS, compile_cubin
 from eqsat.codegen.cuda_emit import CudaSource, emit
 from eqsat.codegen.cuda_launch import ALIGNMENT, Launch, import_cupy
+from eqsat.codegen.cuda_pipeline import RESERVED_BYTES
 from eqsat.errors import UnsupportedError
 from eqsat.kernel import Kernel
 from eqsat.specs.model import ParallelOperation
 
 EARLY_CAPABILITY = 90  # compute capability from which on a launch is set up before the last ended
 MOST_UNEVEN = 1.25  # how much more than its share an SM may get of blocks that are set up early
+GRANULE = 128  # bytes, of which blocks take shared memory in multiples
 UNASKED_SHARED_BYTES = 48 * 1024  # a kernel that takes more must say so before it is launched
 
 
@@ -119,17 +121,46 @@ def _load(kernel: Kernel, source: CudaSource, path: Path, arch: str) -> Launch:
 
 def _launch(kernel: Kernel, source: CudaSource, path: Path, processors: int) -> Launch:
     """The kernel loaded. Blocks that are set up early go where there is room, which may be on few
-    SMs: so one must fill an SM, or all of them about the device.
+    SMs: so one must fill an SM, or all of them about the device. Where tiles read what they reduce
+    once, and have no use for a near cache, they ask for the shared memory of their share of an SM.
     """
     cupy, function = import_cupy(), _function(path, source)
-    able = int(cupy.cuda.Device().compute_capability) >= EARLY_CAPABILITY
+    device = cupy.cuda.Device()
     launch = Launch(kernel, source, function, processors)
-    fit = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
-        function.kernel.ptr, source.threads, source.shared_bytes
+    if int(device.compute_capability) < EARLY_CAPABILITY:
+        return launch
+    if _is_even(launch):
+        return replace(launch, early=True)
+    once = kernel.beside and kernel.cluster == 1
+    asked = share_of_shared(launch.blocks, processors, device.attributes) if once else 0
+    if asked <= source.shared_bytes:
+        return launch
+    function.max_dynamic_shared_size_bytes = asked
+    spread = replace(launch, source=replace(source, shared_bytes=asked))
+    return replace(spread, early=True) if _is_even(spread) else launch
+
+
+def _is_even(launch: Launch) -> bool:
+    """Whether the blocks cannot all lie on a few SMs."""
+    source, processors = launch.source, launch.processors
+    fit = import_cupy().cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
+        launch.function.kernel.ptr, source.threads, source.shared_bytes
     )
-    return replace(
-        launch, early=able and (fit == 1 or fit * processors <= MOST_UNEVEN * launch.blocks)
-    )
+    return bool(fit == 1 or fit * processors <= MOST_UNEVEN * launch.blocks)
+
+
+def share_of_shared(blocks: int, processors: int, attributes: Mapping[str, int]) -> int:
+    """Bytes of shared memory for a block of so many, with which no SM has room for more than its
+    share of them; 0 where there is one for each SM at most, or where no number of bytes does it.
+    """
+    share = -(-blocks // processors)
+    if share < 2:
+        return 0
+    room = attributes["MaxSharedMemoryPerMultiprocessor"]
+    asked = (room // share - RESERVED_BYTES) // GRANULE * GRANULE
+    asked = min(asked, attributes["MaxSharedMemoryPerBlockOptin"])
+    enough = (share + 1) * (asked + RESERVED_BYTES) > room
+    return asked if asked > 0 and enough else 0
 
 
 def _write(path: Path, data: bytes) -> None:

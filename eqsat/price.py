@@ -329,9 +329,10 @@ class _Pricing(Occupancy):
             if self.blocking is None or self.blocking.staged:
                 streamed = mask & facts.universe.mask(self.chunks)
                 held = self.tile_points(mask) * itemsize * (stages if streamed else 1)
-                self.shared = self.shared + held
+                boxed = self.boxed(side) if self.started else self.shape
+                self.shared = self.shared + held * boxed
                 if self.started and self.blocking is not None:
-                    copied = self.copied[side] * self.crossed(side)
+                    copied = self.copied[side] * self.crossed(side) * boxed
                     if operation and operation.asynchronous:
                         copied = copied * copied_again(self, operation, found, side)
                     self.traffic = self.traffic + copied - self.copied[side]
@@ -427,6 +428,7 @@ class _Pricing(Occupancy):
             seconds = seconds + BESIDE * np.minimum(parts["dram"], compute)
             if self.started:
                 seconds = seconds + EVEN * parts["dram"] * self._idle(tiles)
+            seconds = seconds + self._written()
         else:
             seconds = np.maximum(memory, compute + parts["scratch"]) + parts["latency"] + launch
         hidden = {*self.units, pricer.cache.name, "issue"} if pricer.overlap else {*self.units}
@@ -442,6 +444,19 @@ class _Pricing(Occupancy):
         resident = np.minimum(tiles, self.resident())
         rounds = np.ceil(tiles / resident)
         return (rounds * resident - tiles) / (rounds * resident)
+
+    def _written(self) -> float:
+        """Seconds that results of products take longer to write to the cache than as many bytes to
+        read, which other teams' products do not hide: the processors wait for the same cache.
+        Whatever tiles and operations, they are the same; in more parts they are more.
+        """
+        if self.blocking is None or not self._multiplies:
+            return 0.0
+        cache, facts = self.pricer.cache, self.form.facts
+        masks = [(facts.universe.mask(one.names), one.dtype.itemsize) for one in self.form.stored]
+        stored = sum(self.points(mask) * size for mask, size in masks)
+        rates = cache.write_gb_per_s, cache.bandwidth_gb_per_s
+        return stored * (1 / rates[0] - 1 / rates[1]) * 1e-9
 
     def _pipelined(self, tiles: Array) -> Array:
         """Seconds of tiles that stay, their products asynchronous."""

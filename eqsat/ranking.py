@@ -1,5 +1,6 @@
 """The bodies of a kernel under its schedules, by predicted time."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +17,7 @@ from eqsat.scans import without_contractions
 from eqsat.siblings import settle_operations, settled_alike
 
 MOST_RANKED = 24  # schedules of a body that differ in sizes alone
+MOST_OF_TILES = 8  # of these that have the same tiles
 
 
 @dataclass(frozen=True)
@@ -92,11 +94,23 @@ def rank(offers: Sequence[Offer]) -> tuple[list[Ranked], set[str]]:
     refused: set[str] = set()
     for one in offers:
         refused |= {reason for reason, bad in one.price.refused.items() if bad.any()}
-        for index in np.argsort(one.price.seconds, kind="stable")[:MOST_RANKED]:
-            if np.isfinite(one.price.seconds[index]):
-                ranked.append(one.ranked(int(index)))
+        ranked += map(one.ranked, _best(one))
     ranked.sort(key=lambda one: one.total)
     return ranked, refused
+
+
+def _best(one: Offer) -> Iterator[int]:
+    """The cheapest feasible choices, not too many of them of the same tiles."""
+    found = 0
+    alike: Counter[tuple[int, ...]] = Counter()
+    for index in np.argsort(one.price.seconds, kind="stable"):
+        if found == MOST_RANKED or not np.isfinite(one.price.seconds[index]):
+            return
+        tiles = tuple(one.choices[index].tiles.values())
+        alike[tiles] += 1
+        if alike[tiles] <= MOST_OF_TILES:
+            found += 1
+            yield int(index)
 
 
 def drawn(offers: Sequence[Offer], seed: int) -> Iterator[Ranked]:

@@ -113,6 +113,8 @@ class Region:
         schedule = known[0]
         assert isinstance(schedule, Term)
         entries = chain(schedule)
+        if entries and entries[-1][0] == "split":
+            entries.pop()
         if len(entries) == len(self.menus.axes):
             grid = decode_choice(tuple(entries), self.made).grid_tiles(self.made)
             for count in self.menus.sharers:
@@ -157,7 +159,8 @@ class Region:
         shaped, choice = self.shaped(term)
         opened = opening(shaped, choice.parts, name)
         if opened is None:
-            raise TraceError(f"its reduction cannot be split as {choice.rules[-1]!r} has it")
+            split = next(rule for rule in choice.rules if rule.startswith("split "))
+            raise TraceError(f"its reduction cannot be split as {split!r} has it")
         return opened, choice
 
     def shaped(self, term: Term) -> tuple[Form, Choice]:

@@ -41,11 +41,14 @@ def _part_facts(ops: Mapping[str, tuple[str, ...]]) -> list[str]:
         "(relation part_menu (String i64))",
         "(relation extent (String i64))",
         "(relation most_tiles (i64))",
+        "(relation filling (String i64 i64))",
         "(relation parts_fit (E String i64))",
         "(function grid (E) i64 :no-merge)",
         f"(rule ((= s ({constructor('untiled')}))) ((set (grid s) 1)) :ruleset facts)",
         '(rule ((next_axis s "parts") (part_menu x n) (most_tiles m) (= c (grid s)) '
         "(<= (* c n) m)) ((parts_fit s x n)) :ruleset facts)",
+        '(rule ((next_axis s "parts") (= c (grid s)) (filling x c n)) ((parts_fit s x n)) '
+        ":ruleset facts)",
     ]
     for op in sorted(SCHEDULE & set(ops) - {"kernel", "untiled"}):
         args = [f"x{i}" for i in range(len(ops[op]))]
@@ -73,6 +76,11 @@ def _cluster_facts(ops: Mapping[str, tuple[str, ...]]) -> list[str]:
         '(rule ((next_axis s "cluster") (whole s) (cluster_menu n)) ((clusters_fit s n)) '
         ":ruleset facts)",
     ]
+    if "split" in ops:
+        lines.append(
+            f'(rule ((= s ({constructor("split")} x m t)) (next_axis t "share") (share_menu n) '
+            "(= c (grid s)) (= 0 (% c n))) ((shares_fit s n)) :ruleset facts)"
+        )
     for op in sorted({"tile", "keep", "launch", "stage"} & set(ops)):
         args = [f"x{i}" for i in range(len(ops[op]))]
         lines.append(

@@ -7,7 +7,7 @@ join by the law that they are carried by: weighted_sum_p(max of part p, weighted
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from eqsat.algebra import (
@@ -36,6 +36,7 @@ MOST_OFFERED = 3  # part counts
 LEAST_CHUNKS = 4  # of the shortest chunk on offer, in a part
 LONG = 16  # points of a chunk; shorter ones have other names of the sum inside
 LEAST_STEPS = 2  # points of a part along a name of short chunks
+FULLER = 1.02  # times the processors at work that make another part count worth a try
 SCANNED = (4096, 8192, 16384)  # points of a part of a scan
 MOST_SCANNED = 4096  # parts of a scan, the sums of which each part adds up
 
@@ -65,20 +66,26 @@ def part_length(extent: int, parts: int) -> int:
 
 @dataclass(frozen=True)
 class PartMenu:
-    """The part counts on offer for an axis, as long as no more than `most` tiles come of them."""
+    """The part counts on offer for an axis, as long as no more than `most` tiles come of them; and
+    those `filling` the processors with a grid of so many tiles.
+    """
 
     axis: str = ""
     counts: tuple[int, ...] = ()
     most: int = 0
+    filling: tuple[tuple[int, int], ...] = ()
 
     def facts(self) -> list[str]:
         """As egglog facts."""
         lines = [f'(part_menu "{self.axis}" {count})' for count in self.counts]
+        lines += [f'(filling "{self.axis}" {tiles} {count})' for tiles, count in self.filling]
         return [*lines, f"(most_tiles {self.most})"] if self.counts else []
 
     def offered(self, grid: int) -> list[tuple[str, int]]:
         """(axis, number of parts) for a grid of so many tiles."""
-        return [(self.axis, count) for count in self.counts if grid * count <= self.most]
+        counts = [count for count in self.counts if grid * count <= self.most]
+        counts += [count for tiles, count in self.filling if tiles == grid]
+        return [(self.axis, count) for count in counts]
 
 
 def part_menu(
@@ -110,10 +117,31 @@ def part_menu(
     axis = max(names, key=lambda name: (form.extents[name] // ends[name], form.extents[name]))
     extent = form.extents[axis]
     filled = (-(-spec.processors // whole) - 1).bit_length() + 1
-    filled += 0 if any(form.contraction(term) for term in form.terms) else 2
+    filled += 0 if _multiplies(form) else 2
     counts = [1 << power for power in range(1, filled + 1) if extent >= ends[axis] << power]
     found = dict.fromkeys(-(-extent // part_length(extent, n)) for n in counts[-MOST_OFFERED:])
-    return PartMenu(axis, tuple(found), 4 * spec.processors)
+    most = extent // ends[axis] if found and _multiplies(form) else 0
+    filling = tuple(fill_processors(spec.processors, tuple(found), extent, most))
+    return PartMenu(axis, tuple(found), 4 * spec.processors, filling)
+
+
+def _multiplies(form: Form) -> bool:
+    """Whether tiles are of products, of which a processor has one or two at once."""
+    return any(form.contraction(term) for term in form.terms)
+
+
+def fill_processors(
+    processors: int, counts: tuple[int, ...], extent: int, most: int
+) -> Iterator[tuple[int, int]]:
+    """(tiles, parts of each) that leave fewer processors idle than any count on offer does."""
+    for tiles in range(1, processors // 2 + 1):
+        count = min(processors // tiles, most)
+        count = -(-extent // part_length(extent, count)) if count > 1 else 1
+        others = [tiles * n for n in counts]
+        waves = [-(-n // processors) for n in others]
+        best = max((n / (w * processors) for n, w in zip(others, waves, strict=True)), default=1)
+        if count > 1 and tiles * count > FULLER * best * processors:
+            yield tiles, count
 
 
 def divide(made: Form, axis: str, parts: int, stem: str) -> Division | None:

@@ -165,6 +165,20 @@ class Tiling:
         unit = [str(atom) for atom, step in read.address.terms if step == 1]
         return (2 - apart / LINE) * self.lines(unit, read.dtype)
 
+    def boxed(self, side: Term) -> Array:
+        """How many times a factor's bytes its boxes have, whose parts are a line wide where the
+        tile is wider than that.
+        """
+        read = side.args[0]
+        if not isinstance(read, Read):
+            return self.shape
+        for atom, step in read.address.terms:
+            if step == 1 and str(atom) in self.form.extents:
+                tile = self.tile_points(self.form.facts.universe.mask([str(atom)]))
+                width = tile * read.dtype.itemsize
+                return np.where(width > LINE, np.ceil(width / LINE) * LINE / width, 1.0)
+        return self.shape
+
     def largest(self, absorbed: Collection[Term]) -> Array:
         """Bytes of the largest value of a tile, of those that are computed."""
         size = self.shape * 0

@@ -121,8 +121,8 @@ def cluster(b: "Expr", s: "Expr", n: "Count") -> Iterator[Rewrite]:
 @rule("tiling")
 def share(b: "Expr", s: "Expr", n: "Count") -> Iterator[Rewrite]:
     """kernel b under s  ->  kernel b under s, the blocks of n tiles copying factors for each other
-    when: s settles every axis, its tiles are a multiple of n, and n blocks, which lie side by side
-    on any device with clusters, can be one.
+    when: s settles every axis, in parts or not, its tiles are a multiple of n, and n blocks, which
+    lie side by side on any device with clusters, can be one.
     """
     yield rewrite(kernel(b, s), kernel(b, apply("share", n, s))).when(fact("shares_fit", s, n))
 

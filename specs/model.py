@@ -77,6 +77,8 @@ class ParallelMemory:
     bank_width_bytes: int = spec_field("count", 0)
     bandwidth_per_processor_gb_per_s: float = spec_field("number", 0.0)
     """The most that one processor alone draws; 0 for bandwidth / processors."""
+    write_fraction: float = spec_field("number", 1.0, positive=True, most=1)
+    """The part of the peak at which it is written to."""
     sustained_fraction: float = spec_field("number", 1.0, positive=True, most=1)
     """The part of the peak that a tuned kernel reaches."""
     source: str = spec_field("text", "")
@@ -93,6 +95,11 @@ class ParallelMemory:
     def sustained_gb_per_s(self) -> float:
         """Reachable bandwidth of the whole device, in 1e9 bytes per second."""
         return self.bandwidth_gb_per_s * self.sustained_fraction
+
+    @property
+    def write_gb_per_s(self) -> float:
+        """Peak of what all processors write to it, in 1e9 bytes per second."""
+        return self.bandwidth_gb_per_s * self.write_fraction
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from cuda_cases import Case, case
-from pipeline_cases import attention, batched, biased, convolution, gemm, swiglu
+from pipeline_cases import at_once, attention, batched, biased, convolution, gemm, swiglu
 
 from eqsat.graph.dtypes import bfloat16, float8_e4m3fn, float32
 
@@ -26,6 +26,7 @@ def multicast_cases() -> Iterator[Case]:
     parts = gemm(128, 72, 336, (64, 64, 256), 64, dtype=float8_e4m3fn)
     yield shared(case("parts", parts, 128, 2), 2, band=2)
     yield shared(case("batched", batched(128, 104, 40, (64, 64, 32), 64), 128, 2), 2, band=2)
+    yield shared(case("at-once", at_once(128, 104, 40, (64, 64), 64), 128), 2, band=2)
     yield shared(case("swiglu", swiglu(128, 104, 40, (64, 64, 32), 64), 128, 2), 2, band=2)
     yield shared(case("biased", biased(128, 56, 40, (64, 32, 32), 32), 128, 3), 2, band=2)
     for k, stages in ((200, 3), (136, 4)):

@@ -91,6 +91,22 @@ def gemm(
     return Sample(kernel, {"x": p, "w": q}, {"y": answer}, tolerance)
 
 
+def at_once(m: int, n: int, k: int, tiles: tuple[int, int], columns: int) -> Sample:
+    """y[b,i,j] = sum_l x[b,i,l] w[b,l,j], all of the sum inside each tile"""
+    x, w = buffers(bfloat16, x=(5, m, k), w=(5, k, n))
+    y = Buffer("y", (5, m, n), float32, "output")
+    b = Body(bfloat16)
+    b.load("a", "b i l", at(x, "b", "i", "l"))
+    b.load("f", "b l j", at(w, "b", "l", "j"))
+    b.dtype = float32
+    b.contract("p", "b i j", "l", "a", "f", by(columns))
+    grid = (Axis("b", 5, 1), Axis("i", m, tiles[0]), Axis("j", n, tiles[1]))
+    p, q = integers(x.shape, w.shape, dtype=bfloat16)
+    inner, phases = (Axis("l", k, k),), (b.phase(Store(at(y, "b", "i", "j"), "p")),)
+    kernel = Kernel("at_once", (x, w, y), grid, inner, phases)
+    return Sample(kernel, {"x": p, "w": q}, {"y": wide(p) @ wide(q)}, 1e-6)
+
+
 def batched(m: int, n: int, k: int, tiles: Tiles, columns: int) -> Sample:
     """y[b,h,i,j] = sum_l x[b,i,h,l] w[b,j,h,l]: two batch axes, which lie about the rows"""
     x, w = buffers(bfloat16, x=(2, m, 3, k), w=(2, n, 3, k))
@@ -347,6 +363,8 @@ def pipeline_cases() -> Iterator[Case]:
     sample = gemm(80, 50, 80, (64, 64, 64), 64, "tt", float8_e4m3fn)
     yield case("parts-across", sample, 128, 2)
     yield case("batched", batched(70, 50, 40, (64, 64, 32), 64), 128, 2)
+    yield case("at-once", at_once(70, 104, 40, (64, 64), 64), 128)
+    yield case("at-once-wide", at_once(70, 256, 128, (64, 256), 256), 128)  # no room for two tiles
     yield case("swiglu", swiglu(70, 104, 40, (64, 64, 32), 64), 128, 2)
     yield case("biased", biased(70, 56, 40, (64, 32, 32), 32), 128, 3)
     for side in ("left", "right"):

@@ -1,10 +1,13 @@
 """What prices of products know of sizes that tiles, chunks and lines of memory do not divide."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import eqsat.graph as g
 from eqsat.cache import Cache
+from eqsat.codegen.cuda_emit import emit
 from eqsat.driver import plan
 from eqsat.kernel import Kernel
 from eqsat.program import Launch
@@ -43,3 +46,29 @@ def test_rows_that_begin_within_lines_are_copied_once_for_two_blocks():
     assert across.kernel.multicast == 2 and aligned.kernel.multicast == 1
     assert across.seconds > 1.2 * aligned.seconds
     assert found(1000, 1024, 1024)[0].seconds < 1.05 * aligned.seconds  # a count of rows is none
+
+
+def test_rows_of_boxes_are_whole_lines():
+    """A tile of 96 columns of 2 bytes lies there as two boxes of 64; one of 96 along the sum, or of
+    64, has no more than it holds.
+    """
+    product = g.input("x", (1536, 1536), "bfloat16") @ g.input("w", (1536, 1536), "bfloat16")
+    (best,) = plan([product], H200, cache=Cache(None)).parts.launches
+    assert {axis.tile for axis in best.kernel.grid} == {96, 192} and best.kernel.tiles == 128
+    assert emit(best.kernel, {o.name: o for o in H200.operations}).shared_bytes <= 232448
+
+
+def test_candidates_are_not_all_of_two_tiles():
+    tiles = {tuple(axis.tile for axis in one.kernel.grid) for one in found(1536, 1536, 1536, 8)}
+    assert len(tiles) > 4
+
+
+def test_sums_that_parts_leave_take_their_time_to_be_written():
+    """Fewer parts of smaller tiles, which read more and write less, where writing is slower."""
+    domains = tuple(replace(one, write_fraction=1.0) for one in H200.memory_domains)
+    product = g.input("x", (512, 32768), "bfloat16") @ g.input("w", (32768, 512), "bfloat16")
+    counts = []
+    for spec in (replace(H200, memory_domains=domains), H200):
+        first, _ = plan([product], spec, cache=Cache(None)).parts.launches
+        counts.append(first.kernel.grid[0].count)
+    assert counts == [16, 8]

@@ -5,7 +5,7 @@ are compared with NumPy in float64.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -26,10 +26,11 @@ from eqsat.graph.dtypes import as_dtype
 from eqsat.kernel import Axis, Buffer, Kernel, check
 from eqsat.lower import Schedule, lower
 from eqsat.program import Program
+from eqsat.ranking import Offer, Ranked, rank
 from eqsat.replay import check as check_trace
 from eqsat.rules.carries import SOFTMAX
 from eqsat.specs import load
-from eqsat.split import Division, divide, part_length
+from eqsat.split import Division, divide, fill_processors, part_length
 
 Arrays = dict[str, np.ndarray]
 EXTENTS = [(2, 12, 3), (3, 13, 2), (1, 150, 2), (2, 1, 1), (2, 200, 3)]  # of i, j, k; j is split
@@ -386,3 +387,40 @@ def test_the_explanation_has_the_split_and_holds(program) -> None:
     changed = replace(segment, kernels=(*segment.kernels[:-1], other))
     with pytest.raises(TraceError, match=r"does not compute what the parts in t.* leave to do"):
         check_trace(replace(explanation, segments=(changed,)), planned.segments, rules, spec)
+
+
+def test_parts_fill_the_processors_where_powers_of_two_leave_some_idle() -> None:
+    """Of 132 processors 12 tiles in 11 parts keep all at work, and in 8 only 96."""
+    filling = dict(fill_processors(132, (4, 8, 16), 32768, 128))
+    assert filling[12] == 11 and filling[9] == 14 and filling[6] == 22
+    assert 8 not in filling and 16 not in filling  # in 16, or 8, 128
+    assert 66 not in filling  # in 2 parts all, as in 4 parts twice
+    assert all(0.8 * 132 < tiles * parts <= 132 for tiles, parts in filling.items())
+    assert all(parts <= 8 for _, parts in fill_processors(132, (2, 4, 8), 2048, 8))
+    lengths = {part_length(32768, parts) * parts >= 32768 for parts in filling.values()}
+    assert lengths == {True}
+
+
+@pytest.mark.usefixtures("shared_search")
+def test_a_product_of_few_tiles_is_in_as_many_parts_as_fill_the_device() -> None:
+    first, *_ = kernels_of(matmul(384, 384, 16384))
+    assert first.tiles > 0.9 * load("h200").processors and first.grid[0].count not in (8, 16, 32)
+
+
+@pytest.mark.usefixtures("shared_search")
+def test_blocks_of_a_part_copy_factors_for_each_other(monkeypatch) -> None:
+    """The step `share` after `split`, as the explanation replays it."""
+
+    def both(offered: Sequence[Offer]) -> tuple[list[Ranked], set[str]]:
+        ranked, refused = rank(offered)
+        wanted = [one for one in ranked if one.choice.parts and one.choice.shared > 1]
+        return wanted or ranked, refused
+
+    monkeypatch.setattr("eqsat.schedule.rank", both)
+    planned = plan(matmul(512, 512, 8192), H200, cache=Cache(None))
+    first, _ = (launch.kernel for launch in planned.parts.launches)
+    assert first.multicast == 2 and first.rules[-2].startswith("split ")
+    (segment,) = planned.explain().segments
+    assert [step.rule for step in segment.kernels[0].trace.steps][-2:] == ["split", "share"]
+    restored = from_json(json.loads(json.dumps(to_json(planned.explain()))))
+    assert check_trace(restored, planned.segments, planned.search.rules, planned.search.spec) > 0

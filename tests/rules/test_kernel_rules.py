@@ -78,9 +78,11 @@ def schedule_rows() -> dict[str, Row]:
     staged = Term("stage", "shared", 2, UNTILED)
     whole_grid, cut_grid = (Term("split", "j", 2, given) for given in (UNTILED, tiled))
     parts = ('(part_menu "j" 2)', '(extent "i" 7)')  # 4 tiles of 2
+    filled = ('(filling "j" 4 3)', '(extent "i" 7)')
     clustered, streams = Term("cluster", 4, kept), Term("cluster", 4, streamed)
     blocks = ('(axis 1 "cluster")', "(cluster_menu 4)")
     paired, pairs = Term("share", 2, tiled), ('(axis 1 "share")', "(share_menu 2)")
+    parted = Term("share", 2, cut_grid)
     summed = Term("tile", "i", 2, streamed)  # 4 tiles of 2, or 3
     shared, waves = Term("stream_k", 2, summed), ('(axis 2 "stream_k")', "(stream_k_menu 2)")
     return {
@@ -121,8 +123,13 @@ def schedule_rows() -> dict[str, Row]:
             ),
         ),
         "share": Row(
-            (case(tiled, paired, *pairs, '(extent "i" 7)'),),  # 4 tiles of 2
             (
+                case(tiled, paired, *pairs, '(extent "i" 7)'),  # 4 tiles of 2
+                case(cut_grid, parted, *pairs, '(extent "i" 7)'),
+            ),
+            (
+                case(cut_grid, parted, *pairs, '(extent "i" 6)'),  # of all parts even, of each odd
+                case(parted, Term("share", 2, parted), *pairs, '(extent "i" 7)'),
                 case(tiled, paired, *pairs, '(extent "i" 6)'),
                 case(tiled, Term("share", 4, tiled), *pairs, '(extent "i" 7)'),
                 case(UNTILED, Term("share", 2, UNTILED), *pairs, '(extent "i" 7)'),
@@ -154,12 +161,15 @@ def schedule_rows() -> dict[str, Row]:
             (
                 case(UNTILED, whole_grid, *parts, '(axis 0 "parts")', "(most_tiles 2)"),
                 case(tiled, cut_grid, *parts, '(axis 1 "parts")', "(most_tiles 8)"),
+                case(tiled, Term("split", "j", 3, tiled), *filled, '(axis 1 "parts")'),
             ),
             (
                 case(UNTILED, whole_grid, *parts, '(axis 0 "i")', "(most_tiles 2)"),
                 case(UNTILED, whole_grid, *parts, '(axis 0 "parts")', "(most_tiles 1)"),
                 case(tiled, cut_grid, *parts, '(axis 0 "parts")', "(most_tiles 8)"),
                 case(tiled, cut_grid, *parts, '(axis 1 "parts")', "(most_tiles 7)"),
+                case(tiled, Term("split", "j", 2, tiled), *filled, '(axis 1 "parts")'),
+                case(UNTILED, Term("split", "j", 3, UNTILED), *filled, '(axis 0 "parts")'),
                 case(
                     UNTILED,
                     Term("split", "j", 4, UNTILED),

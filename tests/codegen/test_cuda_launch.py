@@ -1,0 +1,78 @@
+"""How launches are set up early: blocks that spread over the device, without one."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from cuda_cases import case
+from kernels import SAMPLES
+
+from eqsat.codegen import cuda_target
+from eqsat.codegen.cuda_emit import emit
+from eqsat.codegen.cuda_target import share_of_shared
+
+SHARED = {"MaxSharedMemoryPerMultiprocessor": 233472, "MaxSharedMemoryPerBlockOptin": 232448}
+RESERVED, PROCESSORS, MOST = 1024, 132, 16
+
+
+@dataclass
+class Function:
+    """A loaded kernel, which takes no more than 48 KiB before it says so."""
+
+    kernel: object = field(default_factory=lambda: SimpleNamespace(ptr=7))
+    max_dynamic_shared_size_bytes: int = 48 * 1024
+
+
+def fitting(function: Function, shared: int) -> int:
+    """Blocks that an SM has room for: threads for `MOST`, and shared memory."""
+    assert shared <= function.max_dynamic_shared_size_bytes
+    return min(MOST, 233472 // (shared + RESERVED))
+
+
+def launched(monkeypatch, blocks: int, capability: int = 90, **changes):
+    """A row reduction of so many blocks, as it is loaded, and its function."""
+    function = Function()
+    device = SimpleNamespace(compute_capability=str(capability), attributes=SHARED)
+    occupancy = lambda pointer, threads, shared: fitting(function, shared)  # noqa: E731
+    driver = SimpleNamespace(occupancyMaxActiveBlocksPerMultiprocessor=occupancy)
+    cupy = SimpleNamespace(cuda=SimpleNamespace(Device=lambda: device, driver=driver))
+    monkeypatch.setattr(cuda_target, "import_cupy", lambda: cupy)
+    monkeypatch.setattr(cuda_target, "_function", lambda path, source: function)
+    kernel = case("rows", SAMPLES["row_reduce"](8, 9, 10), 128).kernel
+    source = replace(emit(kernel), grid=blocks, shared_bytes=2048)
+    kernel = replace(kernel, **{"beside": 12, **changes})
+    return cuda_target._launch(kernel, source, Path(), PROCESSORS), function
+
+
+@pytest.mark.parametrize("blocks", [133, 264, 512, 1152, 1400])
+def test_shares_of_shared_memory_leave_room_for_no_more(blocks):
+    asked, share = share_of_shared(blocks, PROCESSORS, SHARED), -(-blocks // PROCESSORS)
+    assert share * (asked + RESERVED) <= 233472 < (share + 1) * (asked + RESERVED)
+
+
+def test_one_block_for_each_sm_asks_for_nothing():
+    assert share_of_shared(132, PROCESSORS, SHARED) == 0
+    assert share_of_shared(1 << 20, PROCESSORS, SHARED) == 0  # nor do as many as no bytes keep out
+
+
+def test_blocks_that_would_crowd_ask_for_their_share(monkeypatch):
+    launch, function = launched(monkeypatch, 1152)
+    assert launch.early and launch.source.shared_bytes == 24832
+    assert function.max_dynamic_shared_size_bytes == 24832
+
+
+def test_blocks_that_fill_the_device_ask_for_no_more(monkeypatch):
+    launch, _ = launched(monkeypatch, 2048)
+    assert launch.early and launch.source.shared_bytes == 2048
+
+
+def test_what_is_not_spread_is_set_up_after_the_launch_before(monkeypatch):
+    """Tiles that may read again, clusters, shares that differ much, older devices."""
+    for changes in ({"beside": 0}, {"cluster": 2}):
+        launch, _ = launched(monkeypatch, 1152, **changes)
+        assert not launch.early and launch.source.shared_bytes == 2048
+    launch, _ = launched(monkeypatch, 140)  # two on half of the SMs
+    assert not launch.early and launch.source.shared_bytes == 2048
+    launch, _ = launched(monkeypatch, 1152, capability=80)
+    assert not launch.early
