@@ -5,6 +5,7 @@ from math import prod
 from random import Random
 
 import numpy as np
+from cuda_cases import Case, case
 from kernel_building import Body, Sample, at
 from pipeline_cases import by, integers, wide
 
@@ -122,3 +123,19 @@ def convolved(made: Made, columns: int, stored: DType) -> Sample:
     seen = read(load, wide(p).ravel(), values)
     answer = np.tensordot(seen, wide(q), (tuple(range(1, seen.ndim)), tuple(range(1, q.ndim))))
     return Sample(kernel, {"x": p, "w": q}, {"y": answer}, 1e-6)
+
+
+def pixel_cases() -> list[Case]:
+    """Convolutions over pixels: partial tiles, steps, small images, chunks."""
+    wanted = (
+        ("same", (2, (9, 7), 64, (3, 3), (1, 1), (1, 1), ((1, 1), (1, 1))), (64, 64), 64),
+        ("step", (2, (9, 12), 32, (3, 3), (2, 2), (1, 1), ((1, 1), (0, 1))), (64, 32), 32),
+        ("apart", (3, (8, 8), 64, (3, 3), (1, 1), (2, 1), ((2, 2), (1, 1))), (64, 32), 64),
+        ("line", (3, (37,), 64, (5,), (1,), (1,), ((2, 2),)), (64, 64), 64),
+        ("volume", (1, (4, 5, 6), 64, (3,) * 3, (1,) * 3, (1,) * 3, ((1, 1),) * 3), (64, 64), 64),
+        ("valid", (2, (9, 9), 96, (3, 3), (1, 1), (1, 1), ((0, 0), (0, 0))), (64, 64), 64),
+    )  # fmt: skip
+    return [
+        case(f"pixels-{name}", convolved(images(*size, tiles), columns, float32), 128, 3)
+        for name, size, tiles, columns in wanted
+    ]

@@ -12,6 +12,7 @@ from kernels import SAMPLES
 from multicast_cases import multicast_cases
 from paged_cases import paged_cases
 from pipeline_cases import OPERATIONS, pipeline_cases
+from pixel_cases import pixel_cases
 from prologue_cases import prologue_cases
 from stream_k_cases import stream_k_cases
 from window_cases import window_cases
@@ -84,6 +85,7 @@ def test_the_exact_architecture_gives_the_same(cupy, folder, c):
     [
         *pipeline_cases(),
         *prologue_cases(),
+        *pixel_cases(),
         *multicast_cases(),
         *paged_cases(),
         *stream_k_cases(),

@@ -6,15 +6,13 @@ from random import Random
 import numpy as np
 import pytest
 from cuda_async_emulation import tensor_map
-from cuda_cases import Case, case
 from cuda_emulation import emulate, run_between_guards
 from pipeline_cases import OPERATIONS
-from pixel_cases import CHANNELS, PIXELS, Made, convolved, images, random_images, read
+from pixel_cases import CHANNELS, PIXELS, Made, images, pixel_cases, random_images, read
 
 from eqsat.codegen.cuda_box import TensorBox, tensor_box
 from eqsat.codegen.cuda_emit import emit
 from eqsat.codegen.cuda_pixels import pixel_box
-from eqsat.graph.dtypes import float32
 from eqsat.graph.index import evaluate
 
 
@@ -115,23 +113,7 @@ def test_rows_that_are_not_walked_as_windows_are_no_run():
     assert pixel_box(load, buffer, axes, points, "r0", {CHANNELS}) is None
 
 
-def cases() -> list[Case]:
-    """Convolutions over pixels: partial tiles, steps, small images, chunks."""
-    wanted = (
-        ("same", (2, (9, 7), 64, (3, 3), (1, 1), (1, 1), ((1, 1), (1, 1))), (64, 64), 64),
-        ("step", (2, (9, 12), 32, (3, 3), (2, 2), (1, 1), ((1, 1), (0, 1))), (64, 32), 32),
-        ("apart", (3, (8, 8), 64, (3, 3), (1, 1), (2, 1), ((2, 2), (1, 1))), (64, 32), 64),
-        ("line", (3, (37,), 64, (5,), (1,), (1,), ((2, 2),)), (64, 64), 64),
-        ("volume", (1, (4, 5, 6), 64, (3,) * 3, (1,) * 3, (1,) * 3, ((1, 1),) * 3), (64, 64), 64),
-        ("valid", (2, (9, 9), 96, (3, 3), (1, 1), (1, 1), ((0, 0), (0, 0))), (64, 64), 64),
-    )  # fmt: skip
-    return [
-        case(name, convolved(images(*size, tiles), columns, float32), 128, 3)
-        for name, size, tiles, columns in wanted
-    ]
-
-
-CASES = cases()
+CASES = pixel_cases()
 
 
 @pytest.fixture(scope="module")
