@@ -244,7 +244,7 @@ class _Choosing:
         tried = 0
         failed: Counter[tuple[Stored, ...]] = Counter()
         later: list[tuple[float, int, Ranked]] = []
-        crowd: list[tuple[float, int, Ranked]] = []  # for want of other bodies that are as good
+        crowd: list[tuple[float, int, Ranked]] = []  # for want of other kernels that are as good
         varied = True
         while (queue or later or crowd) and tried < MOST_LOWERED:
             if len(self.kernels) >= self.search.candidates:
@@ -269,12 +269,14 @@ class _Choosing:
                 continue
             if self._kept.count(one.sizes) >= MOST_OF_SIZES or one.held in self._cramped:
                 continue
-            if varied and self._kept.count(one.body) >= -(-self.search.candidates // 2):
+            twin = (one.sizes, one.total)  # of another number of stages, say
+            many = self._kept.count(one.body) >= -(-self.search.candidates // 2)
+            if varied and (many or twin in self._kept):
                 crowd.append(entry)
                 continue
             tried += 1
             if self._lower(one, ahead, after):
-                self._kept += [one.body, one.sizes]
+                self._kept += [one.body, one.sizes, twin]
             else:
                 failed[one.body.stored] += 1
 

@@ -20,6 +20,7 @@ Schedule = Callable[[str, tuple[Stored, ...], Buffers], list[Predicted]]
 
 
 NEAR = 1.1  # times the predicted seconds of the best plan: others that are worth scheduling
+WORTH = 0.02  # of these, for which a kernel stands that others may do without: prices tell no less
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,9 @@ def near(plan: Plan, extractor: Extractor) -> Iterator[Plan]:
     kernels that read some value compute it instead.
     """
     cuts, candidates = extractor.best
-    for number in [number for number in cuts if number >= 0]:
+    for number, own in cuts.items():
+        if number < 0 or extractor.price_kernel((own.stored,)) < WORTH * plan.seconds:
+            continue
         changed: dict[int, Cut] = {}
         for user, cut in cuts.items():
             if user == number:
