@@ -1,5 +1,6 @@
 """Tuning measures what was found and keeps the fastest, be it one kernel or several in a row."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -146,3 +147,18 @@ def test_other_integers_are_small() -> None:
     backend = Timed(lambda launches: 1.0)
     fastest(found.parts.launches, backend, Cache(None))
     assert {a.max() for a in backend.given.values() if a.dtype == np.int32} == {1}
+
+
+def test_results_beyond_all_numbers_are_compared_where_they_are_numbers() -> None:
+    """Of what is drawn some rows overflow; the others tell whether a candidate is right."""
+    x = g.input("x", SHAPE)
+    total = g.sum(g.exp(x * 21.0), axis=1)  # e^88.7 is the most
+    found = plan([g.log(1e38 - total)], SPEC, cache=Cache(None), candidates=4)
+    backend = Timed(lambda launches: float(launches[0].kernel == found.parts.launches[0].kernel))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TuneWarning)
+        tuned = fastest(found.parts.launches, backend, Cache(None))
+    assert tuned[0].kernel != found.parts.launches[0].kernel
+    drawn = next(a for a in backend.given.values() if a.shape == SHAPE)
+    row = np.exp(21 * drawn.astype(np.float64)).sum(axis=1)
+    assert 0 < (row > 1e38).sum() < len(row)
