@@ -37,7 +37,7 @@ class Occupancy(Tiling):
         blocking: Blocking | None,
         clustered: bool = False,
     ) -> None:
-        if blocking and not any(one.op in {"read", "gather"} for one in form.operands()):
+        if blocking and not _stages(form):
             blocking = replace(blocking, staged=False)  # a place is offered, for nothing
         super().__init__(pricer, form, tiles, blocking)
         self.absorbed = absorbed(form)
@@ -264,3 +264,9 @@ class Occupancy(Tiling):
                     each = step_cycles(self)
                 cycles = cycles + steps * each
         return cycles / self.spec.cycles_per_s
+
+
+def _stages(form: Form) -> bool:
+    """Whether a place for operands is used: for what is read, or for an operation's factors."""
+    taken = any(t.op in SUBSTITUTED and t.args[3] for t in form.terms)
+    return taken or any(one.op in {"read", "gather"} for one in form.operands())

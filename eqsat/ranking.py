@@ -78,6 +78,11 @@ class Offer:
     spent: float
     before: tuple[Preparation, ...]
 
+    @property
+    def substituted(self) -> bool:
+        """Whether an operation of the spec computes any of its products."""
+        return any(t.op in SUBSTITUTED and bool(t.args[3]) for t in self.body.terms)
+
     def ranked(self, index: int) -> Ranked:
         """The body under one of the choices."""
         seconds, why = float(self.price.seconds[index]), self.price.bottleneck(index)

@@ -135,7 +135,8 @@ def schedule_region(
     if search.grid_dim is None and search.block_dim is None:
         for how, other in recasts(stored, facts, pricer):
             forms[other.facts] = how
-            offered += _offers(name, other, pricer, search)
+            found = _offers(name, other, pricer, search)
+            offered += [one for one in found if one.substituted]
     ranked, refused = rank(offered)
     work = _Choosing(name, (given, before), forms, pricer, buffers, search, refused)
     chosen = work.run(ranked, drawn(offered, search.seed) if search.drawn else iter(()))
@@ -252,8 +253,10 @@ class _Choosing:
             if crowd and (not (queue or later) or (queue and queue[0][0] > FAR * ranked[0].total)):
                 queue, crowd, varied = queue + crowd, [], False
                 heapq.heapify(queue)
-            if not queue:
-                queue, later = later, []
+            near = later and queue and queue[0][0] > FAR * later[0][0]
+            if not queue or (near and tried < MOST_LOWERED // 2):
+                queue, later = queue + later, []
+                heapq.heapify(queue)
                 failed.clear()
             _, order, one = entry = heapq.heappop(queue)
             if failed[one.body.stored] >= LEAST_LOWERED:

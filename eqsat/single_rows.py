@@ -65,6 +65,8 @@ def with_single_rows(made: Form) -> Form | None:
 def is_multiplied(made: Form, rates: Rates) -> bool:
     """Whether the spec has an operation on matrices for any product of the form, and one of them is
     a sum long enough to be worth copying ahead.
+
+    Operations on parts of factors do not count: each element would be taken apart for one product.
     """
     free, longest, taken = made.facts.free, 0, False
     for term in made.terms:
@@ -73,7 +75,8 @@ def is_multiplied(made: Form, rates: Rates) -> bool:
         own, other, over = free(left) & ~free(right), free(right) & ~free(left), term.args[0]
         if own and other and isinstance(over, int):
             found = Contraction(term, left, right, free(left) & free(right), own, other, over)
-            operations = rates.matrix_operations(made, found)
+            every = rates.matrix_operations(made, found)
+            operations = [one for one in every if one.name not in rates.float32_products]
             longest = max(longest, made.facts.universe.size(over))
             taken |= any(any(one.extents.values()) for one in operations)
     return taken and longest >= LEAST_PART
