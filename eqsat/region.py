@@ -76,10 +76,7 @@ class Region:
         }
         relations: dict[str, Relation] = {k: _table(rows) for k, rows in offered.items()}
         relations["next_axis"] = self._next_axis
-        relations["parts_fit"] = self._parts_fit
-        relations["clusters_fit"] = self._clusters_fit
-        relations["shares_fit"] = self._shares_fit
-        relations["waves_fit"] = self._waves_fit
+        relations["on_offer"] = self._on_offer
         return Setting(facts, frozenset(), relations)
 
     def _next_axis(self, known: tuple[Value | None, ...]) -> Iterable[Row]:
@@ -89,48 +86,28 @@ class Region:
         if depth < len(self.menus.axes):
             yield schedule, self.menus.axes[depth]
 
-    def _parts_fit(self, known: tuple[Value | None, ...]) -> Iterable[Row]:
+    def _on_offer(self, known: tuple[Value | None, ...]) -> Iterable[Row]:
+        """What a schedule that settles every axis may have besides."""
         schedule = known[0]
         assert isinstance(schedule, Term)
         entries = chain(schedule)
-        if len(entries) == len(self.menus.axes):
-            grid = decode_choice(tuple(entries), self.made).grid_tiles(self.made)
-            for row in self.menus.parts.offered(grid):
-                if all(k is None or k == value for k, value in zip(known[1:], row, strict=True)):
-                    yield schedule, *row
-
-    def _clusters_fit(self, known: tuple[Value | None, ...]) -> Iterable[Row]:
-        schedule = known[0]
-        assert isinstance(schedule, Term)
-        entries = chain(schedule)
-        whole = not any(op == "stream" for op, *_ in entries)
-        if whole and len(entries) == len(self.menus.axes):
-            for count in self.menus.clusters:
-                if known[1] is None or known[1] == count:
-                    yield schedule, count
-
-    def _shares_fit(self, known: tuple[Value | None, ...]) -> Iterable[Row]:
-        schedule = known[0]
-        assert isinstance(schedule, Term)
-        entries = chain(schedule)
-        if entries and entries[-1][0] == "split":
-            entries.pop()
-        if len(entries) == len(self.menus.axes):
-            grid = decode_choice(tuple(entries), self.made).grid_tiles(self.made)
-            for count in self.menus.sharers:
-                if grid % count == 0 and known[1] in (None, count):
-                    yield schedule, count
-
-    def _waves_fit(self, known: tuple[Value | None, ...]) -> Iterable[Row]:
-        schedule = known[0]
-        assert isinstance(schedule, Term)
-        entries = chain(schedule)
-        streams = any(op == "stream" for op, *_ in entries)
-        if streams and len(entries) == len(self.menus.axes):
-            grid = decode_choice(tuple(entries), self.made).grid_tiles(self.made)
-            for count in self.menus.last_parts:
-                if fit(grid, count, self.menus.processors) and known[1] in (None, count):
-                    yield schedule, count
+        split = bool(entries) and entries[-1][0] == "split"
+        entries = entries[: len(entries) - split]
+        if len(entries) != len(self.menus.axes):
+            return
+        menus, processors = self.menus, self.menus.processors
+        grid = decode_choice(tuple(entries), self.made).grid_tiles(self.made)
+        offered: list[Row] = [("share", "", n) for n in menus.sharers if grid % n == 0]
+        if not split:
+            offered += [("parts", axis, n) for axis, n in menus.parts.offered(grid)]
+            if any(op == "stream" for op, *_ in entries):
+                waves = (n for n in menus.last_parts if fit(grid, n, processors))
+                offered += [("stream_k", "", n) for n in waves]
+            else:
+                offered += [("cluster", "", n) for n in menus.clusters]
+        for row in offered:
+            if all(k is None or k == value for k, value in zip(known[1:], row, strict=True)):
+                yield schedule, *row
 
     def before(self, body: Iterable[Stored]) -> tuple[Preparation, ...]:
         """What a fused body reads that kernels of their own prepare."""

@@ -1,111 +1,99 @@
-"""What the schedule rules ask for: relations of menus, how far a schedule has come, its grid."""
+"""What the schedule rules ask for: relations of menus, how far a schedule has come, its grid, and
+what is on offer once it settles every axis.
+"""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from eqsat.egglog_text import SCHEDULE, constructor
 from eqsat.stream_k import MOST_WAVES
 
+Ops = Mapping[str, tuple[str, ...]]
 
-def schedule_facts(ops: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Relations of the menus, and how far a schedule has come."""
-    lines = [
-        "(relation body (i64 E))",
-        "(relation prepared (E E String i64))",
-        "(relation rounded (String))",
-        "(relation axis (i64 String))",
-        "(relation next_axis (E String))",
-        "(relation tile_menu (String i64))",
-        "(relation chunk_menu (String i64))",
-        "(relation keep_menu (String))",
-        "(relation thread_menu (i64))",
-        "(relation stage_menu (String i64))",
-        *_part_facts(ops),
-        *_cluster_facts(ops),
-        *_stream_k_facts(ops),
-        "(function depth (E) i64 :no-merge)",
-        f"(rule ((= s ({constructor('untiled')}))) ((set (depth s) 0)) :ruleset facts)",
-        "(rule ((= d (depth s)) (axis d x)) ((next_axis s x)) :ruleset facts)",
+MENUS = (
+    "(relation body (i64 E))",
+    "(relation prepared (E E String i64))",
+    "(relation rounded (String))",
+    "(relation axis (i64 String))",
+    "(relation next_axis (E String))",
+    "(relation tile_menu (String i64))",
+    "(relation chunk_menu (String i64))",
+    "(relation keep_menu (String))",
+    "(relation thread_menu (i64))",
+    "(relation stage_menu (String i64))",
+    "(relation extent (String i64))",
+    "(relation part_menu (String i64))",
+    "(relation most_tiles (i64))",
+    "(relation filling (String i64 i64))",
+    "(relation cluster_menu (i64))",
+    "(relation share_menu (i64))",
+    "(relation stream_k_menu (i64))",
+    "(relation processors (i64))",
+)
+CUT = "(* c (/ (+ e (- x1 1)) x1))"  # the tiles of c in each of e points cut into tiles of x1
+OTHERS = frozenset({"tile", "keep", "launch", "stage"})  # entries that settle an axis, but stream
+NO_AXIS = '""'
+KNOWN = (
+    "(function depth (E) i64 :no-merge)",
+    "(function grid (E) i64 :no-merge)",
+    "(relation whole (E))",  # streams no axis
+    "(relation streamed (E))",
+    "(relation on_offer (E String String i64))",  # schedule, what, an axis or none, how many
+)
+
+
+def schedule_facts(ops: Ops) -> list[str]:
+    """Relations of the menus, and what follows of each schedule."""
+    start = f"(= s ({constructor('untiled')}))"
+    entries = SCHEDULE & set(ops) - {"kernel", "untiled"}
+    return [
+        *MENUS,
+        *KNOWN,
+        _rule(start, "(set (depth s) 0) (set (grid s) 1) (whole s)"),
+        _rule("(= d (depth s)) (axis d x)", "(next_axis s x)"),
+        *_entered(ops, entries, "(= d (depth {}))", "(set (depth s) (+ d 1))"),
+        *_entered(ops, entries - {"tile"}, "(= c (grid {}))", "(set (grid s) c)"),
+        *_entered(ops, {"tile"}, "(= c (grid {})) (extent x0 e)", f"(set (grid s) {CUT})"),
+        *_entered(ops, OTHERS, "(whole {})", "(whole s)"),
+        *_entered(ops, OTHERS, "(streamed {})", "(streamed s)"),
+        *_entered(ops, {"stream"}, "", "(streamed s)"),
+        *_offered(ops),
     ]
-    for op in sorted(SCHEDULE & set(ops) - {"kernel", "untiled"}):
-        args = [f"x{i}" for i in range(len(ops[op]))]
-        lines.append(
-            f"(rule ((= s ({constructor(op)} {' '.join(args)})) (= d (depth {args[-1]}))) "
-            f"((set (depth s) (+ d 1))) :ruleset facts)"
-        )
-    return lines
 
 
-def _part_facts(ops: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """How many tiles the grid of a schedule has, and in how many parts each may then be."""
-    lines = [
-        "(relation part_menu (String i64))",
-        "(relation extent (String i64))",
-        "(relation most_tiles (i64))",
-        "(relation filling (String i64 i64))",
-        "(relation parts_fit (E String i64))",
-        "(function grid (E) i64 :no-merge)",
-        f"(rule ((= s ({constructor('untiled')}))) ((set (grid s) 1)) :ruleset facts)",
-        '(rule ((next_axis s "parts") (part_menu x n) (most_tiles m) (= c (grid s)) '
-        "(<= (* c n) m)) ((parts_fit s x n)) :ruleset facts)",
-        '(rule ((next_axis s "parts") (= c (grid s)) (filling x c n)) ((parts_fit s x n)) '
-        ":ruleset facts)",
-    ]
-    for op in sorted(SCHEDULE & set(ops) - {"kernel", "untiled"}):
-        args = [f"x{i}" for i in range(len(ops[op]))]
-        size = "c" if op != "tile" else "(* c (/ (+ e (- x1 1)) x1))"
-        lines.append(
-            f"(rule ((= s ({constructor(op)} {' '.join(args)})) (= c (grid {args[-1]}))"
-            f"{' (extent x0 e)' if op == 'tile' else ''}) ((set (grid s) {size})) :ruleset facts)"
-        )
-    return lines
-
-
-def _cluster_facts(ops: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Which schedules hold all that a tile reads, and how many blocks may then compute a tile; how
-    many blocks may copy for each other.
+def _offered(ops: Ops) -> list[str]:
+    """What a schedule s that settles every axis, of c tiles, may have besides, n of it: parts of a
+    reduction over x, blocks that compute a tile, blocks that copy for each other, parts of the
+    tiles of a last wave.
     """
+    wave = f"(processors p) (> (% c p) 0) (<= (* (% c p) n) p) (< c (* p {MOST_WAVES}))"
     lines = [
-        "(relation cluster_menu (i64))",
-        "(relation clusters_fit (E i64))",
-        "(relation share_menu (i64))",
-        "(relation shares_fit (E i64))",
-        '(rule ((next_axis s "share") (share_menu n) (= c (grid s)) (= 0 (% c n))) '
-        "((shares_fit s n)) :ruleset facts)",
-        "(relation whole (E))",
-        f"(rule ((= s ({constructor('untiled')}))) ((whole s)) :ruleset facts)",
-        '(rule ((next_axis s "cluster") (whole s) (cluster_menu n)) ((clusters_fit s n)) '
-        ":ruleset facts)",
+        _rule(f'(next_axis s "{what}") (= c (grid s)) {when}', f'(on_offer s "{what}" {axis} n)')
+        for what, axis, when in (
+            ("parts", "x", "(part_menu x n) (most_tiles m) (<= (* c n) m)"),
+            ("parts", "x", "(filling x c n)"),
+            ("cluster", NO_AXIS, "(whole s) (cluster_menu n)"),
+            ("share", NO_AXIS, "(share_menu n) (= 0 (% c n))"),
+            ("stream_k", NO_AXIS, f"(streamed s) (stream_k_menu n) {wave}"),
+        )
     ]
-    if "split" in ops:
-        lines.append(
-            f'(rule ((= s ({constructor("split")} x m t)) (next_axis t "share") (share_menu n) '
-            "(= c (grid s)) (= 0 (% c n))) ((shares_fit s n)) :ruleset facts)"
-        )
-    for op in sorted({"tile", "keep", "launch", "stage"} & set(ops)):
-        args = [f"x{i}" for i in range(len(ops[op]))]
-        lines.append(
-            f"(rule ((= s ({constructor(op)} {' '.join(args)})) (whole {args[-1]})) "
-            f"((whole s)) :ruleset facts)"
-        )
+    if "split" in ops:  # parts may be copied for each other too
+        split = f'(= s ({constructor("split")} x m t)) (next_axis t "share") (= c (grid s))'
+        shared = f'(on_offer s "share" {NO_AXIS} n)'
+        lines.append(_rule(f"{split} (share_menu n) (= 0 (% c n))", shared))
     return lines
 
 
-def _stream_k_facts(ops: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Which schedules stream an axis, and in how many parts the tiles of a last wave may be."""
-    lines = [
-        "(relation stream_k_menu (i64))",
-        "(relation waves_fit (E i64))",
-        "(relation processors (i64))",
-        "(relation streamed (E))",
-        '(rule ((next_axis s "stream_k") (streamed s) (stream_k_menu n) (= c (grid s)) '
-        f"(processors p) (> (% c p) 0) (<= (* (% c p) n) p) (< c (* p {MOST_WAVES}))) "
-        "((waves_fit s n)) :ruleset facts)",
-    ]
-    for op in sorted({"tile", "keep", "stream", "launch", "stage"} & set(ops)):
+def _entered(ops: Ops, entries: Collection[str], before: str, then: str) -> list[str]:
+    """What holds of a schedule s that ends with one of some entries, x0 and x1 its arguments, by
+    what holds of the schedule before it.
+    """
+    lines = []
+    for op in sorted(set(entries) & set(ops)):
         args = [f"x{i}" for i in range(len(ops[op]))]
-        below = "" if op == "stream" else f" (streamed {args[-1]})"
-        lines.append(
-            f"(rule ((= s ({constructor(op)} {' '.join(args)})){below}) ((streamed s)) "
-            f":ruleset facts)"
-        )
+        own = f"(= s ({constructor(op)} {' '.join(args)}))"
+        lines.append(_rule(f"{own} {before.format(args[-1])}", then))
     return lines
+
+
+def _rule(when: str, then: str) -> str:
+    return f"(rule ({when}) ({then}) :ruleset facts)"

@@ -106,7 +106,9 @@ def split(b: "Expr", s: "Expr", x: "Text", n: "Count") -> Iterator[Rewrite]:
     """kernel b under s  ->  kernel b under s, reduction over x in n parts that a kernel joins
     when: s settles every axis, and its tiles in n parts still fit the processors a few times.
     """
-    yield rewrite(kernel(b, s), kernel(b, apply("split", x, n, s))).when(fact("parts_fit", s, x, n))
+    yield rewrite(kernel(b, s), kernel(b, apply("split", x, n, s))).when(
+        fact("on_offer", s, "parts", x, n)
+    )
 
 
 @rule("tiling")
@@ -115,7 +117,9 @@ def cluster(b: "Expr", s: "Expr", n: "Count") -> Iterator[Rewrite]:
     when: s settles every axis and streams none, so that a cluster holds a tile that is too much
     for one block; its rows are long, and a cluster of the spec has n blocks.
     """
-    yield rewrite(kernel(b, s), kernel(b, apply("cluster", n, s))).when(fact("clusters_fit", s, n))
+    yield rewrite(kernel(b, s), kernel(b, apply("cluster", n, s))).when(
+        fact("on_offer", s, "cluster", "", n)
+    )
 
 
 @rule("tiling")
@@ -124,7 +128,9 @@ def share(b: "Expr", s: "Expr", n: "Count") -> Iterator[Rewrite]:
     when: s settles every axis, in parts or not, its tiles are a multiple of n, and n blocks, which
     lie side by side on any device with clusters, can be one.
     """
-    yield rewrite(kernel(b, s), kernel(b, apply("share", n, s))).when(fact("shares_fit", s, n))
+    yield rewrite(kernel(b, s), kernel(b, apply("share", n, s))).when(
+        fact("on_offer", s, "share", "", n)
+    )
 
 
 @rule("tiling")
@@ -132,7 +138,9 @@ def stream_k(b: "Expr", s: "Expr", n: "Count") -> Iterator[Rewrite]:
     """kernel b under s  ->  kernel b under s, the tiles of its last wave in n parts of their chunks
     when: s settles every axis and streams some, and these parts are one wave. float: rounding.
     """
-    yield rewrite(kernel(b, s), kernel(b, apply("stream_k", n, s))).when(fact("waves_fit", s, n))
+    yield rewrite(kernel(b, s), kernel(b, apply("stream_k", n, s))).when(
+        fact("on_offer", s, "stream_k", "", n)
+    )
 
 
 @rule("staging")
