@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from eqsat.algebra import Term
 from eqsat.errors import SpecError
@@ -149,11 +150,19 @@ def opening(made: Form, parts: tuple[str, int] | None, stem: str) -> Opening | N
 
 @dataclass(frozen=True)
 class Alike:
-    """Choices of the same parts, that stream the same axes, stage in one memory, and have as many
-    blocks that copy for each other, and parts of their last tiles.
-    """
+    """Choices of the same parts, that stream the same axes and stage in one memory."""
 
     choices: tuple[Choice, ...]
+
+    @cached_property
+    def together(self) -> list[NDArray[np.intp]]:
+        """Places of those that have as many blocks that copy for each other, and parts of their
+        last tiles.
+        """
+        groups: dict[tuple[int, int], list[int]] = {}
+        for place, choice in enumerate(self.choices):
+            groups.setdefault((choice.shared, choice.last_parts), []).append(place)
+        return [np.array(places) for places in groups.values()]
 
     @cached_property
     def tiles(self) -> dict[str, Array]:
@@ -193,6 +202,6 @@ def alike(choices: list[Choice]) -> list[Alike]:
     """Choices in groups."""
     groups: dict[tuple[object, ...], list[Choice]] = {}
     for choice in choices:
-        key = (choice.parts, tuple(choice.chunks), choice.memory, choice.shared, choice.last_parts)
+        key = (choice.parts, tuple(choice.chunks), choice.memory)
         groups.setdefault(key, []).append(choice)
     return [Alike(tuple(group)) for group in groups.values()]

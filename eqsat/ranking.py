@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from eqsat.algebra import Facts, Term
 from eqsat.choice import Alike, Choice, Opening, opening
@@ -69,10 +70,13 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Offer:
-    """A body under choices that are alike, with its prices; `spent`: seconds before and after."""
+    """A body under choices that are alike, with its prices; `places`: of the choices on offer among
+    these, which differ in sizes alone; `spent`: seconds before and after.
+    """
 
     body: Form
     choices: tuple[Choice, ...]
+    places: NDArray[np.intp]
     opening: Opening
     price: Price
     spent: float
@@ -108,7 +112,8 @@ def _best(one: Offer) -> Iterator[int]:
     """The cheapest feasible choices, not too many of them of the same tiles."""
     found = 0
     alike: Counter[tuple[int, ...]] = Counter()
-    for index in np.argsort(one.price.seconds, kind="stable"):
+    seconds = one.price.seconds[one.places]
+    for index in one.places[np.argsort(seconds, kind="stable")]:
         if found == MOST_RANKED or not np.isfinite(one.price.seconds[index]):
             return
         tiles = tuple(one.choices[index].tiles.values())
@@ -120,7 +125,7 @@ def _best(one: Offer) -> Iterator[int]:
 
 def drawn(offers: Sequence[Offer], seed: int) -> Iterator[Ranked]:
     """Every feasible body and schedule in random order, whatever its price."""
-    feasible = [np.flatnonzero(np.isfinite(one.price.seconds)) for one in offers]
+    feasible = [one.places[np.isfinite(one.price.seconds[one.places])] for one in offers]
     ends = np.cumsum([len(own) for own in feasible])
     for at in np.random.default_rng(seed).permutation(ends[-1] if len(ends) else 0):
         place = int(np.searchsorted(ends, at, side="right"))
@@ -162,7 +167,8 @@ def offers(
                 continue
             first, rest = opened
             price = group.price(first, pricer)
-            yield Offer(shaped, choices, first, price, ahead + rest, before)
+            for places in group.together:
+                yield Offer(shaped, choices, places, first, price, ahead + rest, before)
 
 
 def _stepwise(body: tuple[Stored, ...], shaped: Form) -> tuple[Stored, ...]:
