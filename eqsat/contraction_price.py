@@ -16,7 +16,6 @@ from eqsat.prepare import Need, lies_right, rows_of_pages
 from eqsat.rates import Array, Contraction
 from eqsat.relayout import points as elements
 from eqsat.relayout import walked_axes
-from eqsat.siblings import siblings
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
 from eqsat.tiling import Tiling
 
@@ -105,8 +104,7 @@ def sibling_seconds(
     """Seconds by the best operation for each tile of those that differ in columns alone; their
     names, and the number of the best.
     """
-    spec, emitted = tiling.spec, tiling.pricer.operations
-    options = siblings(spec, operation, emitted) or [operation]
+    options = tiling.pricer.siblings(operation)
     seconds = np.stack(
         [
             np.where(parts_fit(tiling, o, found), matrix_seconds(tiling, o, found, work)[0], np.inf)

@@ -130,20 +130,26 @@ class Occupancy(Tiling):
 
     def refuse_oversized(self) -> None:
         """Tile values live in registers, staged operands in shared memory; both have limits."""
+        if self.blocking is None or self.blocking.staged:
+            self.refused["shared"] = self.shared > self.spec.memory("shared").limit_per_group_bytes
+        self.refused["registers"] = self.cramped(self.scratch, bool(self.started))
+
+    def cramped(self, kept: Array, started: bool) -> NDArray[np.bool_]:
+        """Where registers lack room for so many bytes that a tile keeps, and, unless operations
+        are started, for what it computes with beside them.
+        """
         registers = self.spec.memory("registers")
         most = self.spec.members(self.spec.tile_group, "thread") / 2
         threads = self.shape * most if self.blocking is None else self.blocking.threads
         blocks = max(self.clusters, default=1) if self.blocking is None else self.blocks
         threads = threads * blocks
         largest = self.largest(self.absorbed)
-        if self.blocking is None or self.blocking.staged:
-            self.refused["shared"] = self.shared > self.spec.memory("shared").limit_per_group_bytes
-        each = registers.limit_per_group_bytes * (0.8 if self.started else 0.6)
-        held = self.scratch + (0 if self.started or self.takes_turns else 2 * largest)
+        each = registers.limit_per_group_bytes * (0.8 if started else 0.6)
+        held = kept + (0 if started or self.takes_turns else 2 * largest)
         most = each * threads
         if self.takes_turns:  # the accumulators of all teams, and factors
             most = np.minimum(most, (0.4 if self.computes else 0.6) * registers.size_bytes)
-        self.refused["registers"] = held > most
+        return held > most
 
     def turns(self) -> Array:
         """Tiles of a block under way: two where a team computes each and memory holds one block."""

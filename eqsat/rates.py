@@ -11,6 +11,7 @@ from eqsat.form import Form
 from eqsat.graph.dtypes import is_held
 from eqsat.partial_sums import rounded
 from eqsat.prepare import Need, needs
+from eqsat.siblings import siblings
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
 
 Array = NDArray[np.float64]
@@ -69,6 +70,7 @@ class Rates:
         self.overlap = self.spec.group(spec.tile_group).max_resident > 1
         self._rates: dict[tuple[str, str], list[tuple[str, float]]] = {}
         self._needs: dict[tuple[str, str], Need | None] = {}
+        self._siblings: dict[str, list[ParallelOperation]] = {}
         self._contractions: dict[tuple[str, str, str], list[ParallelOperation]] = {}
         memories = [m for m in spec.memory_domains if m.managed == "hardware"]
         self.dram = memories[0]
@@ -127,6 +129,13 @@ class Rates:
         if not operation.accumulator_bits or self.precision in ("tf32", "bf16"):
             return True
         return self.precision == "default" and rounded(form)
+
+    def siblings(self, operation: ParallelOperation) -> list[ParallelOperation]:
+        """Those that a tile may use in an operation's place, itself among them."""
+        if operation.name not in self._siblings:
+            found = siblings(self.spec, operation, self.operations)
+            self._siblings[operation.name] = found or [operation]
+        return self._siblings[operation.name]
 
     def need(self, operation: ParallelOperation, dtype: str) -> Need | None:
         """What an operation asks of a factor of that dtype in memory."""
