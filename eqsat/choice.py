@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +17,14 @@ from eqsat.price import Array, Blocking, Pricer
 from eqsat.priced import Price
 from eqsat.split import Division, divide
 
+Step = tuple[Any, ...]  # a rule's name, and what it gave: an axis, a memory, how many
+COUNTED = {"launch": "threads", "cluster": "cluster", "share": "shared", "stream_k": "last_parts"}
 LAST = frozenset({"split", "cluster", "share", "stream_k"})  # steps that settle no axis
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A decoded schedule: what each axis was given, and the rules that gave it.
+    """A decoded schedule: what each axis was given, and the `steps` that gave it.
 
     `parts`: the axis whose reduction is split, and in how many parts. `cluster`: how many blocks
     compute a tile together; `shared`: how many copy factors for each other; `last_parts`: in how
@@ -30,52 +33,47 @@ class Choice:
 
     tiles: Mapping[str, int]
     chunks: Mapping[str, int]
-    threads: int
-    stages: int
-    memory: str
-    rules: tuple[str, ...]
+    steps: tuple[Step, ...]
+    threads: int = 1
+    stages: int = 1
+    memory: str = "registers"
     parts: tuple[str, int] | None = None
     cluster: int = 1
     shared: int = 1
     last_parts: int = 0
 
     @property
+    def rules(self) -> tuple[str, ...]:
+        """The steps as texts: the rule and what it gave."""
+        return tuple(" ".join(map(str, step)) for step in self.steps)
+
+    @property
     def settled(self) -> int:
         """How many axes were given something."""
-        return sum(rule.split(" ")[0] not in LAST for rule in self.rules)
+        return sum(step[0] not in LAST for step in self.steps)
 
     def grid_tiles(self, made: Form) -> int:
         """Tiles of the grid, a reduction in parts aside."""
         return math.prod(-(-made.extents[axis] // size) for axis, size in self.tiles.items())
 
 
-def decode_choice(chain: tuple[tuple[object, ...], ...], made: Form) -> Choice:
+def decode_choice(steps: tuple[Step, ...], made: Form) -> Choice:
+    """The schedule that steps settle, of a kernel of the form."""
     tiles = {name: made.extents[name] for name in made.grid}
     chunks: dict[str, int] = {}
-    threads, stages, memory = 1, 1, "registers"
-    rules: list[str] = []
-    parts, cluster, shared, last_parts = None, 1, 1, 0
-    for op, *args in chain:
-        rules.append(" ".join([str(op), *map(str, args)]))
-        match op, args:
-            case "tile", [str(axis), int(size)]:
-                tiles[axis] = size
-            case "stream", [str(axis), int(size)]:
-                chunks[axis] = size
-            case "launch", [int(count)]:
-                threads = count
-            case "stage", [str(where), int(count)]:
-                memory, stages = where, count
-            case "split", [str(axis), int(count)]:
-                parts = axis, count
-            case "cluster", [int(count)]:
-                cluster = count
-            case "share", [int(count)]:
-                shared = count
-            case "stream_k", [int(count)]:
-                last_parts = count
-    last = (parts, cluster, shared, last_parts)
-    return Choice(tiles, chunks, threads, stages, memory, tuple(rules), *last)
+    found: dict[str, Any] = {}
+    for op, *args in steps:
+        if op == "tile":
+            tiles[args[0]] = args[1]
+        elif op == "stream":
+            chunks[args[0]] = args[1]
+        elif op == "stage":
+            found["memory"], found["stages"] = args
+        elif op == "split":
+            found["parts"] = (*args,)
+        elif op in COUNTED:
+            (found[COUNTED[op]],) = args
+    return Choice(tiles, chunks, steps, **found)
 
 
 def constrained(

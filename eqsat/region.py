@@ -116,9 +116,8 @@ class Region:
     def target(self, body: tuple[Stored, ...], choice: Choice) -> Term:
         """The kernel term of a fused body under a schedule."""
         schedule = Term("untiled")
-        for text in choice.rules:
-            op, *args = text.split(" ")
-            schedule = Term(op, *(int(a) if a.isdecimal() else a for a in args), schedule)
+        for op, *args in choice.steps:
+            schedule = Term(op, *args, schedule)
         return Term("kernel", together([one.term for one in body]), schedule)
 
     def kernel(self, name: str, term: Term, buffers: Mapping[str, Buffer]) -> Kernel:
