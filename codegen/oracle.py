@@ -291,7 +291,6 @@ def _invoke(
     The indices of the operation stand for groups: those of the left factor alone, of the right
     alone, and those summed over. Indices that both factors keep are looped over.
     """
-    _roles(operation)
     left, right = (set(own) for own in names)
     batch = [i for i in indices if i in left and i in right]
     groups = (
@@ -304,7 +303,7 @@ def _invoke(
     m, n, k = (prod(size[i] for i in group) for group in groups)
     a = _grouped(factors[0], names[0], (batch, groups[0], groups[2]), size).reshape(-1, m, k)
     b = _grouped(factors[1], names[1], (batch, groups[1], groups[2]), size).reshape(-1, n, k)
-    result = np.stack([_tiled(operation, x, y) for x, y in zip(a, b, strict=True)])
+    result = _tiled(operation, a, b)
     order = [*batch, *groups[0], *groups[1]]
     result = result.reshape([size[i] for i in order])
     return result.transpose([order.index(i) for i in indices if i in order])
@@ -326,8 +325,8 @@ def _grouped(
     return np.broadcast_to(present.reshape(shape), [size[i] for i in order])
 
 
-def _roles(operation: ParallelOperation) -> tuple[dict[str, str], list[str]]:
-    """The operation's index for each of m, n, k, and the factors' axes as `mk`, `kn` and so on."""
+def _extents(operation: ParallelOperation) -> tuple[int, int, int]:
+    """Rows, columns and depth of the operation; 0 for any."""
     semantics = operation.semantics
     pair = semantics.contraction if semantics else None
     if semantics is None or pair is None or len(semantics.index_names) != 3:
@@ -337,34 +336,28 @@ def _roles(operation: ParallelOperation) -> tuple[dict[str, str], list[str]]:
         )
     left, right = (set(read.index_names) for read in pair)
     (m,), (n,), (k,) = left - right, right - left, left & right
-    letters = {m: "m", n: "n", k: "k"}
-    inputs = ["".join(letters[name] for name in read.index_names) for read in pair]
-    return {"m": m, "n": n, "k": k}, inputs
+    rows, columns, depth = (operation.extents.get(name, 0) for name in (m, n, k))
+    return rows, columns, depth
 
 
 def _tiled(operation: ParallelOperation, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """d[m,n] = sum_k a[m,k] b[n,k], one invocation of the operation at a time."""
-    roles, inputs = _roles(operation)
-    (m, k), n = a.shape, b.shape[0]
-    step = {
-        role: operation.extents.get(roles[role], 0) or whole
-        for role, whole in (("m", m), ("n", n), ("k", k))
-    }
-    d = np.zeros((m, n), a.dtype)
-    steps = [range(0, whole, max(step[r], 1)) for r, whole in (("m", m), ("n", n), ("k", k))]
-    for i, j, p in product(*steps):
-        tile_a = _padded(a, (i, p), (step["m"], step["k"]))
-        tile_b = _padded(b, (j, p), (step["n"], step["k"]))
-        tiles = (
-            tile_a if inputs[0] == "mk" else tile_a.T,
-            tile_b if inputs[1] == "nk" else tile_b.T,
-        )
-        whole = np.einsum(f"{inputs[0]},{inputs[1]}->mn", *tiles)
-        part = d[i : i + step["m"], j : j + step["n"]]
-        part += whole[: part.shape[0], : part.shape[1]]
-    return d
+    """d[i,m,n] = sum_k a[i,m,k] b[i,n,k] by invocations of the operation on tiles padded with
+    zeros: all tiles of one step along k at a time.
+    """
+    rows, columns, depth = _extents(operation)
+    (_, m, k), n = a.shape, b.shape[1]
+    step = max(depth or k, 1)
+    a, b = _padded(a, rows, step), _padded(b, columns, step)
+    d = np.zeros((len(a), a.shape[1], b.shape[1]), a.dtype)
+    for start in range(0, k, step):
+        at = slice(start, start + step)
+        d += a[:, :, at] @ b[:, :, at].swapaxes(1, 2)
+    return d[:, :m, :n]
 
 
-def _padded(factor: np.ndarray, start: tuple[int, int], shape: tuple[int, int]) -> np.ndarray:
-    part = factor[start[0] : start[0] + shape[0], start[1] : start[1] + shape[1]]
-    return np.pad(part, [(0, full - n) for full, n in zip(shape, part.shape, strict=True)])
+def _padded(factor: np.ndarray, rows: int, step: int) -> np.ndarray:
+    """The factor with zeros up to whole tiles."""
+    ends = [
+        -extent % (size or 1) for extent, size in zip(factor.shape[1:], (rows, step), strict=True)
+    ]
+    return np.pad(factor, [(0, 0), *((0, end) for end in ends)])

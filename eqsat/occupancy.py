@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from eqsat.algebra import Term
 from eqsat.clusters import CLUSTER, clusters
 from eqsat.contraction_price import absorbed
-from eqsat.form import SUBSTITUTED, Form, shares_factors
+from eqsat.form import REDUCING, SUBSTITUTED, Form, shares_factors
 from eqsat.partial_sums import count_parts
 from eqsat.pipeline_price import LOADED
 from eqsat.rates import Array, Blocking, Rates
@@ -150,6 +150,18 @@ class Occupancy(Tiling):
         if self.takes_turns:  # the accumulators of all teams, and factors
             most = np.minimum(most, (0.4 if self.computes else 0.6) * registers.size_bytes)
         return held > most
+
+    def hopeless(self) -> str:
+        """What no choice has, as is plain before anything is priced; empty where some may fit."""
+        if self.blocking is None or not self.pricer.overlap:
+            return ""
+        named = {str(t.args[3]): None for t in self.form.terms if t.op in SUBSTITUTED and t.args[3]}
+        started = [one for one in map(self.spec.operation, named) if one.asynchronous]
+        if started and not self.blocking.staged:
+            return f"operands of {started[0].name}"
+        kept, facts = [t for t in self.form.computed if t.op in REDUCING], self.form.facts
+        held = sum(self.tile_points(facts.free(t)) * facts.dtype(t).itemsize for t in kept)
+        return "registers" if self.cramped(self.shape * held, bool(started)).all() else ""
 
     def turns(self) -> Array:
         """Tiles of a block under way: two where a team computes each and memory holds one block."""

@@ -134,7 +134,7 @@ class _Pricing(Occupancy):
         self.units[unit] = before + seconds * self.repeat
 
     def run(self) -> Price:
-        hopeless = self._hopeless()
+        hopeless = self.hopeless()
         if hopeless:
             every = self.shape > 0
             return Price(np.inf * self.shape, refused={hopeless: every})
@@ -166,18 +166,6 @@ class _Pricing(Occupancy):
             self.combined, self.joined = found.memory, found.joined
             self.staying = found.groups * (self.blocking is not None)
         return self._total()
-
-    def _hopeless(self) -> str:
-        """What no choice has, as is plain before anything is priced; empty where some may fit."""
-        if self.blocking is None or not self.pricer.overlap:
-            return ""
-        named = {str(t.args[3]): None for t in self.form.terms if t.op in SUBSTITUTED and t.args[3]}
-        started = [one for one in map(self.spec.operation, named) if one.asynchronous]
-        if started and not self.blocking.staged:
-            return f"operands of {started[0].name}"
-        kept, facts = [t for t in self.form.computed if t.op in REDUCING], self.form.facts
-        held = sum(self.tile_points(facts.free(t)) * facts.dtype(t).itemsize for t in kept)
-        return "registers" if self.cramped(self.shape * held, bool(started)).all() else ""
 
     def _term(self, term: Term) -> None:
         facts = self.form.facts
