@@ -129,13 +129,13 @@ def schedule_region(
     stored, facts = coalesce(stored, facts)
     made = form(stored, facts)
     offered = _offers(name, made, pricer, search)
-    if not offered:
+    if offered is None:
         return _unfused(name, stored, facts, pricer, buffers, search)
     forms = {made.facts: ""}
     if search.grid_dim is None and search.block_dim is None:
         for how, other in recasts(stored, facts, pricer):
             forms[other.facts] = how
-            found = _offers(name, other, pricer, search)
+            found = _offers(name, other, pricer, search) or []
             offered += [one for one in found if one.substituted]
     ranked, refused = rank(offered)
     work = _Choosing(name, (given, before), forms, pricer, buffers, search, refused)
@@ -157,8 +157,8 @@ def schedule_region(
     ]
 
 
-def _offers(name: str, made: Form, pricer: Pricer, search: Search) -> list[Offer]:
-    """The prices of all kernels for a form that rewriting finds; none where no rule fuses it."""
+def _offers(name: str, made: Form, pricer: Pricer, search: Search) -> list[Offer] | None:
+    """The prices of all kernels for a form that rewriting finds; None where no rule fuses it."""
     ready = _preparations(made, search)
     try:
         found = _explore(made, ready, search)
@@ -172,7 +172,7 @@ def _offers(name: str, made: Form, pricer: Pricer, search: Search) -> list[Offer
         )
         bodies, choices = [made.stored], _offered(made, search.spec)
     if not bodies:
-        return []
+        return None
     kept = constrained(name, choices, made, search.spec.name, search.grid_dim, search.block_dim)
     return list(offers(name, bodies, alike(kept), made.facts, pricer, ready))
 
