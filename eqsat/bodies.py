@@ -10,7 +10,6 @@ from eqsat.egglog_text import SCHEDULE
 from eqsat.form import SUBSTITUTED, Form, Stored, shares_factors
 from eqsat.narrow_price import is_joined
 from eqsat.saturate import ENode, FrozenEGraph
-from eqsat.siblings import stand_ins
 from eqsat.specs import ParallelProcessingUnit
 
 STANDS_FOR = {
@@ -23,22 +22,16 @@ STANDS_FOR = {
 def bodies_of(
     found: FrozenEGraph, made: Form, spec: ParallelProcessingUnit, most: int = 48
 ) -> list[tuple[Stored, ...]]:
-    """Fused bodies of the kernel: every choice among the ways to compute each class.
-
-    Of operations that differ in their columns alone, one stands for all.
-    """
+    """Fused bodies of the kernel: every choice among the ways to compute each class."""
     (kernel,) = (n for n in found.nodes[found.roots[0]] if n.op == "kernel" and _untiled(found, n))
     root = kernel.children[0]
     sizes = _term_sizes(found)
-    used = {n.args[3] for nodes in found.nodes.values() for n in nodes if n.op in SUBSTITUTED}
-    stand_in = stand_ins(spec, (str(name) for name in used if name))
     options: dict[int, list[ENode]] = {}
     stack = [root]
     while stack:
         number = stack.pop()
         if number not in options:
-            nodes = [n for n in found.nodes[number] if _stands(n, stand_in)]
-            options[number] = _ways(nodes, sizes, found.free, spec)
+            options[number] = _ways(found.nodes[number], sizes, found.free, spec)
             if not options[number]:
                 return []
             stack += [child for node in options[number] for child in node.children]
@@ -79,12 +72,6 @@ def _kinds(
         for kind in sorted(found, key=str, reverse=True)
     ]
     return [kind for kind in kinds or [options] if all(kind.values())]
-
-
-def _stands(node: ENode, stand_in: Mapping[str, str]) -> bool:
-    """Whether the node's operation, if it has one, is the one that stands for its siblings."""
-    name = str(node.args[3]) if node.op in SUBSTITUTED else ""
-    return stand_in.get(name, name) == name
 
 
 def _term_sizes(found: FrozenEGraph) -> dict[int, int]:

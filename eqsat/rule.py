@@ -6,7 +6,7 @@ egglog text, the matcher of the independent trace checker, and the documentation
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
@@ -153,6 +153,8 @@ def allowed(rules: Iterable[Rule], precision: str) -> tuple[Rule, ...]:
     return tuple(rule for rule in rules if PRECISIONS.index(rule.precision) <= most)
 
 
+# Dtypes of what operations compute from values of others: comparisons, positions, wide sums.
+COMPUTED = frozenset({"bool", "int32", "int64", "float32"})
 # Operations of kernels alone that a spec may lack; a rewrite to one names the dtypes it is for.
 OPTIONAL = frozenset({"one_plus_erf"})
 
@@ -162,19 +164,32 @@ def priced(rules: Iterable[Rule], has_row: Callable[[str, str], bool]) -> tuple[
 
     def kept(one: Rewrite) -> bool:
         op = one.right.op if isinstance(one.right, Node) else ""
-        return op not in OPTIONAL or all(has_row(op, name) for name in _dtypes(one))
+        return op not in OPTIONAL or all(
+            has_row(op, n) for names in _dtype_guards(one) for n in names
+        )
 
     less = (replace(r, rewrites=tuple(one for one in r.rewrites if kept(one))) for r in rules)
     return tuple(rule for rule in less if rule.rewrites)
 
 
-def applicable(rules: Iterable[Rule], ops: Iterable[str]) -> tuple[Rule, ...]:
-    """The rules less rewrites of operations that neither occur nor come of other rewrites."""
+def applicable(
+    rules: Iterable[Rule], ops: Iterable[str], dtypes: Iterable[str] | None = None
+) -> tuple[Rule, ...]:
+    """The rules less rewrites of operations that neither occur nor come of other rewrites; where
+    `dtypes` are given, nor those for dtypes of which that is true.
+    """
     rules, known = tuple(rules), set(ops)
+    kinds = None if dtypes is None else {*dtypes, *COMPUTED}
     waiting = {one for rule in rules for one in rule.rewrites}
-    while ready := {one for one in waiting if _ops(one.left) <= known}:
+
+    def is_ready(one: Rewrite) -> bool:
+        named = kinds is None or all(kinds & {*names} for names in _dtype_guards(one))
+        return named and _ops(one.left) <= known
+
+    while ready := {one for one in waiting if is_ready(one)}:
         waiting -= ready
         known = known.union(*(_ops(one.right) for one in ready))
+        kinds = kinds and kinds.union(*(_texts(one.right) for one in ready))
     less = (replace(r, rewrites=tuple(o for o in r.rewrites if o not in waiting)) for r in rules)
     return tuple(rule for rule in less if rule.rewrites)
 
@@ -186,11 +201,22 @@ def _ops(pattern: object) -> set[str]:
     return {pattern.op}.union(*map(_ops, pattern.args))
 
 
-def _dtypes(one: Rewrite) -> Iterator[str]:
-    """The dtypes that a rewrite's guards name."""
+def texts(rule: Rule) -> set[str]:
+    """What the right-hand sides of a rule name: dtypes, operations of a spec."""
+    return set().union(*(_texts(one.right) for one in rule.rewrites))
+
+
+def _texts(pattern: object) -> set[str]:
+    if isinstance(pattern, str):
+        return {pattern}
+    return set().union(*map(_texts, pattern.args)) if isinstance(pattern, Node) else set()
+
+
+def _dtype_guards(one: Rewrite) -> Iterator[Sequence[str]]:
+    """The dtypes of which each of a rewrite's guards asks for one."""
     for condition in one.conditions:
         if condition.kind == "dtype_in":
-            yield from condition.args[1]  # type: ignore[misc]
+            yield condition.args[1]  # type: ignore[misc]
 
 
 def disjoint(a: Mask, b: Mask) -> Condition:

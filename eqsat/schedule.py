@@ -37,9 +37,10 @@ from eqsat.prepare import Preparation, allowed_preparations, prepared_rows, star
 from eqsat.price import Pricer
 from eqsat.ranking import Offer, Ranked, drawn, offers, rank
 from eqsat.recast import recasts
-from eqsat.rule import SCHEDULING, Rule
+from eqsat.rule import SCHEDULING, Rule, applicable
 from eqsat.saturate import Class, FrozenEGraph, Limits, SearchWarning, SearchWorker, thaw
 from eqsat.schedule_facts import schedule_facts
+from eqsat.siblings import representative
 from eqsat.specs import ParallelProcessingUnit
 from eqsat.split import Division
 from eqsat.unfused import unfused
@@ -419,9 +420,11 @@ def _explore(made: Form, ready: Sequence[Preparation], search: Search) -> Frozen
     start = unfused(made)
     roots = [start.kernel, *start.bodies.values(), *(one.copy for one in ready)]
     menus = schedule_menus(made, search.spec)
-    rules = [rule for rule in search.rules if rule.group in SCHEDULING]
-    table = table_for(roots, rules)
     terms = list(post_order(roots))
+    dtypes = {made.facts.dtype(t).name for t in (*made.terms, *(one.copy for one in ready))}
+    rules = [rule for rule in search.rules if rule.group in SCHEDULING]
+    rules = representative(applicable(rules, {t.op for t in terms}, dtypes), search.spec)
+    table = table_for(roots, rules)
     weighed: list[int] = [t.args[0] for t in terms if t.op in WEIGHTED]  # type: ignore[misc]
     ops = signatures(terms, rules)
     seeds, numbers = seed(roots, made.facts.universe, table, frozenset())

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from eqsat.algebra import Term, rebuild, with_children
 from eqsat.form import SUBSTITUTED, Form, form
+from eqsat.rule import Rule, texts
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
 
 Family = tuple[object, ...]
@@ -43,6 +44,24 @@ def stand_ins(spec: ParallelProcessingUnit, names: Iterable[str]) -> dict[str, s
     for operation in sorted(operations, key=lambda o: -max(o.extents.values(), default=0)):
         widest.setdefault(family(operation), operation.name)
     return {operation.name: widest[family(operation)] for operation in operations}
+
+
+def representative(rules: Iterable[Rule], spec: ParallelProcessingUnit) -> list[Rule]:
+    """The rules less those of operations for which a sibling's rule of the same kind stands."""
+    known = {operation.name for operation in spec.operations}
+    named = {rule: next(iter(texts(rule) & known), "") for rule in rules}
+    kinds: dict[str, set[str]] = {}
+    for rule, name in named.items():
+        kinds.setdefault(_kind(rule, name), set()).add(name)
+    standing = {
+        kind: {*stand_ins(spec, names - {""}).values(), ""} for kind, names in kinds.items()
+    }
+    return [rule for rule, name in named.items() if name in standing[_kind(rule, name)]]
+
+
+def _kind(rule: Rule, operation: str) -> str:
+    """What a rule is called besides its operation."""
+    return rule.name.replace(operation, "", 1) if operation else rule.name
 
 
 def settle_operations(made: Form, names: Mapping[Term, str]) -> Form:

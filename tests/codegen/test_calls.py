@@ -93,11 +93,18 @@ def emulate(call: LibraryCall, x: np.ndarray, folder: Path) -> np.ndarray:
     return result
 
 
+EVERY_WIDTH = {"float8_e4m3fn", "bfloat16", "float32", "uint8", "int64"}
 SHAPES = ((33,), (5, 33), (2, 3, 200))
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
-@pytest.mark.parametrize("dtype", [*DTYPES, *INTEGERS])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        pytest.param(name, marks=[] if name in EVERY_WIDTH else pytest.mark.slow)
+        for name in (*DTYPES, *INTEGERS)
+    ],
+)
 def test_keys_order_as_elements_do(dtype: str, tmp_path: Path) -> None:
     """Every width of keys, and those that leave positions or rows no room."""
     for shape, descending in product(SHAPES, (False, True)):

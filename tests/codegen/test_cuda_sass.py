@@ -71,7 +71,10 @@ def early(kernels: Iterator[Kernel]) -> dict[str, list[str]]:
         return {name: found for name, found in pool.map(of, kernels) if found}
 
 
-@pytest.mark.parametrize("program", [odd, turned, few_rows, attention], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "program",
+    [turned, attention, *(pytest.param(one, marks=pytest.mark.slow) for one in (odd, few_rows))],
+)
 def test_planned_kernels_touch_no_accumulator_under_way(program):
     launches = driver.plan([program()], load("h200")).parts.launches
     kernels = [launch.kernel for launch in launches]
@@ -130,7 +133,13 @@ def test_the_check_sees_a_factor_overwritten():
     assert touched_early(text.replace(product, f"{product}\n{again}"))
 
 
-@pytest.mark.parametrize("program", [odd, softmax, transposed, running, counted])
+@pytest.mark.parametrize(
+    "program",
+    [
+        *(softmax, transposed, running),
+        *(pytest.param(one, marks=pytest.mark.slow) for one in (odd, counted)),
+    ],
+)
 def test_global_memory_waits_for_earlier_launches(program):
     for launch in driver.plan([program()], load("h200")).parts.launches:
         cubin = compile_cubin(emit(launch.kernel, OPERATIONS).text, "sm_90a", launch.kernel.rules)

@@ -75,6 +75,7 @@ def test_a_spec_without_clusters_has_two_passes(spec):
     assert [kernel.cluster for kernel in kernels(softmax(rows()), spec)] == [1, 1]
 
 
+@pytest.mark.slow
 def test_a_slow_barrier_or_slow_starts_keep_from_clusters():
     for change in ({"barrier_latency_cycles": 30000}, {"start_interval_cycles": 1000}):
         groups = tuple(

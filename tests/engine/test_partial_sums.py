@@ -168,6 +168,7 @@ def test_both_formats_multiply_one_another():
     assert operations(g.astype(wide(a) @ wide(b).T, "bfloat16")) == EIGHT
 
 
+@pytest.mark.slow
 def test_a_factor_that_lies_across_the_sum_is_turned_first():
     a, b = g.input("a", (1024, 2048), E4M3), g.input("b", (2048, 1024), E4M3)
     out = g.astype(wide(a) @ wide(b), "bfloat16")

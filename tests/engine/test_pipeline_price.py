@@ -1,5 +1,6 @@
 """The time of tiles that stay, and which of an operation's siblings a tile takes."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -8,9 +9,19 @@ from terms import Terms, add, universe
 
 from eqsat.algebra import Facts
 from eqsat.codegen.cuda_operations import OPERATIONS
+from eqsat.codegen.targets import TARGETS
 from eqsat.form import SUBSTITUTED, Stored, form
 from eqsat.pipeline_price import Flow, handed_over, in_flight, pipelined, spread
-from eqsat.siblings import family, settle_operations, settled_alike, siblings, stand_ins
+from eqsat.rule import applicable
+from eqsat.rules.substitution import substitutions
+from eqsat.siblings import (
+    family,
+    representative,
+    settle_operations,
+    settled_alike,
+    siblings,
+    stand_ins,
+)
 from eqsat.specs import load
 
 SPEC = load("h200")
@@ -130,6 +141,29 @@ def test_the_widest_stands_for_its_family():
     ]
     wide = "wgmma_m64n128k16_bf16_ss"
     assert stand_ins(SPEC, names) == dict(zip(names, [wide, wide, *names[2:]], strict=True))
+
+
+def test_of_each_kind_of_rule_the_widest_operation_is_searched_with():
+    unit, cuda = SPEC, TARGETS["cuda"]
+    rules = substitutions(unit, cuda.operations, cuda.splits)
+    kept = {rule.name for rule in representative(rules, unit)}
+    assert kept < {rule.name for rule in rules}
+    for kind, width in (("substitute", 256), ("widen", 256), ("round_weights", 256)):
+        own = [n for n in kept if re.fullmatch(rf"{kind}_wgmma_m64n\d+k16_bf16_rs", n)]
+        assert own == [f"{kind}_wgmma_m64n{width}k16_bf16_rs"]
+    waiting = [n for n in kept if n.startswith("substitute_mma")]
+    assert sorted(waiting) == sorted(r.name for r in rules if r.name.startswith("substitute_mma"))
+
+
+def test_rules_for_dtypes_that_cannot_occur_are_left_out():
+    cuda = TARGETS["cuda"]
+    rules = substitutions(SPEC, cuda.operations, cuda.splits)
+    ops = {"contract", "cast", "read"}
+    kept = " ".join(rule.name for rule in applicable(rules, ops, {"bfloat16"}))
+    assert "substitute_wgmma_m64n256k16_bf16_ss" in kept
+    assert "_f16_" not in kept and "_f8_" not in kept and "_s8_" not in kept
+    every = {rule.name for rule in applicable(rules, ops)}
+    assert "substitute_wgmma_m64n256k16_f16_ss" in every
 
 
 def test_settling_changes_the_operations_named_and_nothing_else():

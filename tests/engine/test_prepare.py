@@ -219,10 +219,16 @@ def convolution(batch: int, channels: int, out: int, side: int, **options: int) 
     return g.conv(x, g.input("w", (out, channels, 3, 3), "bfloat16"), **options)
 
 
-WINDOWS = [{"padding": 1}, {"padding": 1, "stride": 2}, {"padding": 2, "dilation": 2}, {}]
+SLOW = pytest.mark.slow
+WINDOWS = [
+    pytest.param({"padding": 1, "stride": 2}, id="steps"),
+    pytest.param({"padding": 1}, marks=SLOW, id="plain"),
+    pytest.param({"padding": 2, "dilation": 2}, marks=SLOW, id="apart"),
+    pytest.param({}, marks=SLOW, id="no padding"),
+]
 
 
-@pytest.mark.parametrize("options", WINDOWS, ids=str)
+@pytest.mark.parametrize("options", WINDOWS)
 def test_convolutions_with_channels_first_compute_the_same(options):
     out = convolution(2, 32, 40, 16, **options)
     program = planned(out)
@@ -238,7 +244,7 @@ def test_convolutions_with_channels_first_compute_the_same(options):
     check_trace(explanation, program.segments, program.search.rules, FAST)
 
 
-@pytest.mark.parametrize("options", WINDOWS, ids=str)
+@pytest.mark.parametrize("options", WINDOWS)
 def test_convolutions_with_channels_first_are_products_of_warpgroups(options):
     *copies, main = planned(convolution(32, 128, 128, 56, **options), H200).parts.launches
     (product,) = [s for s in main.kernel.statements() if isinstance(s, Contract)]

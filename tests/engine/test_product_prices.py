@@ -40,6 +40,7 @@ def test_what_lies_beyond_is_paid_for():
     assert found(2049, 4096, 4096)[0].seconds > 1.01 * found(2048, 4096, 4096)[0].seconds
 
 
+@pytest.mark.slow
 def test_rows_that_begin_within_lines_are_copied_once_for_two_blocks():
     """Rows of 1000 elements are no whole lines apart: boxes touch nearly twice as many."""
     aligned, across = found(1024, 1024, 1024)[0], found(1000, 1000, 1000)[0]

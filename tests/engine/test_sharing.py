@@ -63,6 +63,7 @@ def causal(m: int, d: int) -> g.Tensor:
     return g.softmax(scores, axis=-1) @ v
 
 
+@pytest.mark.slow
 def test_tiles_of_different_lengths_do_not():
     found = candidates(causal(2048, 64), H200)
     assert all(one.kernel.multicast == 1 for one in found)

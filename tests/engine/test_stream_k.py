@@ -46,6 +46,7 @@ def test_tiles_that_fill_their_waves_stay_whole(size):
     assert not first.stream_k and not first.workspace and not first.blocks
 
 
+@pytest.mark.slow
 def test_what_is_rescaled_stays_whole():
     """Rows of attention: 136 tiles of 128."""
     q, k, v = (eg.input(name, (17, 1024, 128), bfloat16) for name in "qkv")

@@ -32,6 +32,10 @@ SLOW = {
     "pages",
     "several_kernels",
     "rows-33x4097-float32",
+    "convolution",
+    "views",
+    "integers-int32",
+    "matmul-128x128x512-float64",
 }
 SAMPLE = [
     pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name
