@@ -408,6 +408,7 @@ def test_a_product_of_few_tiles_is_in_as_many_parts_as_fill_the_device() -> None
 
 
 @pytest.mark.usefixtures("shared_search")
+@pytest.mark.slow
 def test_blocks_of_a_part_copy_factors_for_each_other(monkeypatch) -> None:
     """The step `share` after `split`, as the explanation replays it."""
 

@@ -82,6 +82,7 @@ def test_a_centre_without_points_stays():
 
 
 @needs_iris
+@pytest.mark.slow
 def test_irises():
     points, names = clustering.iris()
     assert points.shape == (150, 4) and len(names) == 4

@@ -67,6 +67,7 @@ def test_the_transformer_learns_too():
 
 
 @needs_digits
+@pytest.mark.slow
 def test_digits_are_told_apart():
     data = train.digits()
     assert data.images.shape[1] == 64 and len(data.test_labels) == 359
