@@ -48,6 +48,7 @@ from eqsat.unfused import unfused
 MOST_OF_SIZES = 2  # kernels of the same tiles and threads
 FAR = 1.5  # times the best: another body that is worth less than more of the same
 MOST_LOWERED = 60  # schedules, cheapest first, that are lowered and do not fit
+FEW = 3  # of each other body besides, where none of those fits
 MOST_DRAWN = 40  # times as many schedules as are drawn: most may not fit
 MOST_JOINED = 4  # divisions, cheapest first, of which the joining kernels are searched for
 LEAST_LOWERED = 12  # of these the part of one body, so that no operation keeps others from a try
@@ -244,12 +245,14 @@ class _Choosing:
         queue = [(one.total, order, one) for order, one in enumerate(ranked)]
         heapq.heapify(queue)
         tried = 0
-        failed: Counter[tuple[Stored, ...]] = Counter()
+        failed: Counter[tuple[Stored, ...]] = Counter()  # since others were tried in place of it
+        every: Counter[tuple[Stored, ...]] = Counter()
         later: list[tuple[float, int, Ranked]] = []
         crowd: list[tuple[float, int, Ranked]] = []  # for want of other kernels that are as good
         varied = True
-        while (queue or later or crowd) and tried < MOST_LOWERED:
-            if len(self.kernels) >= self.search.candidates:
+        while queue or later or crowd:
+            enough = tried >= MOST_LOWERED
+            if len(self.kernels) >= self.search.candidates or (enough and self.kernels):
                 break
             if crowd and (not (queue or later) or (queue and queue[0][0] > FAR * ranked[0].total)):
                 queue, crowd, varied = queue + crowd, [], False
@@ -260,6 +263,8 @@ class _Choosing:
                 heapq.heapify(queue)
                 failed.clear()
             _, order, one = entry = heapq.heappop(queue)
+            if enough and every[one.body.stored] >= FEW:
+                continue
             if failed[one.body.stored] >= LEAST_LOWERED:
                 later.append(entry)
                 continue
@@ -283,6 +288,7 @@ class _Choosing:
                 self._kept += [one.body, one.sizes, twin]
             else:
                 failed[one.body.stored] += 1
+                every[one.body.stored] += 1
 
     def _join(self, division: Division) -> None:
         """Find the kernels after that of the parts; None where none fits."""
