@@ -6,12 +6,12 @@ Bottom-up over an acyclic order, each class keeps its few best un-materialised c
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 
 import numpy as np
 
 from eqsat.algebra import LEAVES, SCANS, SCATTERS, Facts, Read, Renaming, Term, post_order
+from eqsat.cuts import Candidate, Cut, Plan, agree, varied
 from eqsat.extremes import COMPARED, EXTREMES
 from eqsat.form import REDUCING, Stored, form
 from eqsat.graph.dtypes import as_dtype
@@ -27,43 +27,14 @@ KEPT = 4
 SHARED = 2  # besides, those that are best if others need what they read, too; and one that reads
 ROUNDS = 3  # of plans, each from what the one before it stores
 WHOLE = frozenset((*REDUCING, *SCANS, "reindex", "gather"))  # no points of their own
-ALIKE = 1.01  # times the seconds of another candidate, up to where it is taken for the same
 DEAR = 2.5  # times the least work of a class, from where a way to compute it is not tried
 MANY, FEW = 120, 8  # classes, beyond which only so many choices of a node are priced
 LARGE = 1500  # e-nodes after pruning, beyond which fewer ways of each class are tried
 COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "logical_and", "logical_or", "equal"})
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A way to compute a class without storing it.
-
-    `closure`: the classes that it needs in memory. `ways`: how each class below is had, so that a
-    kernel computes none in two ways; what a re-indexing looks at is a value of its own.
-    """
-
-    term: Term
-    closure: frozenset[int]
-    seconds: float
-    ways: Mapping[int, Term] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Cut:
-    """A class that a kernel stores, and the classes that this needs in memory."""
-
-    number: int
-    stored: Stored
-    closure: frozenset[int]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Kernels in order, what each stores; their predicted seconds; the values before joining."""
-
-    kernels: tuple[tuple[Stored, ...], ...]
-    seconds: float
-    separate: tuple[Stored, ...] = ()
+Reductions = frozenset[tuple[object, ...]]
+"""Reductions and scans of a kernel: what each does, over which names, of which it has a value."""
 
 
 class Extractor:
@@ -84,6 +55,9 @@ class Extractor:
         self.stored: frozenset[int] = frozenset()
         self.best: tuple[Mapping[int, Cut], Mapping[int, Sequence[Candidate]]] = {}, {}
         self.pushed: dict[Term, dict[tuple[Renaming, Term], None]] = {}
+        self._plain: dict[tuple[Stored, ...], tuple[float, bool]] = {}
+        self.floors: dict[Reductions, float] = {}
+        self.nested = 1.0  # times the price of kernels with reductions inside others' loops
 
     # -- acyclic order --------------------------------------------------------------------------
 
@@ -237,9 +211,39 @@ class Extractor:
         """The best predicted seconds of a kernel that stores several values, and of those that
         write what scatters start from.
         """
-        made = form(stored, self.facts)
-        before = sum(self.price(s.term, s.names, s.dtype.name) for s in starts(stored))
-        return float(self.pricer.price(made, chunks(made)).seconds.min()) + before
+        seconds, nested = self._plain_price(stored)
+        if self.floors:
+            own = self._reductions(stored)
+            found = [least for part, least in self.floors.items() if part <= own]
+            seconds = max([seconds * (self.nested if nested else 1.0), *found])
+        return seconds + sum(self.price(s.term, s.names, s.dtype.name) for s in starts(stored))
+
+    def _plain_price(self, stored: tuple[Stored, ...]) -> tuple[float, bool]:
+        """The price by the spec alone, and whether reductions are inside others' loops."""
+        if stored not in self._plain:
+            made = form(stored, self.facts)
+            seconds = float(self.pricer.price(made, chunks(made)).seconds.min())
+            self._plain[stored] = seconds, bool(made.nested)
+        return self._plain[stored]
+
+    def learn(self, stored: tuple[Stored, ...], seconds: float) -> bool:
+        """Take it from now on that a kernel with all reductions of these values needs so long at
+        least, and where some are inside others' loops, that any such takes as many times its price;
+        False where there are no reductions, or that much was known.
+        """
+        own = self._reductions(stored)
+        if not own or self.floors.get(own, 0.0) >= seconds:
+            return False
+        if self._plain_price(stored)[1]:
+            self.nested *= max(seconds / self.price_kernel(stored), 1.0)
+        self.floors[own] = seconds
+        self.prices.clear()
+        return True
+
+    def _reductions(self, stored: tuple[Stored, ...]) -> Reductions:
+        facts, terms = self.facts, post_order(one.term for one in stored)
+        found = (t for t in terms if t.op in REDUCING or t.op in SCANS)
+        return frozenset((t.op, t.args[0], facts.free(t)) for t in found)
 
     def _options(self, number: int) -> list[Candidate]:
         found = [*self.candidates[number]]
@@ -280,13 +284,13 @@ class Extractor:
         scattered = [candidate for term, candidate in found.items() if term.op in SCATTERS]
         plain = [candidate for term, candidate in found.items() if term.op not in SCATTERS]
         ranked = sorted(plain or scattered, key=lambda c: c.seconds)
-        kept = _varied(ranked)[:KEPT]
+        kept = varied(ranked)[:KEPT]
         beside = self._beside(number)
         shared = sorted(
             ranked, key=lambda c: c.seconds - self.closure_seconds(c.closure & beside) / 2
         )
         alone = min(ranked, key=lambda c: self._use(number, c.term))
-        for candidate in (*_varied(shared)[:SHARED], alone):
+        for candidate in (*varied(shared)[:SHARED], alone):
             kept += [candidate] if candidate not in kept else []
         finite = [candidate for candidate in kept if candidate.seconds < np.inf]
         self.candidates[number] = finite or kept[:1]
@@ -311,7 +315,7 @@ class Extractor:
         every = list(itertools.product(*(self._options(child) for child in node.children)))
         if node.op in COMPARED:
             every = [choice for choice in every if not self._met_again(node, choice)] or every
-        alike = [choice for choice in every if _agree([option.ways for option in choice])]
+        alike = [choice for choice in every if agree([option.ways for option in choice])]
         return self._promising(alike or every)
 
     def _met_again(self, node: ENode, choice: tuple[Candidate, ...]) -> bool:
@@ -407,7 +411,8 @@ class Extractor:
         What one plan stores anyway is free for the choices of the next, until none is better.
         """
         order = self.prune()
-        self._classes = len(order)
+        self._classes, self.stored = len(order), frozenset()
+        self.candidates, self.kernel = {}, {}
         best: Plan | None = None
         for _ in range(ROUNDS):
             for number in order:
@@ -456,26 +461,3 @@ class Extractor:
         dtype = as_dtype(self.graph.dtype[number])
         one = Stored(f"t{number}", best.term, self.names(number), dtype)
         cuts[number] = Cut(number, one, best.closure)
-
-
-def _varied(ranked: Sequence[Candidate]) -> list[Candidate]:
-    """Candidates in order: of those that need the same classes in memory the best, and the best
-    that differs from it.
-    """
-    alike: dict[frozenset[int], list[Candidate]] = {}
-    kept = []
-    for candidate in ranked:
-        known = alike.setdefault(candidate.closure, [])
-        if not known or (len(known) < 2 and candidate.seconds > ALIKE * known[0].seconds):
-            known.append(candidate)
-            kept.append(candidate)
-    return kept
-
-
-def _agree(ways: Sequence[Mapping[int, Term]]) -> bool:
-    """Whether no class is had in two ways."""
-    return all(
-        other.get(number, term) is term or other[number] == term
-        for one, other in itertools.combinations(ways, 2)
-        for number, term in one.items()
-    )

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 from eqsat.algebra import Facts, Renaming, Term
 from eqsat.apart import schedule_joined
+from eqsat.cuts import Plan
 from eqsat.encode import Encoding, encode
-from eqsat.extract import Extractor, Plan
+from eqsat.extract import Extractor
 from eqsat.form import Stored
 from eqsat.graph.tensor import Tensor
 from eqsat.kernel import Buffer
@@ -16,7 +17,7 @@ from eqsat.rule import ALGEBRA
 from eqsat.saturate import FrozenEGraph, saturate
 from eqsat.schedule import Predicted, Search
 from eqsat.segments import Segment, is_buffer
-from eqsat.variants import best_scheduled, near
+from eqsat.variants import best_planned
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,11 @@ def investigate(segment: Segment, search: Search) -> Findings:
         search.precision,
     )
     extractor = Extractor(graph, pricer, _order(encoding, graph))
-    plan, facts = _cut(encoding, graph, extractor), Facts(encoding.universe)
-    best = best_scheduled(
-        ((one, segment_buffers(encoding, one.separate)) for one in (plan, *near(plan, extractor))),
+    facts = Facts(encoding.universe)
+    best = best_planned(
+        lambda: _cut(encoding, graph, extractor),
+        extractor,
+        lambda plan: segment_buffers(encoding, plan.separate),
         lambda name, stored, own: schedule_joined(name, stored, facts, pricer, own, search),
     )
     return Findings(

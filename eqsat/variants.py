@@ -1,15 +1,17 @@
-"""Plans of one segment that are predicted to take about as long: the best once they are scheduled.
+"""Plans of one segment: the best once they are scheduled.
 
 Cuts go by prices that leave a kernel's limits to its schedule. Plans that differ little in these
-are scheduled, each distinct kernel once, and compared by what their kernels then need.
+are scheduled, each distinct kernel once, and compared by what their kernels then need. Where a
+kernel needs far longer than its price, or fits no schedule, another cut is made that knows of it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from eqsat.algebra import Read, Term, post_order
+from eqsat.cuts import Cut, Plan
 from eqsat.errors import SpecError
-from eqsat.extract import Cut, Extractor, Plan
+from eqsat.extract import Extractor
 from eqsat.form import Stored
 from eqsat.kernel import Buffer
 from eqsat.schedule import Predicted
@@ -21,6 +23,9 @@ Schedule = Callable[[str, tuple[Stored, ...], Buffers], list[Predicted]]
 
 NEAR = 1.1  # times the predicted seconds of the best plan: others that are worth scheduling
 WORTH = 0.02  # of these, for which a kernel stands that others may do without: prices tell no less
+OFF = 2.0  # times its price, from where a kernel's time is worth another cut
+CUTS = 8  # of a segment, at the most
+UNFIT = 1.0  # seconds, for a kernel that fits no schedule
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,56 @@ class _Known:
     name: str
     kernels: Sequence[Predicted]
     buffers: Buffers
+    error: SpecError | None = None
+
+    @property
+    def seconds(self) -> float:
+        return UNFIT if self.error else sum(one.seconds for one in self.kernels)
+
+
+Known = dict[tuple[Stored, ...], _Known]
+
+
+def best_planned(
+    cut: Callable[[], Plan],
+    extractor: Extractor,
+    buffers: Callable[[Plan], Buffers],
+    schedule: Schedule,
+) -> Scheduled:
+    """The fastest plan of some cuts, each of which knows what kernels of those before it need.
+
+    Raises SpecError when no plan fits the spec.
+    """
+    known: Known = {}
+    best, error = None, None
+    for _ in range(CUTS):
+        plan = cut()
+        if best is not None and plan.seconds >= best.seconds:
+            break  # prices of cuts are low rather than high
+        plans = ((one, buffers(one)) for one in (plan, *near(plan, extractor)))
+        try:
+            found = best_scheduled(plans, schedule, known)
+        except SpecError as problem:
+            error = error or problem
+        else:
+            best = found if best is None or found.seconds < best.seconds else best
+        if not _taught(plan, extractor, known):
+            break
+    if best is None:
+        raise error or SpecError("no plan of the segment fits the spec")
+    return best
+
+
+def _taught(plan: Plan, extractor: Extractor, known: Known) -> bool:
+    """Whether the extractor has learned that a kernel of a plan needs far longer than its price."""
+    found = [(stored, known[stored].seconds) for stored in plan.kernels if stored in known]
+    whole = sum(seconds for _, seconds in found)
+    far = [
+        extractor.learn(stored, seconds)
+        for stored, seconds in found
+        if seconds > OFF * extractor.price_kernel(stored) and seconds > WORTH * whole
+    ]
+    return any(far)
 
 
 def near(plan: Plan, extractor: Extractor) -> Iterator[Plan]:
@@ -79,12 +134,14 @@ def _read_in(term: Term) -> set[int]:
     return {int(name[1:]) for name in names if name[0] == "t"}
 
 
-def best_scheduled(plans: Iterable[tuple[Plan, Buffers]], schedule: Schedule) -> Scheduled:
-    """The plan whose kernels are fastest; each comes with the buffers that it begins with.
+def best_scheduled(
+    plans: Iterable[tuple[Plan, Buffers]], schedule: Schedule, known: Known
+) -> Scheduled:
+    """The plan whose kernels are fastest; each comes with the buffers that it begins with. What is
+    known of kernels is added to.
 
     Raises SpecError when no schedule fits the spec for the first plan.
     """
-    known: dict[tuple[Stored, ...], _Known] = {}
     best: Scheduled | None = None
     for plan, buffers in plans:
         try:
@@ -103,16 +160,21 @@ def _scheduled(
     plan: Plan,
     buffers: Buffers,
     schedule: Schedule,
-    known: dict[tuple[Stored, ...], _Known],
+    known: Known,
 ) -> Scheduled:
     kernels: list[Predicted] = []
     for stored in plan.kernels:
         if stored not in known:
             name, own = f"k{sum(len(one.kernels) for one in known.values())}", dict(buffers)
-            found = schedule(name, stored, own)
+            try:
+                found, error = schedule(name, stored, own), None
+            except SpecError as problem:
+                found, error = [], problem
             added = {n: b for n, b in own.items() if n not in buffers}
-            known[stored] = _Known(name, found, added)
+            known[stored] = _Known(name, found, added, error)
         one = known[stored]
+        if one.error:
+            raise one.error
         buffers |= one.buffers
         first = len(kernels)
         kernels += [_renamed(k, one.name, f"k{first}") for k in one.kernels]

@@ -11,8 +11,9 @@ import eqsat.graph as g
 from eqsat.algebra import post_order
 from eqsat.cache import Cache
 from eqsat.codegen.targets import TARGETS
+from eqsat.cuts import Plan
 from eqsat.driver import compile, plan
-from eqsat.extract import Extractor, Plan
+from eqsat.extract import Extractor
 from eqsat.fold import settle
 from eqsat.graph.evaluate import evaluate, topological
 from eqsat.graph.tensor import Tensor

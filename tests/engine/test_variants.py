@@ -6,16 +6,16 @@ import pytest
 
 import eqsat.graph as eg
 from eqsat.algebra import Term
+from eqsat.cuts import Plan
 from eqsat.driver import plan
 from eqsat.errors import SpecError
-from eqsat.extract import Plan
 from eqsat.form import Stored
 from eqsat.graph import nn
 from eqsat.graph.dtypes import bfloat16
 from eqsat.kernel import Kernel
 from eqsat.schedule import Predicted
 from eqsat.specs import load
-from eqsat.variants import best_scheduled
+from eqsat.variants import UNFIT, best_planned, best_scheduled
 
 M, N, K = 2048, 2048, 2048
 
@@ -72,7 +72,7 @@ def test_each_kernel_is_scheduled_once_and_the_fastest_plan_taken():
         asked.append(stored[0].buffer)
         return [predicted(f"{name}_x", seconds[stored[0].buffer])]
 
-    best = best_scheduled([(p, {}) for p in PLANS], schedule)
+    best = best_scheduled([(p, {}) for p in PLANS], schedule, {})
     assert best.plan == PLANS[2] and best.seconds == 2.5
     assert asked == ["a", "b", "c", "d"]
     assert [k.kernel.name for k in best.kernels] == ["k0_x", "k1_x"]
@@ -84,13 +84,64 @@ def test_a_plan_that_does_not_fit_is_passed_over_unless_it_is_the_first():
             raise SpecError("no schedule fits")
         return [predicted(name, 2.0)]
 
-    assert best_scheduled([(p, {}) for p in PLANS[:2]], schedule).plan == PLANS[0]
+    assert best_scheduled([(p, {}) for p in PLANS[:2]], schedule, {}).plan == PLANS[0]
     with pytest.raises(SpecError, match="no schedule fits"):
-        best_scheduled([(p, {}) for p in PLANS[1:2]], schedule)
+        best_scheduled([(p, {}) for p in PLANS[1:2]], schedule, {})
 
 
 def test_alternatives_are_named_with_their_kernel():
     other = replace(predicted("k1_a", 2.0), followers=0)
     calls = iter([predicted("k0", 1.0), replace(predicted("k1", 1.0), alternatives=((other,),))])
-    best = best_scheduled([(PLANS[0], {})], lambda name, stored, buffers: [next(calls)])
+    best = best_scheduled([(PLANS[0], {})], lambda name, stored, buffers: [next(calls)], {})
     assert best.kernels[1].alternatives[0][0].kernel.name == "k1_a"
+
+
+class Told:
+    """An extractor that takes every kernel for little work, and keeps what it is told."""
+
+    best = ({}, {})
+
+    def __init__(self) -> None:
+        self.least: dict[str, float] = {}
+
+    def price_kernel(self, stored: tuple[Stored, ...]) -> float:
+        return 0.01
+
+    def learn(self, stored: tuple[Stored, ...], seconds: float) -> bool:
+        new = self.least.get(stored[0].buffer) != seconds
+        self.least[stored[0].buffer] = seconds
+        return new
+
+
+def planned(seconds: dict[str, float], told: Told, cuts: list[Plan]):
+    """The best plan of some cuts, one after the other; a kernel without seconds fits nothing."""
+
+    def schedule(name, stored, buffers):
+        if stored[0].buffer not in seconds:
+            raise SpecError(f"{stored[0].buffer} fits nothing")
+        return [predicted(f"{name}_x", seconds[stored[0].buffer])]
+
+    return best_planned(cuts.pop, told, lambda plan: {}, schedule)  # type: ignore[arg-type]
+
+
+def test_a_kernel_that_needs_far_longer_is_told_to_another_cut():
+    told, cuts = Told(), [PLANS[0], PLANS[1], PLANS[2]]
+    best = planned({"a": 0.01, "b": 2.5, "c": 0.015, "d": 9.0}, told, cuts)
+    assert told.least == {"d": 9.0} and best.plan == PLANS[1] and cuts == [PLANS[0]]
+
+
+def test_a_kernel_that_fits_nothing_is_told_too():
+    told, cuts = Told(), [PLANS[1], PLANS[2]]
+    assert planned({"a": 0.01, "c": 0.01}, told, cuts).plan == PLANS[1]
+    assert told.least == {"d": UNFIT}
+    with pytest.raises(SpecError, match="d fits nothing"):
+        planned({"a": 0.01}, Told(), [PLANS[2], PLANS[2]])
+
+
+def test_a_small_layer_is_no_slow_kernel_of_all_its_products():
+    """Projections within attention, for each of its tiles again, took 40 times their price."""
+    x = eg.input("x", (2, 32, 48), "float32")
+    q, k, v = (eg.input(n, (48, 48), "float32") for n in ("wq", "wk", "wv"))
+    heads = [eg.permute_dims(eg.reshape(x @ w, (2, 32, 4, 12)), (0, 2, 1, 3)) for w in (q, k, v)]
+    launches = plan([nn.attention(*heads)], load("h200")).parts.launches
+    assert sum(one.seconds for one in launches) < 20e-6

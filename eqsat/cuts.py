@@ -1,0 +1,65 @@
+"""What a cut of an e-graph is made of: ways to compute a class, kernels that store one, a plan."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from eqsat.algebra import Term
+from eqsat.form import Stored
+
+ALIKE = 1.01  # times the seconds of another candidate, up to where it is taken for the same
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way to compute a class without storing it.
+
+    `closure`: the classes that it needs in memory. `ways`: how each class below is had, so that a
+    kernel computes none in two ways; what a re-indexing looks at is a value of its own.
+    """
+
+    term: Term
+    closure: frozenset[int]
+    seconds: float
+    ways: Mapping[int, Term] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A class that a kernel stores, and the classes that this needs in memory."""
+
+    number: int
+    stored: Stored
+    closure: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Kernels in order, what each stores; their predicted seconds; the values before joining."""
+
+    kernels: tuple[tuple[Stored, ...], ...]
+    seconds: float
+    separate: tuple[Stored, ...] = ()
+
+
+def varied(ranked: Sequence[Candidate]) -> list[Candidate]:
+    """Candidates in order: of those that need the same classes in memory the best, and the best
+    that differs from it.
+    """
+    alike: dict[frozenset[int], list[Candidate]] = {}
+    kept = []
+    for candidate in ranked:
+        known = alike.setdefault(candidate.closure, [])
+        if not known or (len(known) < 2 and candidate.seconds > ALIKE * known[0].seconds):
+            known.append(candidate)
+            kept.append(candidate)
+    return kept
+
+
+def agree(ways: Sequence[Mapping[int, Term]]) -> bool:
+    """Whether no class is had in two ways."""
+    return all(
+        other.get(number, term) is term or other[number] == term
+        for one, other in itertools.combinations(ways, 2)
+        for number, term in one.items()
+    )
