@@ -166,7 +166,7 @@ class _Account:
     def _fusion(self, name: str, region: Region, chosen: Chosen, found: Findings) -> Trace:
         target = region.target(chosen.body, chosen.choice)
         if chosen.stored not in (*found.plan.kernels, self.rest, *self.ahead):
-            note = "no rule fuses this value, so that each operation became a kernel of its own"
+            note = "one part of values that no rule fuses, or that fit no schedule of one kernel"
             return Trace(name, region.start.kernel, target, (), region.stored, note)
         rules = tuple(rule for rule in self.search.rules if rule.group not in ALGEBRA)
         hunt = Hunt(rules, region.setting(), self.search.worker)
