@@ -23,7 +23,7 @@ Schedule = Callable[[str, tuple[Stored, ...], Buffers], list[Predicted]]
 
 NEAR = 1.1  # times the predicted seconds of the best plan: others that are worth scheduling
 WORTH = 0.02  # of these, for which a kernel stands that others may do without: prices tell no less
-OFF = 2.0  # times its price, from where a kernel's time is worth another cut
+OFF = 2.0  # times the price of a kernel, and of a plan, from where its time is worth another cut
 CUTS = 8  # of a segment, at the most
 UNFIT = 1.0  # seconds, for a kernel that fits no schedule
 
@@ -72,8 +72,8 @@ def best_planned(
     best, error = None, None
     for _ in range(CUTS):
         plan = cut()
-        if best is not None and plan.seconds >= best.seconds:
-            break  # prices of cuts are low rather than high
+        if best is not None and OFF * plan.seconds >= best.seconds:
+            break
         plans = ((one, buffers(one)) for one in (plan, *near(plan, extractor)))
         try:
             found = best_scheduled(plans, schedule, known)
@@ -81,7 +81,8 @@ def best_planned(
             error = error or problem
         else:
             best = found if best is None or found.seconds < best.seconds else best
-        if not _taught(plan, extractor, known):
+        near_enough = best is not None and OFF * plan.seconds >= best.seconds
+        if near_enough or not _taught(plan, extractor, known):
             break
     if best is None:
         raise error or SpecError("no plan of the segment fits the spec")
