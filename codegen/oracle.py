@@ -289,7 +289,7 @@ def _invoke(
     """The contraction as invocations of `operation`, each over a tile padded with zeros.
 
     The indices of the operation stand for groups: those of the left factor alone, of the right
-    alone, and those summed over. Indices that both factors keep are looped over.
+    alone, and those summed over. Indices that both factors keep number products side by side.
     """
     left, right = (set(own) for own in names)
     batch = [i for i in indices if i in left and i in right]

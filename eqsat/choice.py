@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from eqsat.algebra import Term
 from eqsat.errors import SpecError
-from eqsat.form import SUBSTITUTED, Form, form
+from eqsat.form import Form, form
 from eqsat.lower import Schedule
 from eqsat.price import Array, Blocking, Pricer
 from eqsat.priced import Price
@@ -125,15 +125,11 @@ class Opening:
         memory: dict[Term, str] = {}
         if choice.memory != "registers":
             memory = {one: choice.memory for one in made.operands() if one.op == "read"}
-        operations = {}
-        for term in made.terms:
-            if term.op in SUBSTITUTED and term.args[3]:
-                operations[term] = str(term.args[3])
         tiles = {n: choice.tiles.get(n, self.whole_tile(n)) for n in made.grid}
         chunks = {n: size for n, size in choice.chunks.items() if n in made.reduced}
         blocks = (choice.threads, choice.stages)
         together = (choice.cluster, choice.shared, choice.last_parts)
-        return Schedule(tiles, chunks, *blocks, operations, memory, *together)
+        return Schedule(tiles, chunks, *blocks, made.operations, memory, *together)
 
 
 def opening(made: Form, parts: tuple[str, int] | None, stem: str) -> Opening | None:

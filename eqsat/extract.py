@@ -6,6 +6,7 @@ Bottom-up over an acyclic order, each class keeps its few best un-materialised c
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from graphlib import TopologicalSorter
 
 import numpy as np
@@ -37,6 +38,15 @@ Reductions = frozenset[tuple[object, ...]]
 """Reductions and scans of a kernel: what each does, over which names, of which it has a value."""
 
 
+@dataclass(frozen=True)
+class PlainPrice:
+    """A kernel's seconds by the spec alone; whether reductions are inside others' loops."""
+
+    seconds: float
+    nested: bool
+    reductions: Reductions
+
+
 class Extractor:
     """Finds kernels for the roots of one e-graph."""
 
@@ -55,7 +65,7 @@ class Extractor:
         self.stored: frozenset[int] = frozenset()
         self.best: tuple[Mapping[int, Cut], Mapping[int, Sequence[Candidate]]] = {}, {}
         self.pushed: dict[Term, dict[tuple[Renaming, Term], None]] = {}
-        self._plain: dict[tuple[Stored, ...], tuple[float, bool]] = {}
+        self._plain: dict[tuple[Stored, ...], PlainPrice] = {}
         self.floors: dict[Reductions, float] = {}
         self.nested = 1.0  # times the price of kernels with reductions inside others' loops
 
@@ -211,19 +221,19 @@ class Extractor:
         """The best predicted seconds of a kernel that stores several values, and of those that
         write what scatters start from.
         """
-        seconds, nested = self._plain_price(stored)
-        if self.floors:
-            own = self._reductions(stored)
-            found = [least for part, least in self.floors.items() if part <= own]
-            seconds = max([seconds * (self.nested if nested else 1.0), *found])
-        return seconds + sum(self.price(s.term, s.names, s.dtype.name) for s in starts(stored))
+        plain = self._plain_price(stored)
+        seconds = plain.seconds * (self.nested if plain.nested else 1.0)
+        found = [least for part, least in self.floors.items() if part <= plain.reductions]
+        before = sum(self.price(s.term, s.names, s.dtype.name) for s in starts(stored))
+        return max([seconds, *found]) + before
 
-    def _plain_price(self, stored: tuple[Stored, ...]) -> tuple[float, bool]:
-        """The price by the spec alone, and whether reductions are inside others' loops."""
+    def _plain_price(self, stored: tuple[Stored, ...]) -> PlainPrice:
         if stored not in self._plain:
             made = form(stored, self.facts)
             seconds = float(self.pricer.price(made, chunks(made)).seconds.min())
-            self._plain[stored] = seconds, bool(made.nested)
+            loops = (t for t in made.terms if t.op in REDUCING or t.op in SCANS)
+            reductions = frozenset((t.op, t.args[0], self.facts.free(t)) for t in loops)
+            self._plain[stored] = PlainPrice(seconds, bool(made.nested), reductions)
         return self._plain[stored]
 
     def learn(self, stored: tuple[Stored, ...], seconds: float) -> bool:
@@ -231,19 +241,14 @@ class Extractor:
         least, and where some are inside others' loops, that any such takes as many times its price;
         False where there are no reductions, or that much was known.
         """
-        own = self._reductions(stored)
-        if not own or self.floors.get(own, 0.0) >= seconds:
+        plain = self._plain_price(stored)
+        if not plain.reductions or self.floors.get(plain.reductions, 0.0) >= seconds:
             return False
-        if self._plain_price(stored)[1]:
+        if plain.nested:
             self.nested *= max(seconds / self.price_kernel(stored), 1.0)
-        self.floors[own] = seconds
+        self.floors[plain.reductions] = seconds
         self.prices.clear()
         return True
-
-    def _reductions(self, stored: tuple[Stored, ...]) -> Reductions:
-        facts, terms = self.facts, post_order(one.term for one in stored)
-        found = (t for t in terms if t.op in REDUCING or t.op in SCANS)
-        return frozenset((t.op, t.args[0], facts.free(t)) for t in found)
 
     def _options(self, number: int) -> list[Candidate]:
         found = [*self.candidates[number]]

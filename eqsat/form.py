@@ -146,6 +146,11 @@ class Form:
             return None
         return self.beneath_cast(left), self.beneath_cast(right)
 
+    @property
+    def operations(self) -> dict[Term, str]:
+        """The operation of the spec for each sum of products that one computes."""
+        return {t: str(t.args[3]) for t in self.terms if t.op in SUBSTITUTED and t.args[3]}
+
     def operands(self) -> Iterator[Term]:
         """The factors of sums of products: what a schedule stages, of what is read."""
         for term in self.terms:

@@ -60,7 +60,7 @@ class Occupancy(Tiling):
         """
         assert self.blocking is not None
         held = 2 * self.scratch
-        largest = self.largest(self.absorbed)
+        largest = self._widest
         if not self._holds:
             return held + AROUND_LOOP * self.blocking.threads + 2 * largest
         factors = {f for t in self.form.terms for f in self.form.contraction(t) or ()}
@@ -143,7 +143,7 @@ class Occupancy(Tiling):
         threads = self.shape * most if self.blocking is None else self.blocking.threads
         blocks = max(self.clusters, default=1) if self.blocking is None else self.blocks
         threads = threads * blocks
-        largest = self.largest(self.absorbed)
+        largest = self._widest
         each = registers.limit_per_group_bytes * (0.8 if started else 0.6)
         held = kept + (0 if started or self.takes_turns else 2 * largest)
         most = each * threads
@@ -155,8 +155,8 @@ class Occupancy(Tiling):
         """What no choice has, as is plain before anything is priced; empty where some may fit."""
         if self.blocking is None or not self.pricer.overlap:
             return ""
-        named = {str(t.args[3]): None for t in self.form.terms if t.op in SUBSTITUTED and t.args[3]}
-        started = [one for one in map(self.spec.operation, named) if one.asynchronous]
+        named = map(self.spec.operation, self.form.operations.values())
+        started = [one for one in named if one.asynchronous]
         if started and not self.blocking.staged:
             return f"operands of {started[0].name}"
         kept, facts = [t for t in self.form.computed if t.op in REDUCING], self.form.facts
@@ -215,6 +215,11 @@ class Occupancy(Tiling):
         cluster = self.spec.group(CLUSTER)
         each = np.where(self.blocks > 1, (self.blocks / cluster.size) ** 2, 0.0)
         return tiles * each * cluster.start_interval_cycles / self.spec.cycles_per_s
+
+    @cached_property
+    def _widest(self) -> Array:
+        """Bytes of the largest value that threads hold."""
+        return self.largest(self.absorbed)
 
     @property
     def _holds(self) -> bool:
@@ -286,5 +291,4 @@ class Occupancy(Tiling):
 
 def _stages(form: Form) -> bool:
     """Whether a place for operands is used: for what is read, or for an operation's factors."""
-    taken = any(t.op in SUBSTITUTED and t.args[3] for t in form.terms)
-    return taken or any(one.op in {"read", "gather"} for one in form.operands())
+    return bool(form.operations) or any(one.op in {"read", "gather"} for one in form.operands())

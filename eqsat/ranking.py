@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from eqsat.algebra import Facts, Term
 from eqsat.choice import Alike, Choice, Opening, opening
-from eqsat.form import SUBSTITUTED, WEIGHTED, Form, Stored, form
+from eqsat.form import WEIGHTED, Form, Stored, form
 from eqsat.menu import chunks
 from eqsat.prepare import Preparation, used
 from eqsat.price import Pricer
@@ -85,7 +85,7 @@ class Offer:
     @property
     def substituted(self) -> bool:
         """Whether an operation of the spec computes any of its products."""
-        return any(t.op in SUBSTITUTED and bool(t.args[3]) for t in self.body.terms)
+        return bool(self.body.operations)
 
     def ranked(self, index: int) -> Ranked:
         """The body under one of the choices."""
@@ -149,7 +149,7 @@ def offers(
         if any(t.op in WEIGHTED and t not in shaped.phase for t in shaped.terms):
             continue  # inside another loop's body the weights are held, not carried
         before = used(ready, body)
-        names = {str(t.args[3]) for t in shaped.terms if t.op in SUBSTITUTED}
+        names = {*shaped.operations.values()}
         if any(not one.operations & names for one in before):
             continue  # prepared for an operation that it does not use
         ahead = sum(preparation_seconds(one, facts, pricer) for one in before)

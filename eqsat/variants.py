@@ -69,10 +69,11 @@ def best_planned(
     Raises SpecError when no plan fits the spec.
     """
     known: Known = {}
-    best, error = None, None
+    best: Scheduled | None = None
+    error: SpecError | None = None
     for _ in range(CUTS):
         plan = cut()
-        if best is not None and OFF * plan.seconds >= best.seconds:
+        if _is_near(best, plan):
             break
         plans = ((one, buffers(one)) for one in (plan, *near(plan, extractor)))
         try:
@@ -81,12 +82,17 @@ def best_planned(
             error = error or problem
         else:
             best = found if best is None or found.seconds < best.seconds else best
-        near_enough = best is not None and OFF * plan.seconds >= best.seconds
-        if near_enough or not _taught(plan, extractor, known):
+        if _is_near(best, plan) or not _taught(plan, extractor, known):
             break
     if best is None:
-        raise error or SpecError("no plan of the segment fits the spec")
+        assert error is not None
+        raise error
     return best
+
+
+def _is_near(best: Scheduled | None, plan: Plan) -> bool:
+    """Whether what was scheduled takes little longer than the price of a plan."""
+    return best is not None and OFF * plan.seconds >= best.seconds
 
 
 def _taught(plan: Plan, extractor: Extractor, known: Known) -> bool:
