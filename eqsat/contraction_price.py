@@ -301,6 +301,18 @@ def copied_again(
     return np.where(rows & cut, padded[side is not found.left], 1.0)
 
 
+def beyond_bytes(tiling: Tiling, operation: ParallelOperation, found: Contraction) -> Array:
+    """Bytes of sums that whole operations have beyond a tile: beyond its rows or its columns, but
+    along what is reduced later, which lies in one group of threads.
+    """
+    extent, *_ = operation.extents.values()
+    held = 4 * tiling.tile_points(found.batch | found.rows | found.columns)
+    reduced = tiling.form.facts.universe.mask(tiling.form.reduced)
+    stays = [side for side in (found.rows, found.columns) if not side & reduced]
+    sides = [tiling.tile_points(side) for side in stays or (found.rows, found.columns)]
+    return held * np.min([np.ceil(n / extent) * extent / n - 1 for n in sides], axis=0)
+
+
 def _beyond(tiling: Tiling, found: Contraction) -> Array:
     """How many times the points of a product its tiles and chunks have, which reach beyond them;
     a library is called for those that there are.

@@ -261,10 +261,11 @@ def passes(made: Form, streamed: int) -> dict[Term, int]:
         stack = list(roots)
         while stack:
             term = stack.pop()
-            if term in seen or made.phase.get(term, number) < number:
+            streams = made.facts.free(term) & streamed
+            if term in seen or (made.phase.get(term, number) < number and not streams):
                 continue
             seen.add(term)
-            if made.facts.free(term) & streamed:
+            if streams:
                 counts[term] = counts.get(term, 0) + 1
             stack += term.children
     return counts

@@ -15,6 +15,7 @@ from eqsat.carry_law import CarryLaw
 from eqsat.carry_terms import law_of
 from eqsat.contraction_price import (
     as_factor,
+    beyond_bytes,
     copied_again,
     early,
     from_registers,
@@ -284,10 +285,14 @@ class _Pricing(Occupancy):
             candidates = [operation] if operation else []
         else:
             candidates = [one for one in candidates if takes_factors(self, one, found)]
+            if self.repeat > 1 and candidates:  # no schedule computes one anew
+                self.refused["products in each phase"] = self.shape > 0
             started = [one for one in candidates if one.asynchronous]
             started = [one for one in started if not preparing_seconds(self, one, found)]
             self.takes_turns |= bool(started)
             self.computes |= any(map(from_registers, started))
+            if started:  # whole operations of each, whatever rows a tile has
+                self.scratch = self.scratch + beyond_bytes(self, started[0], found)
         for candidate in candidates:
             seconds, overhead = matrix_seconds(self, candidate, found, work)
             before = 0.0 if operation else preparing_seconds(self, candidate, found)

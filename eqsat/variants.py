@@ -35,10 +35,15 @@ class Scheduled:
     plan: Plan
     kernels: tuple[Predicted, ...]
     buffers: Buffers
+    parted: bool = False  # whether some values of the plan took several kernels
 
     @property
     def seconds(self) -> float:
         return sum(one.seconds for one in self.kernels)
+
+    def is_near(self, plan: Plan) -> bool:
+        """Whether it takes little longer than the price of a plan, so far as prices tell."""
+        return self.seconds <= (NEAR if self.parted else OFF) * plan.seconds
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,11 @@ class _Known:
     @property
     def seconds(self) -> float:
         return UNFIT if self.error else sum(one.seconds for one in self.kernels)
+
+    @property
+    def parted(self) -> bool:
+        """Whether no one kernel, with those that prepare and finish it, fits."""
+        return not self.kernels or len(self.kernels) > 1 + self.kernels[0].followers
 
 
 Known = dict[tuple[Stored, ...], _Known]
@@ -73,7 +83,7 @@ def best_planned(
     error: SpecError | None = None
     for _ in range(CUTS):
         plan = cut()
-        if _is_near(best, plan):
+        if best and best.is_near(plan):
             break
         plans = ((one, buffers(one)) for one in (plan, *near(plan, extractor)))
         try:
@@ -82,7 +92,7 @@ def best_planned(
             error = error or problem
         else:
             best = found if best is None or found.seconds < best.seconds else best
-        if _is_near(best, plan) or not _taught(plan, extractor, known):
+        if (best and best.is_near(plan)) or not _taught(plan, extractor, known):
             break
     if best is None:
         assert error is not None
@@ -90,19 +100,17 @@ def best_planned(
     return best
 
 
-def _is_near(best: Scheduled | None, plan: Plan) -> bool:
-    """Whether what was scheduled takes little longer than the price of a plan."""
-    return best is not None and OFF * plan.seconds >= best.seconds
-
-
 def _taught(plan: Plan, extractor: Extractor, known: Known) -> bool:
-    """Whether the extractor has learned that a kernel of a plan needs far longer than its price."""
-    found = [(stored, known[stored].seconds) for stored in plan.kernels if stored in known]
-    whole = sum(seconds for _, seconds in found)
+    """Whether the extractor has learned that a kernel of a plan needs far longer than its price, or
+    several kernels in its place.
+    """
+    found = [(stored, known[stored]) for stored in plan.kernels if stored in known]
+    whole = sum(one.seconds for _, one in found)
     far = [
-        extractor.learn(stored, seconds)
-        for stored, seconds in found
-        if seconds > OFF * extractor.price_kernel(stored) and seconds > WORTH * whole
+        extractor.learn(stored, one.seconds)
+        for stored, one in found
+        if one.seconds > (NEAR if one.parted else OFF) * extractor.price_kernel(stored)
+        and one.seconds > WORTH * whole
     ]
     return any(far)
 
@@ -170,6 +178,7 @@ def _scheduled(
     known: Known,
 ) -> Scheduled:
     kernels: list[Predicted] = []
+    parted = False
     for stored in plan.kernels:
         if stored not in known:
             name, own = f"k{sum(len(one.kernels) for one in known.values())}", dict(buffers)
@@ -183,9 +192,10 @@ def _scheduled(
         if one.error:
             raise one.error
         buffers |= one.buffers
+        parted |= one.parted
         first = len(kernels)
         kernels += [_renamed(k, one.name, f"k{first}") for k in one.kernels]
-    return Scheduled(plan, tuple(kernels), buffers)
+    return Scheduled(plan, tuple(kernels), buffers, parted)
 
 
 def _renamed(one: Predicted, old: str, new: str) -> Predicted:

@@ -264,3 +264,23 @@ def test_a_program_of_numbers_alone_is_planned() -> None:
     program = Program(planned.parts, backend, [count], planned.report, planned.explain)
     (found,) = program()
     np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("shape", "causal"),
+    [((2, 16, 2048, 128), False), ((8, 16, 512, 64), True)],
+    ids=["long", "short"],
+)
+def test_gradients_of_attention_store_no_scores(
+    shape: tuple[int, int, int, int], causal: bool
+) -> None:
+    """They are computed anew in each kernel: no schedule holds short rows of several products, and
+    none computes a product in one pass that statistics of its rows need in another.
+    """
+    q, k, v, slope = (g.input(name, shape, "bfloat16") for name in ("q", "k", "v", "slope"))
+    gradients = g.grad(g.attention(q, k, v, causal=causal), [q, k, v], cotangent=slope)
+    planned = plan(list(gradients), specs.load("h200"), cache=Cache(None))
+    batch, heads, length, _ = shape
+    largest = max(buffer.size for buffer in planned.parts.buffers.values())
+    assert largest < batch * heads * length * length
+    assert len(planned.parts.launches) <= 6
