@@ -19,7 +19,6 @@ from eqsat.bench.bound_launches import BoundLaunches
 from eqsat.bench.case import Case, Input, Instance, Sizes
 from eqsat.bench.contender import Contender, MissingPeerError, Sets
 from eqsat.bench.cuda_peer import as_tensor, capture_torch, whole_error
-from eqsat.bench.floor import last_level_cache_bytes
 from eqsat.bench.inputs import numbers
 from eqsat.bench.peer_functions import require_peer, torch_function, versions
 from eqsat.cache import Cache
@@ -45,7 +44,7 @@ class Cuda:
         self.cupy = cupy
         self.backend = TARGETS["cuda"].backend(spec, Cache.open().numba_dir)
         self.stream = cupy.cuda.Stream(non_blocking=True)
-        self.flush = cupy.empty(FLUSH_CACHES * last_level_cache_bytes(spec), np.uint8)
+        self.flush = cupy.empty(FLUSH_CACHES * spec.last_level_cache_bytes, np.uint8)
         self.has_torch = importlib.util.find_spec("torch") is not None
 
     def describe(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from eqsat.errors import SpecError
-from eqsat.specs import ParallelMemory, ParallelProcessingUnit
+from eqsat.specs import ParallelProcessingUnit
 
 
 @dataclass(frozen=True)
@@ -21,29 +21,12 @@ def floor(spec: ParallelProcessingUnit, bytes_moved: int, work: Mapping[str, flo
     `work`: "contract DTYPE" or "FUNCTION DTYPE" -> multiply-adds or elements; " x3" behind it for
     three passes. A unit that the spec lacks bounds nothing.
     """
-    memory = main_memory(spec)
-    best = Floor(bytes_moved / (memory.bandwidth_gb_per_s * 1e9), "memory")
+    best = Floor(bytes_moved / (spec.main_memory.bandwidth_gb_per_s * 1e9), "memory")
     for unit, amount in work.items():
         rate = _rate(spec, unit)
         if rate and amount / rate > best.seconds:
             best = Floor(amount / rate, unit)
     return best
-
-
-def main_memory(spec: ParallelProcessingUnit) -> ParallelMemory:
-    """The memory behind the caches."""
-    return max(_cached(spec), key=lambda memory: memory.size_bytes)
-
-
-def last_level_cache_bytes(spec: ParallelProcessingUnit) -> int:
-    """The size of the cache before the main memory; 0 for a device without caches."""
-    main = main_memory(spec)
-    return max((m.size_bytes for m in _cached(spec) if m is not main), default=0)
-
-
-def _cached(spec: ParallelProcessingUnit) -> list[ParallelMemory]:
-    """The main memory and its caches: what hardware fills, not a program."""
-    return [memory for memory in spec.memory_domains if memory.managed == "hardware"]
 
 
 def _rate(spec: ParallelProcessingUnit, unit: str) -> float:

@@ -17,7 +17,7 @@ from eqsat.bench.case import Case, Instance, described, instance
 from eqsat.bench.check import Reference, measured_error, reference
 from eqsat.bench.contender import Contender, Device, MissingPeerError, Sets
 from eqsat.bench.drawn import faulty, race_drawn
-from eqsat.bench.floor import floor, last_level_cache_bytes
+from eqsat.bench.floor import floor
 from eqsat.bench.inputs import sets_needed
 from eqsat.bench.timing import interleave
 from eqsat.program import Program
@@ -74,7 +74,7 @@ def run_case(
             precision=plan.precision,
         )
         record |= _compiled(program)
-        count = sets_needed(whole.bytes, last_level_cache_bytes(spec))
+        count = sets_needed(whole.bytes, spec.last_level_cache_bytes)
         sets = device.sets(case, whole.sizes, count)
         record["rotation"] = _rotation(whole, spec, count)
         say("compute the float64 reference")
@@ -145,7 +145,7 @@ def _compiled(program: Program) -> Record:
 
 def _rotation(whole: Instance, spec: ParallelProcessingUnit, count: int) -> Record:
     """`enough`: whether twice the cache passes between two uses of a set."""
-    cache = last_level_cache_bytes(spec)
+    cache = spec.last_level_cache_bytes
     return {
         "sets": count,
         "bytes": count * whole.bytes,

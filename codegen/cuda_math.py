@@ -192,7 +192,7 @@ OPS: dict[str, Row] = {
     "sub": _call("wrapping_subtract"),
     "mul": _call("wrapping_multiply"),
     "div": _infix("/"),
-    "divide_nearly": _call("divide_nearly"),
+    **{name: _call(name) for name in ("divide_nearly", "reciprocal_nearly", "exp_nearly")},
     "floor_divide": _call("floor_divide"),
     "remainder": _call("floor_remainder"),
     "pow": _power,

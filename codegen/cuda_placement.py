@@ -418,13 +418,6 @@ def store_indices(placement: Placement, store: Store) -> frozenset[str]:
     return frozenset(names)
 
 
-def is_narrowed(placement: Placement, s: Statement) -> bool:
-    """Whether nothing is made of a float32 but a 16-bit float: its last bits do not matter."""
-    users = [placement.statements.get(name) for name in placement.users[s.name]]
-    casts = (isinstance(u, Map) and u.op == "cast" and u.dtype.name in SIXTEEN for u in users)
-    return placement.dtypes[s.name] == float32 and bool(users) and all(casts)
-
-
 def is_rounded_later(placement: Placement, kernel: Kernel, s: Statement) -> bool:
     """Whether a cast of a float32 to 16 bits is read only where the value is rounded anyway: by
     stores to that dtype, or as a factor that is packed into fragments.

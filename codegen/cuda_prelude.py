@@ -258,6 +258,18 @@ template <>
     asm("div.full.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
     return result;
 }}""",
+    "reciprocal_nearly": f"""
+{_DEVICE} float reciprocal_nearly(float a) {{
+    float result;  // within a unit in the last place
+    asm("rcp.approx.f32 %0, %1;" : "=f"(result) : "f"(a));
+    return result;
+}}""",
+    "exp_nearly": f"""
+{_DEVICE} float exp_nearly(float a) {{
+    float result;  // the product is rounded: 2^-17 where the result is largest
+    asm("ex2.approx.f32 %0, %1;" : "=f"(result) : "f"(a * 1.4426950408889634f));
+    return result;
+}}""",
     "exp_difference": f"""
 {_DEVICE} float exp_difference(float a, float b) {{
     const float base = b == __int_as_float(0xff800000) ? 0.0f : b;  // the same for a whole row

@@ -20,6 +20,7 @@ from eqsat.codegen.cuda_math import (
     narrow,
     register_type,
 )
+from eqsat.codegen.cuda_nearly import NEARLY, rounded_values
 from eqsat.codegen.cuda_packs import write_pack
 from eqsat.codegen.cuda_patch import Patch
 from eqsat.codegen.cuda_placement import (
@@ -28,7 +29,6 @@ from eqsat.codegen.cuda_placement import (
     FETCH,
     REGISTERS,
     SHARED,
-    is_narrowed,
     is_rounded_later,
     store_indices,
 )
@@ -85,7 +85,7 @@ class Statements:
         self.unrounded = {
             s.name for s in phase.body if is_rounded_later(block.placement, block.kernel, s)
         }
-        self.narrowed = {s.name for s in phase.body if is_narrowed(block.placement, s)}
+        self.rounded = rounded_values(block.placement)
         self.masks = find_masks(block, phase)
         self.exchanges = dict(self.find_exchanges())
         self.patches: int | None = None  # where in shared memory the warps' patches lie
@@ -383,8 +383,8 @@ class Statements:
         if isinstance(s, Map):
             if s.name in self.unrounded:
                 return block.read(s.arguments[0], point)
-            nearly = s.op == "div" and s.name in self.narrowed
-            return block.mapped(s, point, "divide_nearly" if nearly else "")
+            nearly = NEARLY.get(s.op, "") if s.name in self.rounded else ""
+            return block.mapped(s, point, nearly)
         if isinstance(s, Reduce):
             value = block.converted(s.argument, s.dtype, point)
             valid = " && ".join(block.valid(s.over, point))

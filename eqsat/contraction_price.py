@@ -264,7 +264,7 @@ def from_registers(operation: ParallelOperation) -> bool:
 
 def _padding(tiling: Tiling, operation: ParallelOperation, roles: tuple[int, ...]) -> Array:
     """How many times the tile's work an operation does: it has whole extents, and where groups of
-    threads start it each has the same number of them.
+    threads start it, or each keeps its own rows, each has the same number of them.
     """
     inside = [tiling.tile_points(mask) for mask in roles]
     extents = list(operation.extents.values())
@@ -272,9 +272,10 @@ def _padding(tiling: Tiling, operation: ParallelOperation, roles: tuple[int, ...
         np.ceil(points / extent) if extent else points
         for points, extent in zip(inside, extents, strict=False)
     ]
-    if operation.asynchronous and tiling.blocking is not None:
+    stay = rows_stay(tiling.form)
+    if (operation.asynchronous or (stay and all(extents))) and tiling.blocking is not None:
         teams = tiling.blocking.threads / tiling.spec.members(operation.supported_by, "thread")
-        counts[:2] = spread(counts[0], counts[1], teams, rows_stay(tiling.form))
+        counts[:2] = spread(counts[0], counts[1], teams, stay)
     padding = tiling.shape
     for count, extent, points in zip(counts, extents, inside, strict=False):
         padding = padding * count * (extent or 1) / points

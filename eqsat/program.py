@@ -83,8 +83,15 @@ class Backend(Protocol):
         """What the kernels run on, as text that tells devices apart."""
         ...
 
-    def measure(self, run: Any, arrays: Mapping[str, Any]) -> float:
-        """Seconds of one call of a prepared function."""
+    @property
+    def cold_bytes(self) -> int:
+        """So many bytes read and written drive what was there before out of the caches; 0 for a
+        device whose kernels are measured with what they left there.
+        """
+        ...
+
+    def measure(self, run: Any, sets: Sequence[Mapping[str, Any]]) -> float:
+        """Seconds of one call of a prepared function, over some sets of arrays in turn."""
         ...
 
     def receive(self, value: Any, argument: Argument) -> Any:
@@ -93,6 +100,10 @@ class Backend(Protocol):
 
     def constant(self, value: Any) -> Any:
         """A device array of a constant."""
+        ...
+
+    def copy(self, array: Any) -> Any:
+        """Another device array of the same values."""
         ...
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Any:

@@ -17,6 +17,7 @@ from eqsat.kernel import Access, Buffer, Kernel, Load, Map, Statement
 from eqsat.program import Backend, Launch
 
 ROUNDS = 5
+MOST_SETS = 64  # of arrays
 SAMPLED = 1 << 20  # random numbers drawn, and results compared, of an array
 
 Candidate = tuple[Launch, ...]
@@ -31,15 +32,18 @@ def fastest(launches: Sequence[Launch], backend: Backend, store: Cache) -> tuple
     known: dict[tuple[str, ...], tuple[int, float | None]] = {}
     result: list[Launch] = []
     waiting = list(launches)
+    made: set[str] = set()
     while waiting:
         first = waiting[0]
         own, after = waiting[: 1 + first.followers], waiting[1 + first.followers :]
         candidates = [tuple(own), *first.alternatives]
         prints = tuple(map(_fingerprint, candidates))
         if prints not in known:
-            known[prints] = _fastest(candidates, prints, backend, store)
+            warm = {name for one in own for name, program in _names(one) if program in made}
+            known[prints] = _fastest(candidates, prints, warm, backend, store)
         place, seconds = known[prints]
         head, *tail = candidates[place]
+        made.update(name for own, name in _names(head) if own in _stored(head.kernel))
         result.append(replace(head, measured=seconds))
         waiting = [*tail, *after]
     return tuple(result)
@@ -49,13 +53,25 @@ def _fingerprint(candidate: Candidate) -> str:
     return " ".join(launch.kernel.fingerprint for launch in candidate)
 
 
+def _names(launch: Launch) -> Iterator[tuple[str, str]]:
+    """The names of each of its buffers, as the kernel's parameter and in the program."""
+    for parameter, name in zip(launch.kernel.buffers, launch.buffers, strict=True):
+        yield parameter.name, name
+
+
 def _fastest(
-    candidates: Sequence[Candidate], prints: Sequence[str], backend: Backend, store: Cache
+    candidates: Sequence[Candidate],
+    prints: Sequence[str],
+    warm: set[str],
+    backend: Backend,
+    store: Cache,
 ) -> tuple[int, float | None]:
-    """The place of the fastest candidate, and its seconds if any was measured."""
+    """The place of the fastest candidate, and its seconds if any was measured. `warm`: what lies in
+    the cache when they run.
+    """
     if len(candidates) == 1:
         return 0, None
-    key = content_key("tuned", backend.device, *prints)
+    key = content_key("tuned", backend.device, *sorted(warm), *prints)
     record = store.get("tuned", key)
     if record is not None and record.get("winner") in prints:
         place = prints.index(record["winner"])
@@ -64,7 +80,7 @@ def _fastest(
     arrays = _sample(candidates, backend)
     expected = _run(candidates[0], arrays, backend)
     sound = [_is_sound(candidate, arrays, expected, backend) for candidate in candidates]
-    seconds = _measured(candidates, sound, arrays, backend)
+    seconds = _measured(candidates, sound, _sets(arrays, candidates, warm, backend), backend)
     place = int(np.argmin(seconds))
     found = [s if np.isfinite(s) else None for s in seconds]
     store.put("tuned", key, {"winner": prints[place], "seconds": found})
@@ -185,10 +201,26 @@ def _host(array: Any, backend: Backend, dtype: DType) -> np.ndarray:
     return given.astype(np.float64) if dtype.kind == "float" else given
 
 
+def _sets(
+    arrays: dict[str, Any], candidates: Sequence[Candidate], warm: set[str], backend: Backend
+) -> list[dict[str, Any]]:
+    """The arrays, and as many copies of those that are cold as drive them out of the caches."""
+    sizes = [
+        {name: buffer.size * buffer.dtype.itemsize for name, buffer in _buffers(one).items()}
+        for one in candidates
+    ]
+    kept = {name for one in sizes for name in one if one[name] <= backend.cold_bytes / 4} & warm
+    moved = max(sum(size for name, size in one.items() if name not in kept) for one in sizes)
+    count = min(backend.cold_bytes // max(moved, 1), MOST_SETS - 1)
+    cold = arrays.keys() - kept
+    copies = ({name: backend.copy(arrays[name]) for name in cold} for _ in range(count))
+    return [arrays, *({**arrays, **own} for own in copies)]
+
+
 def _measured(
     candidates: Sequence[Candidate],
     sound: Sequence[bool],
-    arrays: dict[str, Any],
+    sets: Sequence[dict[str, Any]],
     backend: Backend,
 ) -> list[float]:
     """Least seconds of a few runs, infinite for candidates that are not sound. They take turns, and
@@ -199,12 +231,13 @@ def _measured(
     runs = []
     for place, candidate in enumerate(candidates):
         if sound[place]:
-            own = dict(arrays)
+            own = [dict(arrays) for arrays in sets]
             for name, buffer in _buffers(candidate).items():
-                key = (name, buffer.shape, buffer.dtype)
-                if name not in arrays:
-                    own[name] = kept[key] if key in kept else backend.empty(*key[1:])
-                    kept[key] = own[name]
+                for number in range(len(sets)) if name not in sets[0] else ():
+                    key = (name, buffer.shape, buffer.dtype, number)
+                    if key not in kept:
+                        kept[key] = backend.empty(buffer.shape, buffer.dtype)
+                    own[number][name] = kept[key]
             runs.append((place, backend.prepare(_named(candidate)), own))
     seconds = [np.inf] * len(candidates)
     for number in range(1 + ROUNDS):

@@ -254,6 +254,21 @@ class ParallelProcessingUnit:
         return total
 
     @cached_property
+    def main_memory(self) -> ParallelMemory:
+        """The memory behind the caches: of what hardware fills, not a program, the largest."""
+        return max(self._filled_by_hardware, key=lambda memory: memory.size_bytes)
+
+    @cached_property
+    def last_level_cache_bytes(self) -> int:
+        """The size of the cache before the main memory; 0 for a device without caches."""
+        caches = (m for m in self._filled_by_hardware if m is not self.main_memory)
+        return max((memory.size_bytes for memory in caches), default=0)
+
+    @property
+    def _filled_by_hardware(self) -> list[ParallelMemory]:
+        return [memory for memory in self.memory_domains if memory.managed == "hardware"]
+
+    @cached_property
     def cycles_per_s(self) -> float:
         return self.clock_mhz * 1e6
 

@@ -11,7 +11,7 @@ from eqsat.bench.case import GROUPS, SCALES, Case, Input, instance, row_axes
 from eqsat.bench.cases import CASES, select
 from eqsat.bench.check import error, reference
 from eqsat.bench.environment import git_commit
-from eqsat.bench.floor import floor, last_level_cache_bytes, main_memory
+from eqsat.bench.floor import floor
 from eqsat.bench.host import Host
 from eqsat.bench.inputs import MAX_SETS, host_set, sets_needed
 from eqsat.bench.run import main
@@ -126,7 +126,7 @@ def test_integers_must_be_equal():
 
 def test_the_floor_is_bytes_over_bandwidth_or_work_over_rate():
     h200 = load("h200")
-    assert main_memory(h200).name == "dram"
+    assert h200.main_memory.name == "dram"
     assert floor(h200, 4_800_000_000, {}).seconds == pytest.approx(1e-3)
     least = floor(h200, 0, {"contract bfloat16": 8192**3})
     assert least.bound == "contract bfloat16"
@@ -139,7 +139,7 @@ def test_the_floor_is_bytes_over_bandwidth_or_work_over_rate():
 
 
 def test_inputs_rotate_over_twice_the_last_cache():
-    assert last_level_cache_bytes(load("h200")) == load("h200").memory("l2").size_bytes
+    assert load("h200").last_level_cache_bytes == load("h200").memory("l2").size_bytes
     assert sets_needed(10, 100) == 21
     assert sets_needed(10**9, 100) == 2
     assert sets_needed(1, 10**6) == MAX_SETS

@@ -178,6 +178,8 @@ HOST = {
     "pack_bfloat16": _PACK.format("bfloat16"),
     "pack_float16": _PACK.format("float16"),
     "divide_nearly": "inline float divide_nearly(float a, float b) { return a / b; }",
+    "reciprocal_nearly": "inline float reciprocal_nearly(float a) { return 1.0f / a; }",
+    "exp_nearly": "inline float exp_nearly(float a) { return expf(a); }",
     "round_tf32": "inline unsigned round_tf32(float a) { return a != a ? 0x7fffffffu : a - a != 0 "
     "? __float_as_uint(a) : (__float_as_uint(a) + 0x1000u) & 0xffffe000u; }",
     "pack_bfloat16_cut": """inline unsigned pack_bfloat16_cut(float a, float b) {

@@ -27,8 +27,10 @@ pytestmark = pytest.mark.usefixtures("shared_search")
 class Timed(OracleBackend):
     """The tile interpreter, with seconds of our choosing."""
 
-    def __init__(self, seconds: Seconds) -> None:
+    def __init__(self, seconds: Seconds, cold: int = 0) -> None:
         super().__init__(SPEC, None)
+        self.cold = cold
+        self.sets: Sequence[Mapping[str, Any]] = ()
         self.seconds = seconds
         self.measured: list[Sequence[Launch]] = []
         self.given: dict[str, np.ndarray] = {}
@@ -42,9 +44,14 @@ class Timed(OracleBackend):
         timed.launches = launches  # type: ignore[attr-defined]
         return timed
 
-    def measure(self, run: Any, arrays: Mapping[str, Any]) -> float:
+    @property
+    def cold_bytes(self) -> int:
+        return self.cold
+
+    def measure(self, run: Any, sets: Sequence[Mapping[str, Any]]) -> float:
         self.measured.append(run.launches)
-        self.given.update(arrays)
+        self.given.update(sets[0])
+        self.sets = sets
         return self.seconds(run.launches)
 
 
@@ -162,3 +169,20 @@ def test_results_beyond_all_numbers_are_compared_where_they_are_numbers() -> Non
     drawn = next(a for a in backend.given.values() if a.shape == SHAPE)
     row = np.exp(21 * drawn.astype(np.float64)).sum(axis=1)
     assert 0 < (row > 1e38).sum() < len(row)
+
+
+def test_what_a_program_is_given_is_cold_and_what_it_has_just_written_is_not() -> None:
+    """Sets of arrays that together are larger than the caches; the copies hold the same values."""
+    x, w = g.input("x", (256, 128)), g.input("w", (128, 512))
+    planned = plan(g.relu(x @ w) @ w.T, SPEC, cache=Cache(None), candidates=2)
+    launches = planned.parts.launches
+    assert len(launches) > 1
+    written = {name for one in launches[:-1] for name in one.buffers} - {"in0", "in1"}
+    backend = Timed(lambda launches: 1.0, cold=10 * 4 * 256 * 512)
+    fastest(launches, backend, Cache(None))
+    last = launches[-1]
+    assert len(backend.sets) > 2
+    for parameter, name in zip(last.kernel.buffers[:-1], last.buffers, strict=False):
+        arrays = [one[parameter.name] for one in backend.sets]
+        assert all(np.array_equal(arrays[0], other) for other in arrays[1:])
+        assert (len({id(array) for array in arrays}) == 1) == (name in written), name

@@ -1,0 +1,63 @@
+"""Values in registers that are 16-bit floats, or of which nothing else is made: their last bits do
+not matter.
+
+What is rounded to 8 or 11 bits of mantissa may be off by some units in the last place of a float32
+before. Products and quotients pass a relative error on as it is, and so do sums of what is not
+negative; the instructions named here are exact to 2^-17 or better, also for subnormal numbers.
+"""
+
+from eqsat.codegen.cuda_math import SIXTEEN
+from eqsat.codegen.cuda_placement import Placement
+from eqsat.graph.dtypes import float32
+from eqsat.kernel import Literal, Map, Statement, operands
+
+NEARLY = {"div": "divide_nearly", "reciprocal": "reciprocal_nearly", "exp": "exp_nearly"}
+"""Operations of float32, and the device function for such values."""
+
+PASSED_ON = frozenset({"mul", "div", "neg", "abs", "reciprocal", "square", "sqrt"})
+NOT_NEGATIVE = frozenset({"exp", "abs", "square", "sqrt", "exp_difference", "one_plus_erf"})
+KEEPS_SIGN = frozenset({"add", "mul", "div", "reciprocal"})  # of operands that are not negative
+
+
+def rounded_values(placement: Placement) -> frozenset[str]:
+    """The names of such values."""
+    found: dict[str, bool] = {}
+    for name in placement.statements:
+        _is_rounded(placement, name, found)
+    return frozenset(name for name, is_rounded in found.items() if is_rounded)
+
+
+def _is_rounded(placement: Placement, name: str, found: dict[str, bool]) -> bool:
+    if name not in found:
+        found[name] = False  # also for what leads back to itself
+        users = [placement.statements.get(user) for user in placement.users[name]]
+        all_round = bool(users) and all(_rounds(placement, u, name, found) for u in users)
+        dtype = placement.dtypes[name]
+        found[name] = dtype.name in SIXTEEN or (dtype == float32 and all_round)
+    return found[name]
+
+
+def _rounds(
+    placement: Placement, user: Statement | None, name: str, found: dict[str, bool]
+) -> bool:
+    """Whether what is made of a value is a 16-bit float in the end."""
+    if not isinstance(user, Map):
+        return False
+    if user.op == "cast":
+        return user.dtype.name in SIXTEEN
+    passed = user.op in PASSED_ON or (user.op == "where" and name != user.arguments[0])
+    if user.op == "add":
+        passed = all(_is_positive(placement, one) for one in user.arguments)
+    return passed and _is_rounded(placement, user.name, found)
+
+
+def _is_positive(placement: Placement, name: str) -> bool:
+    """Whether a value is known not to be negative."""
+    match placement.statements.get(name):
+        case Literal(value=value):
+            return value >= 0
+        case Map(op=op) as made if op in KEEPS_SIGN:
+            return all(_is_positive(placement, one) for one in operands(made))
+        case Map(op=op):
+            return op in NOT_NEGATIVE
+    return False

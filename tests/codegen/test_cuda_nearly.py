@@ -1,0 +1,59 @@
+"""Instructions for values that are rounded to 16 bits in the end, and for no others."""
+
+import numpy as np
+import pytest
+
+import eqsat.graph as g
+from eqsat.cache import Cache
+from eqsat.codegen.cuda_emit import emit
+from eqsat.codegen.cuda_nearly import NEARLY
+from eqsat.driver import plan
+from eqsat.graph.tensor import Tensor
+from eqsat.specs import load
+
+pytestmark = pytest.mark.usefixtures("shared_search")
+SPEC = load("h200")
+
+
+def short(y: Tensor) -> set[str]:
+    """The instructions of a program's only kernel that are exact enough for 16 bits."""
+    (launch,) = plan([y], SPEC, cache=Cache(None)).parts.launches
+    text = emit(launch.kernel, {one.name: one for one in SPEC.operations}).text
+    return {name for name in NEARLY.values() if f" = {name}(" in text}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_what_is_rounded_takes_short_instructions(dtype: str) -> None:
+    x = g.input("x", (256, 256), dtype)
+    assert short(g.silu(x)) == {"exp_nearly", "divide_nearly"}
+    assert short(g.sigmoid(x)) == {"exp_nearly", "reciprocal_nearly"}
+
+
+def test_a_float32_keeps_its_last_bits() -> None:
+    x = g.input("x", (256, 256), "float32")
+    assert not short(g.silu(x))
+
+
+def test_what_cancels_is_exact_before() -> None:
+    """exp(x) - 1 of a small x has few bits of exp(x) left."""
+    x = g.input("x", (256, 256), "float32")
+    assert not short(g.astype(g.exp(x) - 1.0, "bfloat16"))
+    assert short(g.astype(g.exp(x) + 1.0, "bfloat16")) == {"exp_nearly"}
+    assert not short(g.astype(g.exp(x) + x, "bfloat16"))
+
+
+def test_a_value_of_which_a_float32_is_stored_too_is_exact() -> None:
+    x = g.input("x", (256, 256), "float32")
+    y = g.exp(x)
+    planned = plan([y, g.astype(y, "bfloat16")], SPEC, cache=Cache(None))
+    operations = {one.name: one for one in SPEC.operations}
+    texts = [emit(launch.kernel, operations).text for launch in planned.parts.launches]
+    assert not any("exp_nearly" in text for text in texts)
+
+
+def test_the_error_is_small_beside_that_of_the_rounding() -> None:
+    """The product with log2(e) is rounded to float32: up to 2^-17 of the result."""
+    x = np.linspace(-88, 88, 200001).astype(np.float32)
+    near = np.exp2((x * np.float32(1.4426950408889634)).astype(np.float64))
+    off = np.abs(near / np.exp(x.astype(np.float64)) - 1)
+    assert 2.0**-19 < off.max() < 2.0**-17
