@@ -21,6 +21,7 @@ from eqsat.tiling import Tiling
 
 HELD = 0.8  # part of a thread's registers that sums may take, those under way included
 TURNED = 1.02  # results that lie across what they are stored to cost a little more
+SAME_BANK = 8.0  # threads of a warp that wait for each other's bank
 WORD = 4.0  # bytes of an operand of a multiply-add
 
 
@@ -45,7 +46,8 @@ def update_seconds(tiling: Tiling, found: Contraction, arithmetic: float) -> Arr
     """Seconds of a multiply-add without a matrix operation, its operands included.
 
     Loops of a CPU are not blocked: each reads one operand from private memory. Threads that share a
-    tile read the sides of a square of sums each, while others compute.
+    tile read the sides of a square of sums each, while others compute; where they are more than the
+    sums, neighbours read from rows that lie in the same banks.
     """
     private = tiling.pricer.private.sustained_gb_per_s * 1e9
     if not tiling.pricer.overlap:
@@ -55,6 +57,7 @@ def update_seconds(tiling: Tiling, found: Contraction, arithmetic: float) -> Arr
     sums = tiling.tile_points(found.batch | found.rows | found.columns) / tiling.blocking.threads
     shared = tiling.spec.memory("shared").sustained_gb_per_s * 1e9
     read = 2.0 * WORD / np.sqrt(np.maximum(sums, 1.0)) / shared
+    read = read * np.where((sums < 1) & tiling.blocking.staged, SAME_BANK, 1.0)
     return np.maximum(arithmetic, read)
 
 

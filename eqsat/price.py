@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from eqsat.algebra import REDUCTIONS, SCANS, SCATTERS, Read, Term
 from eqsat.carry_law import CarryLaw
+from eqsat.carry_price import agreeing
 from eqsat.carry_terms import law_of
 from eqsat.contraction_price import (
     as_factor,
@@ -250,6 +251,8 @@ class _Pricing(Occupancy):
             self.weighed.add((s, mask, law))
             for op, of_conditions in law.operations:
                 self._apply(op, own, "bool" if of_conditions else facts.dtype(s).name)
+            if not self._multiplies:
+                self._apply("add", agreeing(self, term), "float32")
         if term.op == "weighted_min":
             self._apply("where", work, "bool")
             self._apply("minimum", work, dtype)

@@ -1,7 +1,11 @@
 """Measure the best few kernels of each region on the device, and keep the fastest.
 
-A candidate is one kernel, or several that follow one another. One whose results differ from those
-of the best predicted is refused: prediction may err, answers may not.
+A candidate is one kernel, or several that follow one another; one that finishes what others begin
+is measured after them. A candidate whose results differ from those of the best predicted is
+refused: prediction may err, answers may not.
+
+What a program is given lies in memory as a rule, not in a cache: kernels are measured over several
+sets of arrays in turn, save for what a kernel before them has just written.
 """
 
 import warnings
@@ -33,18 +37,21 @@ def fastest(launches: Sequence[Launch], backend: Backend, store: Cache) -> tuple
     result: list[Launch] = []
     waiting = list(launches)
     made: set[str] = set()
+    before: Candidate = ()  # launches that the next ones finish
     while waiting:
         first = waiting[0]
         own, after = waiting[: 1 + first.followers], waiting[1 + first.followers :]
-        candidates = [tuple(own), *first.alternatives]
+        candidates = [(*before, *other) for other in (own, *first.alternatives)]
         prints = tuple(map(_fingerprint, candidates))
         if prints not in known:
-            warm = {name for one in own for name, program in _names(one) if program in made}
+            whole = candidates[0]
+            warm = {name for one in whole for name, program in _names(one) if program in made}
             known[prints] = _fastest(candidates, prints, warm, backend, store)
         place, seconds = known[prints]
-        head, *tail = candidates[place]
-        made.update(name for own, name in _names(head) if own in _stored(head.kernel))
+        head, *tail = candidates[place][len(before) :]
         result.append(replace(head, measured=seconds))
+        made.update(name for own, name in _names(head) if own in _stored(head.kernel))
+        before = (*before, head) if tail else ()
         waiting = [*tail, *after]
     return tuple(result)
 
