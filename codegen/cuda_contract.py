@@ -5,7 +5,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
+from eqsat.codegen.cuda_access import vector_along
 from eqsat.codegen.cuda_block import Block, Point, Reader
+from eqsat.codegen.cuda_loads import load_vector
 from eqsat.codegen.cuda_math import literal, register_type
 from eqsat.codegen.cuda_matrix import Product, multiply
 from eqsat.codegen.cuda_narrow import multiply_narrowed
@@ -15,7 +17,7 @@ from eqsat.codegen.cuda_warpgroup import multiply as multiply_by_warpgroups
 from eqsat.codegen.cuda_warpgroup_operations import WarpgroupOperation
 from eqsat.codegen.cuda_windows import load_windows, windows
 from eqsat.errors import UnsupportedError
-from eqsat.kernel import Contract, Load
+from eqsat.kernel import Contract, Load, Map
 
 UNROLLED = 256  # multiply-adds of one thread that are written out; longer sums stay loops
 PARTLY = 8
@@ -63,10 +65,19 @@ def contract(block: Block, c: Contract, target: Accumulator) -> None:
             factors.append((word, own))
             count = block.register_count(own)
             block.out.line(f"{register_type(c.dtype)} {word}[{count}];")
-            with block.points(own) as point:
+            load, index, width = _vector(block, c, name, own) if serial else (None, "", 1)
+            with block.points(own, steps={index: width}) as point:
                 at = _joined(summed, point)
-                place = block.register_number(own, point)
-                block.out.line(f"{word}[{place}] = {_masked(block, c, name, reader, at)};")
+                if load is None:
+                    place = block.register_number(own, point)
+                    block.out.line(f"{word}[{place}] = {_masked(block, c, name, reader, at)};")
+                    continue
+                with block.out.block():
+                    load_vector(
+                        block, load, at, block.present(load, at), width,
+                        lambda e, own=own, index=index, word=word, point=point:
+                            f"{word}[{block.register_number(own, block.shifted(point, index, e))}]",
+                    )  # fmt: skip
         with block.points(c.indices) as point:
             a, b = (f"{word}[{block.register_number(own, point)}]" for word, own in factors)
             place = f"{target.array}[{block.register_number(target.indices, point)}]"
@@ -121,6 +132,24 @@ def _factor(block: Block, c: Contract, name: str, serial: bool) -> Reader:
         return block.readers[name]
     order = block.ordered(block.placement.indices[name])
     return stage(block, name, order).reader(block.placement.dtypes[name])
+
+
+def _vector(block: Block, c: Contract, name: str, own: list[str]) -> tuple[Load | None, str, int]:
+    """The load of a factor that threads take from memory several elements at a time, the index
+    along which these lie, and how many.
+    """
+    placement = block.placement
+    load = placement.statements.get(name)
+    if placement.where[name] == INLINE and isinstance(load, Map) and load.op == "cast":
+        name = load.arguments[0]
+        load = placement.statements.get(name)
+    if placement.where[name] != FETCH or not isinstance(load, Load) or load.access.coordinates:
+        return None, "", 1
+    if load.dtype.compute != c.dtype.compute or _window(block, c, name):
+        return None, "", 1
+    buffer, held = block.kernel.buffer(load.access.buffer), block.distribution.vector
+    index, width = vector_along(load.access, own, buffer, block.axes, placement.indices, held)
+    return (load, index, width) if width > 1 else (None, "", 1)
 
 
 def _window(block: Block, c: Contract, name: str) -> Reader | None:

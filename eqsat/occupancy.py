@@ -23,6 +23,7 @@ AROUND = 40  # bytes of a thread's registers for addresses and what is at hand
 PEERS = 8  # more of them for a thread's place in a cluster
 AROUND_LOOP = 128  # the same where there are products, streams or staged operands
 MEETING = 12  # barriers' time until blocks that meet first copy for each other: 1024^3, 2048^3
+SHORT = 64  # points of a sum that a thread adds up by itself
 FILLED = 512  # threads that keep a processor's arithmetic busy
 
 
@@ -219,7 +220,21 @@ class Occupancy(Tiling):
     @cached_property
     def _widest(self) -> Array:
         """Bytes of the largest value that threads hold."""
-        return self.largest(self.absorbed)
+        return self.largest(self.absorbed | self._read_at_use())
+
+    def _read_at_use(self) -> set[Term]:
+        """Factors of short sums, which threads that share nothing take from memory as they add."""
+        found: set[Term] = set()
+        if self.blocking is None or self.blocking.staged or not self.pricer.overlap:
+            return found
+        for term in self.form.terms:
+            mask = term.args[0] if term not in self.form.operations else 0
+            for factor in self.form.contraction(term) or ():
+                beneath = self.form.beneath_cast(factor)
+                assert isinstance(mask, int)
+                if mask and beneath.op == "read" and self.tile_points(mask).max() <= SHORT:
+                    found |= {factor, beneath}
+        return found
 
     @property
     def _holds(self) -> bool:
