@@ -2,13 +2,18 @@
 
 import re
 
+import numpy as np
 import pytest
 from cuda_emulation import emulate, run_between_guards
 from window_cases import window_cases
 
+import eqsat.graph as g
+from eqsat.cache import Cache
 from eqsat.codegen.cuda_emit import choose, emit
 from eqsat.codegen.cuda_windows import windows
+from eqsat.driver import plan
 from eqsat.kernel import Contract, Load
+from eqsat.specs import load
 
 CASES = list(window_cases())
 
@@ -55,3 +60,24 @@ def test_windows_that_do_not_overlap_are_read_as_they_are():
 def test_a_lane_reads_as_many_neighbours_as_fill_four_bytes(name, beside):
     _, distribution, _ = found_windows(f"max-bfloat16-{name}-16")
     assert distribution.vector("j") == beside
+
+
+@pytest.mark.parametrize(("stride", "size", "channels"), [(1, 28, 64), (2, 29, 128)])
+def test_channels_that_lie_side_by_side_are_read_together(tmp_path, stride, size, channels):
+    """A convolution of each channel by itself, channels last: the padding is no element."""
+    rng = np.random.default_rng(stride)
+    x = g.input("x", (16, size, size, channels), "bfloat16")
+    w = g.input("w", (channels, 3, 3, 1), "bfloat16")
+    weight = g.permute_dims(w, (0, 3, 1, 2))
+    y = g.conv(x, weight, stride=stride, padding=1, layout="NHWC", groups=channels)
+    (launch,) = plan(y, load("h200"), cache=Cache(None)).parts.launches
+    (product,) = (s for s in launch.kernel.statements() if isinstance(s, Contract))
+    text = emit(launch.kernel).text
+    assert not product.operation and re.search(r"Pack<unsigned short, [48]>\*>\(p_x0", text)
+    drawn = [rng.standard_normal(one.shape).astype(np.float32) for one in (x, w)]
+    given = [array.astype(one.dtype.numpy) for array, one in zip(drawn, (x, w), strict=True)]
+    result = np.zeros(y.shape, y.dtype.numpy)
+    names = [buffer.name for buffer in launch.kernel.buffers]
+    emulate([launch.kernel], tmp_path).run(0, dict(zip(names, [*given, result], strict=True)))
+    (wide,) = g.evaluate([y], {"x": given[0], "w": given[1]}, np.float64)
+    np.testing.assert_allclose(result.astype(np.float64), wide, rtol=2e-2, atol=2e-2)
