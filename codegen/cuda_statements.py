@@ -85,7 +85,8 @@ class Statements:
         self.unrounded = {
             s.name for s in phase.body if is_rounded_later(block.placement, block.kernel, s)
         }
-        self.rounded = rounded_values(block.placement)
+        many = rounded_values(block.placement)  # of one value, a row's say, time does not matter
+        self.rounded = {n for n in many if block.register_count(block.placement.indices[n]) > 1}
         self.masks = find_masks(block, phase)
         self.exchanges = dict(self.find_exchanges())
         self.patches: int | None = None  # where in shared memory the warps' patches lie
@@ -383,8 +384,7 @@ class Statements:
         if isinstance(s, Map):
             if s.name in self.unrounded:
                 return block.read(s.arguments[0], point)
-            nearly = NEARLY.get(s.op, "") if s.name in self.rounded else ""
-            return block.mapped(s, point, nearly)
+            return block.mapped(s, point, NEARLY.get(s.op, "") if s.name in self.rounded else "")
         if isinstance(s, Reduce):
             value = block.converted(s.argument, s.dtype, point)
             valid = " && ".join(block.valid(s.over, point))

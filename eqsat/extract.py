@@ -333,16 +333,22 @@ class Extractor:
         return False
 
     def _promising(self, choices: list[tuple[Candidate, ...]]) -> list[tuple[Candidate, ...]]:
-        """Where classes are many, the choices whose parts need least."""
+        """Where classes are many, the choices whose parts need least; first of all one for each
+        set of classes that they need in memory.
+        """
         if self._classes <= MANY or len(choices) <= FEW:
             return choices
+        closures = [frozenset().union(*(c.closure for c in choice)) for choice in choices]
 
-        def least(choice: tuple[Candidate, ...]) -> float:
-            closure = frozenset().union(*(option.closure for option in choice))
-            own = (c.seconds - self.closure_seconds(c.closure) for c in choice)
-            return sum(max(part, 0.0) for part in own) + self.closure_seconds(closure)
+        def least(place: int) -> float:
+            own = (c.seconds - self.closure_seconds(c.closure) for c in choices[place])
+            return sum(max(part, 0.0) for part in own) + self.closure_seconds(closures[place])
 
-        return sorted(choices, key=least)[:FEW]
+        ranked = sorted(range(len(choices)), key=least)
+        first = list({closures[place]: place for place in reversed(ranked)}.values())
+        first.sort(key=ranked.index)
+        rest = [place for place in ranked if place not in first]
+        return [choices[place] for place in (*first, *rest)[:FEW]]
 
     def _use(self, number: int, term: Term) -> float:
         """Seconds of a kernel that stores a term, or its sum where nothing else is made of it."""

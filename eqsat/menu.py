@@ -31,9 +31,10 @@ def sizes(extent: int, least: int = 1, most: int = 1 << 14) -> list[int]:
 
 
 def chunks(form: Form) -> dict[str, NDArray[np.float64]]:
-    """Tiles that are blocks of the grid cut at one or two names.
+    """Tiles that are blocks of the grid cut at one or two names, or of any two names alone.
 
-    Names outside the first cut have tile 1, those inside the last cut their whole extent.
+    Names outside the first cut have tile 1, those inside the last cut their whole extent: as they
+    lie in memory. What two names of a product share need not lie between them.
     """
     rows = _blocks(tuple(form.extents[name] for name in form.grid))
     return {name: rows[:, i] for i, name in enumerate(form.grid)}
@@ -51,6 +52,10 @@ def _blocks(extents: tuple[int, ...], most_points: int = 1 << 20) -> NDArray[np.
             for size in sizes(extents[first], 16)[-6:]:
                 for other in sizes(extents[second], 16)[:-1]:
                     rows.append([1] * first + [size, *between, other, *tail])
+            for size in sizes(extents[first], 16)[-6:]:
+                for other in sizes(extents[second], 16)[-6:]:
+                    rows.append([1] * rank)
+                    rows[-1][first], rows[-1][second] = size, other
     table = np.array(rows, dtype=np.float64).reshape(len(rows), rank)
     kept = table[table.prod(axis=1) <= most_points] if rank else table[:1]
     return np.unique(kept if len(kept) else table[:1], axis=0)

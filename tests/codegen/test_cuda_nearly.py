@@ -24,26 +24,26 @@ def short(y: Tensor) -> set[str]:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_what_is_rounded_takes_short_instructions(dtype: str) -> None:
-    x = g.input("x", (256, 256), dtype)
+    x = g.input("x", (4096, 4096), dtype)
     assert short(g.silu(x)) == {"exp_nearly", "divide_nearly"}
     assert short(g.sigmoid(x)) == {"exp_nearly", "reciprocal_nearly"}
 
 
 def test_a_float32_keeps_its_last_bits() -> None:
-    x = g.input("x", (256, 256), "float32")
+    x = g.input("x", (4096, 4096), "float32")
     assert not short(g.silu(x))
 
 
 def test_what_cancels_is_exact_before() -> None:
     """exp(x) - 1 of a small x has few bits of exp(x) left."""
-    x = g.input("x", (256, 256), "float32")
+    x = g.input("x", (4096, 4096), "float32")
     assert not short(g.astype(g.exp(x) - 1.0, "bfloat16"))
     assert short(g.astype(g.exp(x) + 1.0, "bfloat16")) == {"exp_nearly"}
     assert not short(g.astype(g.exp(x) + x, "bfloat16"))
 
 
 def test_a_value_of_which_a_float32_is_stored_too_is_exact() -> None:
-    x = g.input("x", (256, 256), "float32")
+    x = g.input("x", (4096, 4096), "float32")
     y = g.exp(x)
     planned = plan([y, g.astype(y, "bfloat16")], SPEC, cache=Cache(None))
     operations = {one.name: one for one in SPEC.operations}
