@@ -29,7 +29,7 @@ SHARED = 2  # besides, those that are best if others need what they read, too; a
 ROUNDS = 3  # of plans, each from what the one before it stores
 WHOLE = frozenset((*REDUCING, *SCANS, "reindex", "gather"))  # no points of their own
 DEAR = 2.5  # times the least work of a class, from where a way to compute it is not tried
-MANY, FEW = 120, 8  # classes, beyond which only so many choices of a node are priced
+MANY, FEW = 120, 24  # classes, beyond which only so many choices of a node are priced
 LARGE = 1500  # e-nodes after pruning, beyond which fewer ways of each class are tried
 COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "logical_and", "logical_or", "equal"})
 

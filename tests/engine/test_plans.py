@@ -91,6 +91,23 @@ def test_one_query_of_heads_that_share_keys_is_rows_of_a_product() -> None:
     assert [axes[name].extent for name in heads] == [4] == [axes[name].tile for name in heads]
 
 
+def test_attention_between_projections_stores_no_scores() -> None:
+    """Views split and swap the heads of one product: their names lie between those of its rows."""
+    batch, length, size, heads = 8, 1024, 768, 12
+    x, out = g.input("x", (batch, length, size), BF16), g.input("out", (size, size), BF16)
+    joint = x @ g.input("w", (size, 3 * size), BF16)
+
+    def split(part: int) -> Tensor:
+        own = joint[:, :, part * size : (part + 1) * size]
+        return g.permute_dims(g.reshape(own, (batch, length, heads, -1)), (0, 2, 1, 3))
+
+    seen = g.attention(split(0), split(1), split(2), causal=True)
+    y = g.reshape(g.permute_dims(seen, (0, 2, 1, 3)), x.shape) @ out
+    parts = plan(y, load("h200"), cache=Cache(None)).parts
+    assert len(parts.launches) == 3
+    assert max(b.size for b in parts.buffers.values()) == batch * length * 3 * size
+
+
 def test_a_sum_over_heads_and_their_features_streams_one_head_at_a_time() -> None:
     x, w = bf16(x=(2, 32, 1024, 128), w=(4096, 1024))
     joined = g.reshape(g.permute_dims(x, (0, 2, 1, 3)), (2, 1024, 4096))
