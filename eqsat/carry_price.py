@@ -3,6 +3,7 @@
 import numpy as np
 
 from eqsat.algebra import Read, Term, post_order
+from eqsat.carry_terms import law_of
 from eqsat.rates import Array
 from eqsat.tiling import Tiling
 
@@ -11,13 +12,15 @@ VECTOR = 4  # elements of a row, side by side, that a thread has
 
 
 def agreeing(tiling: Tiling, term: Term) -> Array:
-    """Instructions, of all threads and chunks, to combine what threads have of a weighted sum and
-    to rescale what was carried; none until a schedule says how many threads there are.
+    """Instructions, of all threads and chunks, to combine what threads have of a sum about a mean
+    and to shift what was carried, which divides by counts; none until a schedule says how many
+    threads there are. About an extremum it is an exponential, in time that memory leaves.
     """
     over, facts = term.args[0], tiling.form.facts
     assert isinstance(over, int)
     streamed = over & facts.universe.mask(tiling.chunks)
-    if tiling.blocking is None or not tiling.pricer.overlap or not streamed:
+    about = law_of(term).pivot
+    if tiling.blocking is None or not tiling.pricer.overlap or not streamed or about != "mean":
         return 0 * tiling.shape
     threads, rows = tiling.blocking.threads, tiling.tile_points(facts.free(term))
     across = np.ceil(tiling.tile_points(streamed) / VECTOR)
