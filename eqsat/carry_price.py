@@ -1,13 +1,21 @@
-"""What a carry costs besides its elements: threads agree on what each chunk adds to it."""
+"""What a carry costs besides its elements: threads agree on what each chunk adds to it, and groups
+of threads that share rows compute the weights of these each for itself.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 
 from eqsat.algebra import Read, Term, post_order
 from eqsat.carry_terms import law_of
+from eqsat.form import Form
+from eqsat.pipeline_price import spread
 from eqsat.rates import Array
 from eqsat.tiling import Tiling
 
 AGREED = 120.0  # instructions of a thread for each row and chunk: [measured] variances, 8192 x 8192
+COPIED = frozenset({"read", "gather"})
 VECTOR = 4  # elements of a row, side by side, that a thread has
 
 
@@ -29,6 +37,46 @@ def agreeing(tiling: Tiling, term: Term) -> Array:
     beside = np.minimum(threads, across)
     each = np.maximum(rows * beside / threads, 1)
     return AGREED * each * threads * tiling.tiles_in_all() * tiling.steps()
+
+
+def weights_again(tiling: Tiling) -> dict[Term, Array]:
+    """How many times the elements of a tile the threads compute the terms of each chunk that lie
+    beneath a factor which an operation takes from registers: whole rows of it, and the same ones in
+    every group of threads that lies along the columns.
+    """
+    found: dict[Term, Array] = {}
+    if tiling.blocking is None or not tiling.pricer.overlap:
+        return found
+    facts, chunks = tiling.form.facts, tiling.form.facts.universe.mask(tiling.chunks)
+    for product, name in tiling.form.operations.items():
+        operation = tiling.spec.operation(name)
+        own, *_ = operation.extents.values()
+        groups = tiling.blocking.threads / tiling.spec.members(operation.supported_by, "thread")
+        for factor, other in _in_registers(tiling.form, product):
+            rows = tiling.tile_points(facts.free(factor) & ~facts.free(other))
+            whole, _ = spread(np.ceil(rows / own), tiling.shape, groups, rows_alone=True)
+            for term in post_order([factor]):
+                if facts.free(term) & chunks:
+                    found[term] = np.maximum(found.get(term, 1.0), whole * own / rows)
+    return found
+
+
+def _in_registers(made: Form, product: Term) -> Iterator[tuple[Term, Term]]:
+    """The factor of a product, with the other one, of which threads hold the elements since not the
+    product alone needs them; what it alone needs is computed once, into shared memory.
+    """
+    left, right = product.children
+    if product.op == "weighted_contract":
+        yield left, right
+        return
+    for factor, other in ((left, right), (right, left)):
+        within = Counter(child for term in post_order([factor]) for child in term.children)
+        within[factor] += 1
+        needed = [t for t in within if made.facts.free(t) == made.facts.free(factor)]
+        if made.beneath_cast(factor).op not in COPIED and any(
+            made.uses[term] > within[term] for term in needed
+        ):
+            yield factor, other
 
 
 def _contiguous(tiling: Tiling, term: Term) -> int:

@@ -125,6 +125,12 @@ class Occupancy(Tiling):
             held = held + (AROUND_LOOP - AROUND) * self.blocking.threads * loops
         return np.floor(self.spec.memory("registers").size_bytes / held)
 
+    def idle(self, tiles: Array) -> Array:
+        """The part of all rounds for which a last one leaves blocks without a tile."""
+        resident = np.minimum(tiles, self.resident())
+        rounds = np.ceil(tiles / resident)
+        return (rounds * resident - tiles) / (rounds * resident)
+
     def beside(self, tiles: Array) -> Array:
         """Blocks at once on a processor."""
         return np.minimum(tiles, self.resident()) * self.blocks / self.spec.processors
@@ -273,9 +279,31 @@ class Occupancy(Tiling):
         barrier = self.spec.group(CLUSTER).barrier_latency_cycles
         return np.where(self.blocks > 1, barrier + self.spec.memory("shared").latency_cycles, 0.0)
 
+    def _reads_beside(self, name: str) -> bool:
+        """Whether threads read, in chunks of a name, what is not copied ahead as factors are."""
+        if self.blocking is None or not self.blocking.staged or self.started:
+            return False
+        bit, staged = self.form.facts.universe.mask([name]), {*self.form.operands()}
+        reads = (t for t in self.form.terms if t.op in {"read", "gather"} and t not in staged)
+        return any(self.form.facts.free(read) & bit for read in reads)
+
+    def _in_turn(self) -> float:
+        """Cycles for which operations that are waited for add to the same sums of a tile, one after
+        the other.
+        """
+        cycles = 0.0
+        for term, name in self.form.operations.items():
+            one, over = self.spec.operation(name), term.args[0]
+            assert isinstance(over, int)
+            if not one.asynchronous and any(one.extents.values()):
+                *_, depth = one.extents.values()
+                cycles += np.ceil(self.points(over) / depth) * one.latency_cycles
+        return cycles
+
     def _tile_latency(self) -> Array:
         """What one tile costs in latency: a trip to memory, one to the cache for each phase, and
-        for each chunk of a stream two barriers and what its stages leave of a trip to the cache.
+        for each chunk of a stream two barriers and what its stages leave of a trip to the cache, or
+        all of one where something is read that no stage holds.
         Until it is scheduled, and where a tile holds what it reads, a trip for each reduction that
         waits for another one.
         """
@@ -298,9 +326,11 @@ class Occupancy(Tiling):
             for name, chunk in self.chunks.items():
                 steps = np.ceil(self.form.extents[name] / chunk) * self.streams(name)
                 each = 2 * barrier + cache / self.blocking.stages
+                each = each + cache * self._reads_beside(name)
                 if name == self.form.stepped:  # no thread waits for others, only for what it reads
                     each = step_cycles(self)
                 cycles = cycles + steps * each
+            cycles = cycles + self._in_turn()
         return cycles / self.spec.cycles_per_s
 
 

@@ -29,9 +29,10 @@ class Flow:
     products are waited for; stages of the ring, and one more where a slot is let go of with its
     chunk, before the next one is computed; teams: groups of threads that take turns; resident:
     blocks at once on a processor; stored: bytes that a tile writes; turns: tiles of a block under
-    way, of which one stores while another multiplies; chain: seconds for which the products of a
-    chunk wait for each other; last_parts: in how many the tiles of a last wave are, 0 where each
-    is whole.
+    way, of which one stores while another multiplies; gathered: seconds of a chunk for which all
+    wait for a factor in registers; chain: for which a team's products, and what is computed from
+    them, wait for each other while other teams have their turn; last_parts: in how many the tiles
+    of a last wave are, 0 where each is whole.
     """
 
     matrix: Array
@@ -45,6 +46,7 @@ class Flow:
     resident: Array
     stored: Array
     turns: Array
+    gathered: Array
     chain: Array
     last_parts: Array
 
@@ -62,7 +64,8 @@ def pipelined(
     hand_over = spec.group(spec.tile_group).barrier_latency_cycles / spec.cycles_per_s
     work = (flow.matrix + flow.other / flow.teams) * each + flow.waits * 2 * hand_over
     ahead = np.maximum(flow.stages - 1, 0.5)  # a slot is let go of one chunk later
-    turns = work + flow.steps * flow.chain / flow.teams
+    turn = (flow.matrix + flow.other) * each / flow.teams + flow.steps * flow.chain
+    turns = np.maximum(work, turn) + flow.steps * flow.gathered
     streamed = np.maximum(turns, (turns + flow.steps * trip) / ahead)
     store = flow.stored * spec.processors / rate + trip / LOADED + flow.after * each
     beside = np.clip(np.ceil(flow.tiles / spec.processors), 1, flow.resident * flow.turns)

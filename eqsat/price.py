@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from eqsat.algebra import REDUCTIONS, SCANS, SCATTERS, Read, Term
 from eqsat.carry_law import CarryLaw
-from eqsat.carry_price import agreeing
+from eqsat.carry_price import agreeing, weights_again
 from eqsat.carry_terms import law_of
 from eqsat.contraction_price import (
     as_factor,
@@ -124,6 +124,7 @@ class _Pricing(Occupancy):
         self.gathering = 0 * self.shape
         self.gathers = False  # whether threads copy operands from where values say, none ahead
         self.settled: dict[Term, tuple[list[str], NDArray[np.intp]]] = {}
+        self.weights = weights_again(self)
         self.extra_latency = np.zeros_like(self.shape)
         self.ahead = np.zeros_like(self.shape)  # of kernels that prepare factors
         self.reads = any(term.op in {"read", "gather"} for term in form.terms)
@@ -186,11 +187,14 @@ class _Pricing(Occupancy):
         if op == "position":
             op, dtype = "add", "int64"
         work = self.points(mask) * self.repeat
-        after = not mask & self.form.facts.universe.mask(self.chunks)
+        after, own = not mask & self.form.facts.universe.mask(self.chunks), mask
         mask &= -1 if self.form.stepped in self.chunks else self.grid
         for unit, seconds in self.pricer.rates(op, dtype):
             key = unit, mask, after
             self.alike[key] = self.alike.get(key, 0.0) + work * seconds
+            if term in self.weights:
+                again = self.weights[term] - 1
+                self.charge(unit, self.points(own) * self.times(own) * again * seconds)
 
     def _scan(self, term: Term, mask: int) -> None:
         """One operation at each point; a state that is carried stays in fast memory."""
@@ -239,6 +243,7 @@ class _Pricing(Occupancy):
         if term.op in WEIGHTED:
             self._weighted(term, work, dtype.name)
         else:
+            work = work * self.weights.get(term.children[0], 1.0)
             self._apply(REDUCING_OP[REDUCTIONS[term.op]], work, dtype.name)
 
     def _weighted(self, term: Term, work: Array, dtype: str) -> None:
@@ -247,6 +252,7 @@ class _Pricing(Occupancy):
         s, r = term.children
         assert isinstance(mask, int)
         own = self.points(facts.free(s) | mask) * self.times(facts.free(s))
+        own = own * self.weights.get(s, 1.0)
         if (s, mask, law) not in self.weighed:  # sums over the same weights share them
             self.weighed.add((s, mask, law))
             for op, of_conditions in law.operations:
@@ -439,7 +445,7 @@ class _Pricing(Occupancy):
             seconds = seconds + handed_over(spec, self.last_parts, self.scratch, trip, rate)
             seconds = seconds + BESIDE * np.minimum(parts["dram"], compute)
             if self.started:
-                seconds = seconds + EVEN * parts["dram"] * self._idle(tiles)
+                seconds = seconds + EVEN * parts["dram"] * self.idle(tiles)
             seconds = seconds + self._written()
         else:
             seconds = np.maximum(memory, compute + parts["scratch"]) + parts["latency"] + launch
@@ -450,12 +456,6 @@ class _Pricing(Occupancy):
         seconds = seconds + self.ahead + self.joined
         seconds = np.where(np.any([*self.refused.values()], axis=0), np.inf, seconds)
         return Price(seconds, parts, self.refused, self.settled)
-
-    def _idle(self, tiles: Array) -> Array:
-        """The part of all rounds for which a last one leaves blocks without a tile."""
-        resident = np.minimum(tiles, self.resident())
-        rounds = np.ceil(tiles / resident)
-        return (rounds * resident - tiles) / (rounds * resident)
 
     def _written(self) -> float:
         """Seconds that results of products take longer to write to the cache than as many bytes to
@@ -478,8 +478,8 @@ class _Pricing(Occupancy):
         other = [s - after.get(n, 0.0) for n, s in self.units.items() if n not in self.started]
         rate, turns = cache.bandwidth_gb_per_s * 1e9, self.turns()
         teams = turns * self.blocking.threads / max(spec.members("warpgroup", "thread"), 1)
-        waits = np.where(teams > turns, 0.0, self.gathering * teams)  # else others multiply
-        waits += (self.reductions_in_turn() - 1) * cache.latency_cycles
+        gathered = np.where(teams > turns, 0.0, self.gathering)  # else others multiply
+        chained = (self.reductions_in_turn(pivots=True) - 1) * cache.latency_cycles
         flow = Flow(
             matrix=self.shape * sum(self.units[name] for name in self.started),
             other=np.max(other, axis=0) if other else 0 * self.shape,
@@ -492,7 +492,8 @@ class _Pricing(Occupancy):
             resident=self.resident() / spec.processors,
             stored=self.shape * sum(self.tile_points(m) * size for m, size in self.stored_points()),
             turns=turns,
-            chain=waits / spec.cycles_per_s,
+            gathered=gathered / spec.cycles_per_s,
+            chain=self.shape * chained / spec.cycles_per_s,
             last_parts=self.last_parts,
         )
         trip = self.pricer.dram.latency_cycles + self.meeting()

@@ -29,11 +29,12 @@ from eqsat.graph.dtypes import DType
 from eqsat.graph.index import Affine, add, row_major, scale, substitute, var
 from eqsat.kernel import Buffer, Guard
 from eqsat.specs import ParallelProcessingUnit
+from eqsat.tiling import LEAST_PART
 
 ALIGNED = 64  # parts of unequal length begin at multiples of so many points
 MOST_POINTS = 1 << 15  # of a tile
 MOST_OFFERED = 3  # part counts
-LEAST_CHUNKS = 4  # of the shortest chunk on offer, in a part
+LEAST_CHUNKS = 2  # of the shortest chunk on offer, in a part
 LONG = 16  # points of a chunk; shorter ones have other names of the sum inside
 LEAST_STEPS = 2  # points of a part along a name of short chunks
 FULLER = 1.02  # times the processors at work that make another part count worth a try
@@ -113,7 +114,8 @@ def part_menu(
     if not names or scatters or whole >= 2 * spec.processors:
         return PartMenu()
     ends = {name: min(chunks[name]) for name in names}
-    ends = {n: LEAST_CHUNKS * c if c >= LONG else max(c, LEAST_STEPS) for n, c in ends.items()}
+    least = {n: max(LEAST_CHUNKS * c, LEAST_PART) for n, c in ends.items()}
+    ends = {n: least[n] if c >= LONG else max(c, LEAST_STEPS) for n, c in ends.items()}
     axis = max(names, key=lambda name: (form.extents[name] // ends[name], form.extents[name]))
     extent = form.extents[axis]
     filled = (-(-spec.processors // whole) - 1).bit_length() + 1

@@ -14,7 +14,7 @@ from eqsat.relayout import walked_axes
 
 LINE = 128  # bytes that memory moves at best
 STREAMED = 32  # points of a reduction that a tile is taken to hold before it is scheduled
-LEAST_PART = 256  # points of a reduction that are worth a tile of their own
+LEAST_PART = 128  # points of a reduction that are worth a tile of their own
 
 
 class Tiling:

@@ -61,8 +61,8 @@ def test_spread_of_whole_shares_adds_nothing():
 def flow(**more) -> Flow:
     """A product of 4096 in tiles of 128 x 256 and chunks of 64."""
     fields = {"matrix": 2e-4, "other": 1e-6, "after": 0, "tiles": 512, "steps": 64, "stages": 4}
-    fields |= {"teams": 2, "resident": 1, "stored": 65536, "turns": 1, "chain": 0, "last_parts": 0}
-    fields |= more
+    fields |= {"teams": 2, "resident": 1, "stored": 65536, "turns": 1, "last_parts": 0}
+    fields |= {"gathered": 0, "chain": 0, **more}
     fields.setdefault("waits", fields["steps"])
     return Flow(**{name: np.array([float(value)]) for name, value in fields.items()})
 
@@ -89,6 +89,14 @@ def test_work_on_results_hides_behind_another_team():
     """That of a tile which is alone on its processor is added to its products."""
     alone, turns = (seconds(after=4e-5, turns=n) - seconds(turns=n) for n in (1, 2))
     assert turns < 0.1 * alone and alone > 3e-5
+
+
+def test_what_a_team_waits_for_is_hidden_by_another():
+    """Unless it is more than the other's work: then teams wait at the same time."""
+    for chain, hidden in ((2e-7, True), (2e-6, False)):
+        alone, turns = (seconds(chain=chain, teams=n) - seconds(teams=n) for n in (1, 2))
+        assert alone > 60 * chain
+        assert (turns == 0) if hidden else (0.5 * alone < turns < alone)
 
 
 def test_a_short_ring_waits_for_memory():

@@ -73,3 +73,23 @@ def test_sums_that_parts_leave_take_their_time_to_be_written():
         first, _ = plan([product], spec, cache=Cache(None)).parts.launches
         counts.append(first.kernel.grid[0].count)
     assert counts == [16, 8]
+
+
+@pytest.mark.parametrize("keys", [512, 1000, 1024])
+def test_a_short_cache_is_attended_to_in_parts(keys):
+    """One kernel reads keys and values once, in parts that fill the device; another joins them.
+    Weights of one row beside the values' columns would be computed for 16 rows by every warp.
+    """
+    q = g.input("q", (1, 32, 1, 128), "bfloat16")
+    k, v = (g.input(name, (1, 8, keys, 128), "bfloat16") for name in "kv")
+    first, second = plan([g.attention(q, k, v)], H200, cache=Cache(None)).parts.launches
+    assert {"in0", "in1", "in2"} <= {*first.buffers} and "in2" not in second.buffers
+    assert first.followers == 1 and first.kernel.tiles >= 32 and second.kernel.tiles >= 32
+
+
+def test_a_chunk_of_few_keys_costs_a_team_what_one_of_many_does():
+    """Products of a chunk wait for each other: of 197 keys, two chunks of 128 beat four of 64."""
+    q, k, v = (g.input(name, (64, 12, 197, 64), "bfloat16") for name in "qkv")
+    (best,) = plan([g.attention(q, k, v)], H200, cache=Cache(None)).parts.launches
+    (stream,) = (axis for phase in best.kernel.phases for axis in phase.stream)
+    assert stream.tile == 128
