@@ -50,7 +50,8 @@ def emit(kernel: Kernel, operations: Mapping[str, ParallelOperation] | None = No
     `operations` are those of the spec, by the names that contractions use; a contraction may also
     name an instruction itself. An operation's native implementation for cuda, if it has one, is
     taken in place of the instruction: a device function of the operation's name with the
-    parameters (d0, d1, d2, d3, const unsigned* a, const unsigned* b) of one warp's fragments.
+    parameters (d0, d1, d2, d3, const unsigned* a, const unsigned* b) of one warp's fragments, for
+    float64 const double*.
     Raises UnsupportedError for what the target cannot express.
     """
     _check(kernel)

@@ -156,7 +156,7 @@ class Product:
     def load_left(self) -> None:
         operation, out = self.matrix.operation, self.block.out
         count, registers = self.fragments(self.matrix.rows), operation.left_registers
-        out.line(f"unsigned left[{count}][{registers}];")
+        out.line(f"{operation.register} left[{count}][{registers}];")
         out.line("#pragma unroll")
         with out.block(f"for (int block = 0; block < {count}; ++block)"):
             if self.left.tile is None:
@@ -175,7 +175,7 @@ class Product:
     def load_right(self) -> None:
         operation, out = self.matrix.operation, self.block.out
         count, registers = self.fragments(self.matrix.columns), operation.right_registers
-        out.line(f"unsigned right[{count}][{registers}];")
+        out.line(f"{operation.register} right[{count}][{registers}];")
         pair = 2 if count % 2 == 0 else 1
         out.line("#pragma unroll")
         advance = "++block" if pair == 1 else f"block += {pair}"
@@ -191,10 +191,12 @@ class Product:
         """ldmatrix of `count` 8-row matrices; False where the tile's layout does not allow it.
 
         Left: matrix q holds rows 8 (q % 2), half q / 2 of k; right: block q / halves, half
-        q % halves. Lane l points at row l % 8 of matrix l / 8.
+        q % halves. Lane l points at row l % 8 of matrix l / 8, and gets 32 bits of it.
         """
         tile, operation = side.tile, self.matrix.operation
         assert tile is not None
+        if operation.register != "unsigned":
+            return False
         unit, inner = TILE_UNIT // tile.dtype.itemsize, tile.order[-1]
         aligned = all(tile.strides[i] % unit == 0 for i in tile.order[:-1] if tile.extents[i] > 1)
         parts = self.block.distribution.parts
@@ -264,7 +266,7 @@ class Product:
         return Point(at, registers, self.point.origin)
 
     def round(self, fragment: str, count: int) -> None:
-        if self.matrix.operation.packed == 1:
+        if self.matrix.operation.is_rounded:
             self.block.out.line(f"round_fragment<{count}>(&{fragment}[0][0]);")
 
     def invoke(self, result: str) -> None:
@@ -318,7 +320,9 @@ def _digit(number: str, inner: int, count: int, whole: int) -> str:
 
 
 def bits_at(text: str, itemsize: int, number: int) -> str:
-    """An element's bits at its place in an operand register."""
+    """An element's bits at its place in an operand register; a float64 is one by itself."""
+    if itemsize == 8:
+        return text
     if itemsize == 4:
         return f"__float_as_uint({text})"
     shift = f" << {8 * itemsize * number}" if number else ""

@@ -40,8 +40,8 @@ def multiply_narrowed(block: Block, matrix: Matrix, result: str) -> None:
 
 
 def term_bytes(placement: Placement, distribution: Distribution) -> int:
-    """The most bytes of split fragments that a thread holds at once, besides tile values; or, of
-    terms that lie in memory, of the products of later ones; or of partial sums.
+    """The most bytes of split or float64 fragments that a thread holds at once, besides tile
+    values; or, of terms that lie in memory, of the products of later ones; or of partial sums.
     """
     most = 0
     for m in placement.matrices.values():
@@ -50,12 +50,15 @@ def term_bytes(placement: Placement, distribution: Distribution) -> int:
         if m.contract.term_index:
             count = prod(distribution.registers(i) for i in m.contract.indices)
             most = max(most, m.contract.dtype.itemsize * count)
-        if m.contract.narrow and isinstance(m.operation, MatrixOperation):
+        if not isinstance(m.operation, MatrixOperation):
+            continue
+        each = max(4, m.operation.operand.itemsize)
+        if m.contract.narrow or each > 4:  # as they are, those of 32 bits are few
             sides = ((m.rows, m.operation.left_registers), (m.columns, m.operation.right_registers))
             registers = sum(
-                prod(distribution.parts[i].blocks for i in free) * each for free, each in sides
+                prod(distribution.parts[i].blocks for i in free) * count for free, count in sides
             )
-            most = max(most, 4 * registers * m.contract.terms)
+            most = max(most, each * registers * m.contract.terms)
     return most
 
 

@@ -1,28 +1,37 @@
 """The matrix operations that the CUDA target can emit: shapes and fragments of mma.sync.
 
 All of them are m16n8: a warp's lane holds rows lane/4 and lane/4 + 8 of the left factor and of the
-result, column lane/4 of the right factor, and result columns 2 (lane%4) + {0, 1}. A 32-bit operand
-register holds `packed` consecutive k. Source: PTX ISA, "Matrix Fragments for mma".
+result, column lane/4 of the right factor, and result columns 2 (lane%4) + {0, 1}. An operand
+register holds `packed` consecutive k, of which it has 32 bits, or one float64. Source: PTX ISA,
+"Matrix Fragments for mma".
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from eqsat.codegen.cuda_math import storage_type
 from eqsat.codegen.cuda_warpgroup_operations import WARPGROUP_TABLE, WarpgroupOperation
 from eqsat.errors import UnsupportedError
-from eqsat.graph.dtypes import BY_NAME, DType
+from eqsat.graph.dtypes import BY_NAME, DType, float32, float64
 
 ROWS, COLUMNS = 16, 8
+LANES = 4  # of a warp, side by side along k
+_LETTERS = {"double": "d", "float": "f", "int": "r", "unsigned": "r"}  # of constraints, by C type
 
 
 @dataclass(frozen=True)
 class MatrixOperation:
-    """d[m,n] += a[m,k] * b[k,n] by one warp, m = 16 and n = 8."""
+    """d[m,n] += a[m,k] * b[k,n] by one warp, m = 16 and n = 8.
+
+    An instruction of fewer `rows` is issued for one part of them after the other.
+    """
 
     instruction: str
     k: int
     operand: DType
     result: DType
+    rows: int = ROWS
 
     @property
     def other(self) -> DType:
@@ -30,14 +39,24 @@ class MatrixOperation:
         return self.operand
 
     @property
+    def register(self) -> str:
+        """The C type of an operand register."""
+        return "double" if self.operand == float64 else "unsigned"
+
+    @property
     def packed(self) -> int:
-        """Elements of an operand in one 32-bit register."""
-        return 4 // self.operand.itemsize
+        """Elements of an operand in one register."""
+        return max(4 // self.operand.itemsize, 1)
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether elements are rounded on their way: of float32 the instruction takes tf32."""
+        return self.operand == float32
 
     @property
     def halves(self) -> int:
-        """Groups of four lanes' registers along k: 16 bytes of k each."""
-        return self.k * self.operand.itemsize // 16
+        """Registers of four lanes along k."""
+        return self.k // (LANES * self.packed)
 
     @property
     def left_registers(self) -> int:
@@ -55,30 +74,40 @@ class MatrixOperation:
     @property
     def definition(self) -> str:
         """That device function."""
-        letter, kind = ("f", "float") if self.result.kind == "float" else ("r", "int")
-        a, b = self.left_registers, self.right_registers
+        kind = storage_type(self.result)
+        parts = ROWS // self.rows
+        statements = [self._statement(part, parts, _LETTERS[kind]) for part in range(parts)]
+        parameters = ", ".join(f"{kind}& d{i}" for i in range(4))
+        return f"""
+__device__ __forceinline__ void {self.function}({parameters}, const {self.register}* a,
+                                                const {self.register}* b) {{
+{chr(10).join(statements)}
+}}"""
+
+    def _statement(self, part: int, parts: int, letter: str) -> str:
+        """The instruction on one of several parts of the rows: every so many of their registers."""
+        results = [f"d{i}" for i in range(4 // parts * part, 4 // parts * (part + 1))]
+        left = [f"a[{i}]" for i in range(part, self.left_registers, parts)]
+        right = [f"b[{i}]" for i in range(self.right_registers)]
 
         def group(start: int, count: int) -> str:
             return "{" + ", ".join(f"%{i}" for i in range(start, start + count)) + "}"
 
-        form = f"{group(0, 4)}, {group(4, a)}, {group(4 + a, b)}, {group(0, 4)}"
-        results = ", ".join(f'"+{letter}"(d{i})' for i in range(4))
-        inputs = [f'"r"(a[{i}])' for i in range(a)] + [f'"r"(b[{i}])' for i in range(b)]
-        parameters = ", ".join(f"{kind}& d{i}" for i in range(4))
-        return f"""
-__device__ __forceinline__ void {self.function}({parameters}, const unsigned* a,
-                                                const unsigned* b) {{
-    asm("{self.instruction} {form};"
-        : {results}
-        : {", ".join(inputs)});
-}}"""
+        d, a, b = len(results), len(left), len(right)
+        form = f"{group(0, d)}, {group(d, a)}, {group(d + a, b)}, {group(0, d)}"
+        own = _LETTERS[self.register]
+        outputs = ", ".join(f'"+{letter}"({name})' for name in results)
+        inputs = ", ".join(f'"{own}"({name})' for name in (*left, *right))
+        return f"""    asm("{self.instruction} {form};"
+        : {outputs}
+        : {inputs});"""
 
 
 def _row(shape: str, operand: str, name: str, result: str) -> MatrixOperation:
-    kind = {"float32": "f32", "int32": "s32"}[result]
+    kind = {"float32": "f32", "float64": "f64", "int32": "s32"}[result]
     instruction = f"mma.sync.aligned.{shape}.row.col.{kind}.{name}.{name}.{kind}"
-    k = int(shape.split("k")[1])
-    return MatrixOperation(instruction, k, BY_NAME[operand], BY_NAME[result])
+    rows, _, k = (int(extent) for extent in re.split("[mnk]", shape)[1:])
+    return MatrixOperation(instruction, k, BY_NAME[operand], BY_NAME[result], rows)
 
 
 TABLE: tuple[MatrixOperation, ...] = (
@@ -92,10 +121,16 @@ TABLE: tuple[MatrixOperation, ...] = (
     _row("m16n8k32", "int8", "s8", "int32"),
     _row("m16n8k16", "uint8", "u8", "int32"),
     _row("m16n8k32", "uint8", "u8", "int32"),
+    _row("m8n8k4", "float64", "f64", "float64"),
+    _row("m16n8k4", "float64", "f64", "float64"),
+    _row("m16n8k8", "float64", "f64", "float64"),
+    _row("m16n8k16", "float64", "f64", "float64"),
 )
-"""One row for each instruction. A float32 operand of a tf32 instruction is rounded to tf32."""
+"""One row for each instruction. A float32 operand of a tf32 instruction is rounded to tf32. Of
+float64, m8n8k4 is that of sm_80, m16n8 are those of sm_90.
+"""
 
-_TYPES = ("f32", "s32")  # of results: where an instruction's types begin
+_TYPES = ("f32", "f64", "s32")  # of results: where an instruction's types begin
 
 
 def _untyped(instruction: str) -> str:

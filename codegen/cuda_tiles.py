@@ -1,8 +1,9 @@
 """Tiles in shared memory: their layout, the block's copies into them, and values staged there.
 
 The innermost index is the one that is contiguous in memory. Rows of whole 16-byte units get an odd
-number of them, so that eight consecutive rows lie in different banks. Points of a tile beyond the
-extents are zero.
+number of them, so that eight consecutive rows lie in different banks. Of float64 that fragments are
+read from, half a warp reads four rows of 32 bytes: then units are of these. Points of a tile beyond
+the extents are zero.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from eqsat.codegen.cuda_access import unit_stride, vector_width
 from eqsat.codegen.cuda_block import TILE_UNIT, Block, Frame, Point, Reader, Tile
 from eqsat.codegen.cuda_distribution import Factor, cover
 from eqsat.codegen.cuda_math import literal, narrow, storage_type
+from eqsat.codegen.cuda_operations import LANES
 from eqsat.codegen.cuda_placement import COMPUTED, INLINE, SHARED
 from eqsat.graph.dtypes import DType
 from eqsat.kernel import Load
@@ -19,6 +21,7 @@ from eqsat.kernel import Load
 def lay_out(block: Block, name: str, dtype: DType, order: Sequence[str], slots: int = 1) -> Tile:
     """Allocate a tile and declare its pointer, which for a ring is that of the first slot."""
     extents = {}
+    unit = max(LANES * dtype.itemsize if block.placement.matrices else 0, TILE_UNIT)
     for i in order:
         step = block.matrix_steps.get(i, 1)
         extents[i] = -(-block.distribution.padded(i) // step) * step
@@ -27,8 +30,8 @@ def lay_out(block: Block, name: str, dtype: DType, order: Sequence[str], slots: 
         strides[i] = stride
         stride *= extents[i]
         bytes_ = stride * dtype.itemsize
-        if position == 0 and bytes_ % TILE_UNIT == 0 and len(order) > 1:
-            stride += 0 if bytes_ // TILE_UNIT % 2 else TILE_UNIT // dtype.itemsize
+        if position == 0 and bytes_ % unit == 0 and len(order) > 1:
+            stride += 0 if bytes_ // unit % 2 else unit // dtype.itemsize
     pointer = f"s_{block.names.of(name)}"
     tile = Tile(pointer, dtype, tuple(order), extents, strides, slots)
     offset = block.allocate(tile.size * slots * dtype.itemsize)

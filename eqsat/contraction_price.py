@@ -84,6 +84,29 @@ def matrix_seconds(
     return seconds, overhead
 
 
+def fragment_seconds(
+    tiling: Tiling, operation: ParallelOperation, found: Contraction, work: Array
+) -> Array:
+    """Seconds in which groups of threads that wait for their products read factors from shared
+    memory: each its own rows and columns, which others read too.
+    """
+    waiting = tiling.pricer.overlap and all(operation.extents.values())
+    if operation.asynchronous or not waiting or tiling.blocking is None:
+        return 0 * tiling.shape
+    teams = tiling.blocking.threads / tiling.spec.members(operation.supported_by, "thread")
+    held = found.term.op == "weighted_contract"  # the weights are in registers
+    sides = [
+        tiling.form.facts.dtype(side).itemsize * work / tiling.tile_points(own)
+        for side, own in ((found.left, found.columns), (found.right, found.rows))
+    ]
+    least = np.full_like(tiling.shape, np.inf)
+    for along in range(1, int(teams.max()) + 1):
+        across = teams / along
+        read = sides[0] * across * (not held) + sides[1] * along
+        least = np.where(across % 1 == 0, np.minimum(least, read), least)
+    return least / (tiling.spec.memory("shared").bandwidth_gb_per_s * 1e9)
+
+
 def narrowing_work(
     tiling: Tiling, operation: ParallelOperation, found: Contraction, work: Array
 ) -> Iterator[tuple[str, Array]]:
@@ -266,8 +289,8 @@ def from_registers(operation: ParallelOperation) -> bool:
 
 
 def _padding(tiling: Tiling, operation: ParallelOperation, roles: tuple[int, ...]) -> Array:
-    """How many times the tile's work an operation does: it has whole extents, and where groups of
-    threads start it, or each keeps its own rows, each has the same number of them.
+    """How many times the tile's work an operation does: it has whole extents, and each group of
+    threads has the same number of them, where each keeps its own rows along these alone.
     """
     inside = [tiling.tile_points(mask) for mask in roles]
     extents = list(operation.extents.values())
@@ -275,10 +298,9 @@ def _padding(tiling: Tiling, operation: ParallelOperation, roles: tuple[int, ...
         np.ceil(points / extent) if extent else points
         for points, extent in zip(inside, extents, strict=False)
     ]
-    stay = rows_stay(tiling.form)
-    if (operation.asynchronous or (stay and all(extents))) and tiling.blocking is not None:
+    if all(extents) and tiling.blocking is not None and tiling.pricer.overlap:
         teams = tiling.blocking.threads / tiling.spec.members(operation.supported_by, "thread")
-        counts[:2] = spread(counts[0], counts[1], teams, stay)
+        counts[:2] = spread(counts[0], counts[1], teams, rows_stay(tiling.form))
     padding = tiling.shape
     for count, extent, points in zip(counts, extents, inside, strict=False):
         padding = padding * count * (extent or 1) / points

@@ -25,6 +25,8 @@ AROUND_LOOP = 128  # the same where there are products, streams or staged operan
 MEETING = 12  # barriers' time until blocks that meet first copy for each other: 1024^3, 2048^3
 SHORT = 64  # points of a sum that a thread adds up by itself
 FILLED = 512  # threads that keep a processor's arithmetic busy
+FRAGMENTS = "fragments"  # of factors, read from shared memory by those who multiply them
+MULTIPLYING = 256  # the same of matrix operations: one of two warps reads factors meanwhile
 
 
 class Occupancy(Tiling):
@@ -140,6 +142,9 @@ class Occupancy(Tiling):
         if self.blocking is None or self.blocking.staged:
             self.refused["shared"] = self.shared > self.spec.memory("shared").limit_per_group_bytes
         self.refused["registers"] = self.cramped(self.scratch, bool(self.started))
+        if self.blocking is not None and not self.started:  # no thread copies for others
+            helped = (self.blocking.last_parts > 0) | (self.blocking.shared > 1)
+            self.refused["blocks that help each other"] = helped
 
     def cramped(self, kept: Array, started: bool) -> NDArray[np.bool_]:
         """Where registers lack room for so many bytes that a tile keeps, and, unless operations
@@ -150,7 +155,7 @@ class Occupancy(Tiling):
         threads = self.shape * most if self.blocking is None else self.blocking.threads
         blocks = max(self.clusters, default=1) if self.blocking is None else self.blocks
         threads = threads * blocks
-        largest = self._widest
+        largest = 0.0 if self._adds_in_place else self._widest
         each = registers.limit_per_group_bytes * (0.8 if started else 0.6)
         held = kept + (0 if started or self.takes_turns else 2 * largest)
         most = each * threads
@@ -183,6 +188,14 @@ class Occupancy(Tiling):
         if self.blocking is None or not self.pricer.overlap:
             return self.shape
         return np.minimum(1.0, self.beside(tiles) * self.turns() * at_work(self) / FILLED)
+
+    def kept_busy(self, unit: str, busy: Array) -> Array:
+        """The part of a unit that they keep busy: all, where operations run on by themselves."""
+        if unit in self.started:
+            return self.shape
+        if unit == FRAGMENTS or unit in self.form.operations.values():
+            return np.minimum(1.0, busy * FILLED / MULTIPLYING)
+        return busy
 
     def waits(self, tiles: Array) -> Array:
         """Seconds for which tiles wait, one after the other where they do not fit side by side.
@@ -222,6 +235,14 @@ class Occupancy(Tiling):
         cluster = self.spec.group(CLUSTER)
         each = np.where(self.blocks > 1, (self.blocks / cluster.size) ** 2, 0.0)
         return tiles * each * cluster.start_interval_cycles / self.spec.cycles_per_s
+
+    @cached_property
+    def _adds_in_place(self) -> bool:
+        """Whether all that is reduced are products by operations: their sums are added to where
+        they lie, and what is computed of them is stored element by element.
+        """
+        reduced = {t for t in self.form.computed if t.op in REDUCING}
+        return bool(reduced) and reduced <= self.form.operations.keys()
 
     @cached_property
     def _widest(self) -> Array:

@@ -19,6 +19,7 @@ from eqsat.contraction_price import (
     beyond_bytes,
     copied_again,
     early,
+    fragment_seconds,
     from_registers,
     gather_cycles,
     is_sliding,
@@ -33,7 +34,7 @@ from eqsat.contraction_price import (
 from eqsat.extremes import met_again
 from eqsat.form import REDUCING, SUBSTITUTED, WEIGHTED, Form, passes, walked
 from eqsat.narrow_price import is_joined
-from eqsat.occupancy import Occupancy
+from eqsat.occupancy import FRAGMENTS, Occupancy
 from eqsat.partial_sums import count_parts
 from eqsat.pipeline_price import (
     SLOT,
@@ -60,7 +61,6 @@ CROSSING = 0.25  # part of the cache's time for bytes that both halves keep, whi
 BESIDE = 0.05  # part of memory's time that arithmetic does not hide: they share power
 MATRIX = "matrix operations"  # the best of them, until one is chosen
 TEAMS = 2  # that take turns at operations which run on, until a schedule says how many
-MOST_IN_TURN = 4  # reductions that wait for one another, beyond which no tile of threads is tried
 
 
 class Pricer(Rates):
@@ -107,8 +107,7 @@ class _Pricing(Occupancy):
         self.staged: set[Term] = set()
         self.copied: dict[Term, Array] = {}  # bytes that reads draw from the cache
         self.units: dict[str, Array] = {}
-        self.alike: dict[tuple[str, int, bool], float] = {}  # work of elements, by how often it is
-        # done, and whether in no chunk
+        self.alike: dict[tuple[str, int, bool], float] = {}  # work by how often, and in no chunk
         self.after: dict[str, Array] = {}  # the part of `units` that is work on results
         self.traffic = np.zeros_like(self.shape)
         self.spared = np.zeros_like(self.shape)  # of it, where blocks copy for each other
@@ -186,15 +185,15 @@ class _Pricing(Occupancy):
         dtype = self.form.facts.dtype(term.children[0] if term.children else term).name
         if op == "position":
             op, dtype = "add", "int64"
-        work = self.points(mask) * self.repeat
-        after, own = not mask & self.form.facts.universe.mask(self.chunks), mask
+        work, own = self.points(mask) * self.repeat, mask
+        after = not mask & self.form.facts.universe.mask(self.chunks)
         mask &= -1 if self.form.stepped in self.chunks else self.grid
         for unit, seconds in self.pricer.rates(op, dtype):
             key = unit, mask, after
             self.alike[key] = self.alike.get(key, 0.0) + work * seconds
             if term in self.weights:
-                again = self.weights[term] - 1
-                self.charge(unit, self.points(own) * self.times(own) * again * seconds)
+                again = self.points(own) * self.times(own) * (self.weights[term] - 1)
+                self.charge(unit, again * seconds)
 
     def _scan(self, term: Term, mask: int) -> None:
         """One operation at each point; a state that is carried stays in fast memory."""
@@ -252,7 +251,7 @@ class _Pricing(Occupancy):
         s, r = term.children
         assert isinstance(mask, int)
         own = self.points(facts.free(s) | mask) * self.times(facts.free(s))
-        own = own * self.weights.get(s, 1.0)
+        own *= self.weights.get(s, 1.0)
         if (s, mask, law) not in self.weighed:  # sums over the same weights share them
             self.weighed.add((s, mask, law))
             for op, of_conditions in law.operations:
@@ -323,6 +322,7 @@ class _Pricing(Occupancy):
         if operation and self.blocking is not None:
             for op, amount in narrowing_work(self, operation, found, work):
                 self._apply(op, amount, "float32")
+            self.charge(FRAGMENTS, fragment_seconds(self, operation, found, work))
             if is_joined(found.term):  # the sums of a chunk are held beside those before it
                 self._keep(found.batch | found.rows | found.columns, 4)
         self.extra_latency = self.extra_latency + latency
@@ -384,7 +384,7 @@ class _Pricing(Occupancy):
         imbalance = waves * self.at_once() / tiles
         busy = self.busy(tiles)
         parts = {
-            name: value * imbalance / (1.0 if name in self.started else busy)
+            name: value * imbalance / self.kept_busy(name, busy)
             for name, value in self.units.items()
         }
         if self.blocking is not None and self.blocking.staged and not self.started:

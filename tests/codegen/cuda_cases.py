@@ -132,14 +132,14 @@ def product(
     return Sample(Kernel("product", (x, w, y), grid, (), phases), {"x": p, "w": q}, {"y": answer})
 
 
-def flash(m: int, n: int, k: int, tiles: tuple[int, int, int]) -> Sample:
+def flash(m: int, n: int, k: int, tiles: tuple[int, int, int], operation: str = BF16) -> Sample:
     """bfloat16 attention over a stream of keys, the weights cast for the second product"""
     q, key, v, y = buffers(bfloat16, q=(m, k), key=(n, k), v=(n, k), y=(m, k))
     start, b, end = Body(bfloat16), Body(), Body()
     start.load("a", "i d", at(q, "i", "d"), memory="shared")
     b.load("c", "j d", at(key, "j", "d"), dtype=bfloat16)
     b.load("u", "j f", at(v, "j", "f"), dtype=bfloat16)
-    b.contract("p", "i j", "d", "a", "c", BF16)
+    b.contract("p", "i j", "d", "a", "c", operation)
     b.reduce("top", "i", "max", "j", "p")
     b.update("high", "i", "hi", "max", "top")
     b.map("shrink", "i", "exp_difference", "hi", "high")
@@ -147,7 +147,7 @@ def flash(m: int, n: int, k: int, tiles: tuple[int, int, int]) -> Sample:
     b.reduce("sum", "i", "sum", "j", "e")
     b.update("weights", "i", "z", "sum", "sum", "shrink")
     b.map("w", "i j", "cast", "e", dtype=bfloat16)
-    b.contract("part", "i f", "j", "w", "u", BF16)
+    b.contract("part", "i f", "j", "w", "u", operation)
     b.update("next", "i f", "acc", "sum", "part", "shrink")
     carries = (
         Carry("hi", float32, ("i",), "max"),

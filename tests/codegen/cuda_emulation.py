@@ -36,7 +36,7 @@ GUARD = 64  # elements around each array
 
 SHIM = r"""
 struct Copy { void* target; const void* source; int bytes; bool exists; };
-static uint64_t slots[MOST_THREADS][8];
+static uint64_t slots[MOST_THREADS][12];
 static std::vector<std::vector<Copy>> copies[MOST_THREADS];
 
 static void begin_async();
@@ -128,7 +128,8 @@ static void load_matrices(unsigned* fragment, const void* row, int count, bool t
 static int elements(char kind) {  // in 32 bits
     return kind == 't' ? 1 : kind == 'b' || kind == 'h' ? 2 : 4;
 }
-static double operand(unsigned bits, char kind, int e) {
+static double operand(uint64_t bits, char kind, int e) {
+    if (kind == 'd') return bits_as<double>(bits);
     const int count = elements(kind);
     const unsigned part = count == 1 ? bits : bits >> 32 / count * e & (count == 2 ? 0xffff : 0xff);
     if (kind == '2') return bits_as<_Float16>(uint16_t(part << 8));
@@ -143,11 +144,11 @@ static double operand(unsigned bits, char kind, int e) {
     if (kind == 'h') return bits_as<_Float16>(uint16_t(part));
     return kind == 's' ? double(int8_t(part)) : double(part);
 }
-template <typename T>
-void multiply(T* d, const unsigned* a, const unsigned* b, int k, char kind, int packed) {
+template <typename T, typename R>
+void multiply(T* d, const R* a, const R* b, int k, char kind, int packed) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 * 32, halves = k / (4 * packed);
-    for (int r = 0; r < 2 * halves; ++r) slots[threadIdx.x][r] = a[r];
-    for (int r = 0; r < halves; ++r) slots[threadIdx.x][4 + r] = b[r];
+    for (int r = 0; r < 2 * halves; ++r) memcpy(&slots[threadIdx.x][r], &a[r], sizeof(R));
+    for (int r = 0; r < halves; ++r) memcpy(&slots[threadIdx.x][8 + r], &b[r], sizeof(R));
     stop(WARP, 1000008);
     for (int n = 0; n < 4; ++n) {
         const int column = lane % 4 * 2 + n % 2;
@@ -156,7 +157,7 @@ void multiply(T* d, const unsigned* a, const unsigned* b, int k, char kind, int 
             const int quad = i % (4 * packed) / packed, half = i / (4 * packed), e = i % packed;
             const auto& left = slots[warp + lane / 4 * 4 + quad];
             const auto& right = slots[warp + column * 4 + quad];
-            sum += operand(left[n / 2 + 2 * half], kind, e) * operand(right[4 + half], kind, e);
+            sum += operand(left[n / 2 + 2 * half], kind, e) * operand(right[8 + half], kind, e);
         }
         d[n] = T(sum);
     }
@@ -251,11 +252,12 @@ for _n in (1, 2, 4):
 
 
 def _host_operation(operation: MatrixOperation) -> str:
-    kind = "float" if operation.result.kind == "float" else "int"
+    kind, register = storage_type(operation.result), operation.register
     letter = {"bfloat16": "b", "float16": "h", "float32": "t", "int8": "s", "uint8": "u"}
+    letter["float64"] = "d"
     call = f"{operation.k}, '{letter[operation.operand.name]}', {operation.packed}"
     return f"""inline void {operation.function}({kind}& d0, {kind}& d1, {kind}& d2, {kind}& d3,
-        const unsigned* a, const unsigned* b) {{
+        const {register}* a, const {register}* b) {{
     {kind} d[4] = {{d0, d1, d2, d3}};
     multiply(d, a, b, {call});
     d0 = d[0], d1 = d[1], d2 = d[2], d3 = d[3];

@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from cuda_cases import BF16, all_cases, case, elementwise_cases, flash, matrix_cases
+from cuda_cases import BF16, all_cases, case, elementwise_cases, flash, matrix_cases, product
+from float64_cases import M8, M16, early_cases, hopper_cases
 from kernel_products import matmul
 from kernels import SAMPLES
 
@@ -14,7 +15,7 @@ from eqsat.codegen import cuda_compile
 from eqsat.codegen.cuda_compile import compile_cubin
 from eqsat.codegen.cuda_emit import emit
 from eqsat.errors import CompileError, UnsupportedError
-from eqsat.graph.dtypes import bfloat16
+from eqsat.graph.dtypes import bfloat16, float64
 
 ARCHS = ("sm_80", "sm_90a")
 
@@ -24,12 +25,12 @@ def spread(cases: list, count: int) -> list:
     return cases[:: max(1, -(-len(cases) // count))]
 
 
-def assert_no_spills(cases: list) -> None:
+def assert_no_spills(cases: list, archs: tuple[str, ...] = ARCHS) -> None:
     def build(item):
         (case, arch) = item
         return case.name, arch, compile_cubin(emit(case.kernel).text, arch, case.kernel.rules)
 
-    pairs = [(case, arch) for case in cases for arch in ARCHS]
+    pairs = [(case, arch) for case in cases for arch in archs]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         cubins = list(pool.map(build, pairs))
     spilled = [(name, arch, cubin.log) for name, arch, cubin in cubins if cubin.spills]
@@ -44,6 +45,51 @@ def test_a_sample_of_all_kernels_compiles_without_spills():
 @pytest.mark.slow
 def test_all_kernels_compile_without_spills():
     assert_no_spills(all_cases())
+
+
+def test_products_of_float64_compile_without_spills():
+    assert_no_spills(spread([*early_cases()], 8))
+    assert_no_spills(spread([*hopper_cases()], 16), ARCHS[-1:])
+
+
+@pytest.mark.parametrize("operation", M16)
+def test_a_large_product_of_float64_keeps_its_registers(operation):
+    sample = product(256, 256, 64, (128, 128, 16), float64, float64, operation)
+    source = emit(case("large", sample, 256, 3).kernel)
+    assert "copy_async<16>" in source.text and "load_matrix" not in source.text
+    assert "round_fragment" not in source.text
+    cubin = compile_cubin(source.text, "sm_90a")
+    assert cubin.registers <= 255 and not cubin.spills
+
+
+def test_eight_rows_at_a_time_make_a_fragment():
+    """Rows lane/4 and then lane/4 + 8, each with its own results."""
+    sample = product(32, 32, 16, (32, 32, 16), float64, float64, M8)
+    lines = emit(case("halves", sample).kernel).text.splitlines()
+    first = next(n for n, line in enumerate(lines) if "asm(" in line and "m8n8k4" in line)
+    form = "{%0, %1}, {%2}, {%3}, {%0, %1};"
+    assert [line.strip() for line in lines[first : first + 6]] == [
+        line
+        for part in (0, 1)
+        for line in (
+            f'asm("{M8}.f64.f64.f64.f64 {form}"',
+            f': "+d"(d{2 * part}), "+d"(d{2 * part + 1})',
+            f': "d"(a[{part}]), "d"(b[0]));',
+        )
+    ]
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_half_a_warp_reads_float64_from_different_banks(transposed):
+    """Sixteen lanes at a time: four rows of one factor, each at four k."""
+    sample = product(128, 128, 32, (128, 128, 16), float64, float64, M16[1], transposed)
+    text = emit(case("banks", sample, 256).kernel).text
+    for side in ("left", "right"):
+        (place,) = re.findall(rf"{side}\[block(?: \+ 0)?\]\[0\] = \w+\[(.*)\];", text)
+        for half in (range(16), range(16, 32)):
+            where = {"block": 0, "step": 0, "warp_i": 0, "warp_j": 0}
+            banks = {eval(place.replace("/", "//"), {**where, "lane": n}) % 16 for n in half}
+            assert len(banks) == 16, place
 
 
 def test_a_large_matrix_product_keeps_its_registers():

@@ -5,11 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from cuda_cases import all_cases
 from cuda_emulation import COMPILER, Emulator
+from float64_cases import early_cases, hopper_cases
 from kernel_building import arrays, check
 
 from eqsat.codegen.cuda_emit import emit
 
-CASES = all_cases()
+CASES = [*all_cases(), *early_cases(), *hopper_cases()]
 GROUPS = 2
 GUARD = 64
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from cluster_cases import cluster_cases
 from cuda_cases import all_cases, case
+from float64_cases import early_cases, hopper_cases
 from kernel_building import arrays, check
 from kernels import SAMPLES
 from multicast_cases import multicast_cases
@@ -60,7 +61,7 @@ class Device:
         return found
 
 
-@pytest.mark.parametrize("c", [*all_cases(), *window_cases()], ids=lambda c: c.name)
+@pytest.mark.parametrize("c", [*all_cases(), *window_cases(), *early_cases()], ids=lambda c: c.name)
 def test_a_kernel_gives_its_answer(cupy, folder, c):
     (launch,) = load([c.kernel], "sm_80", folder)
     device = Device(cupy, c.sample)
@@ -69,7 +70,9 @@ def test_a_kernel_gives_its_answer(cupy, folder, c):
     check(c.sample, device.fetch())
 
 
-@pytest.mark.parametrize("c", [*all_cases()[::20], *cluster_cases()], ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "c", [*all_cases()[::20], *cluster_cases(), *hopper_cases()], ids=lambda c: c.name
+)
 def test_the_exact_architecture_gives_the_same(cupy, folder, c):
     if cupy.cuda.Device().compute_capability != "90":
         pytest.skip("needs sm_90")

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -16,7 +17,7 @@ from eqsat import driver
 from eqsat.codegen.cuda_compile import compile_cubin
 from eqsat.codegen.cuda_emit import emit
 from eqsat.graph import nn
-from eqsat.graph.dtypes import bfloat16
+from eqsat.graph.dtypes import bfloat16, float64
 from eqsat.kernel import Kernel
 from eqsat.specs import load
 
@@ -100,6 +101,19 @@ def test_between_products_a_gathered_factor_is_read_and_no_more():
     for pause in pauses:
         reads = re.findall(r"\bLDS\S*", pause)
         assert set(reads) == {"LDS.64"} and pause.count(" ;") < 10 * len(reads)
+
+
+def test_the_loop_of_a_float64_product_reads_factors_and_multiplies():
+    """What computes addresses fits between products, of which each takes 32 cycles of a warp."""
+    product = eg.input("a", (2048, 2048), float64) @ eg.input("b", (2048, 2048), float64)
+    (launch,) = driver.plan([product], load("h200")).parts.launches
+    source = emit(launch.kernel, OPERATIONS)
+    cubin = compile_cubin(source.text, "sm_90a", launch.kernel.rules)
+    assert not cubin.spills and launch.kernel.phases[0].stages > 1
+    body = re.search(r"[^\n]*DMMA.*DMMA[^\n]*", disassembled(cubin.data), re.S)
+    used = Counter(re.findall(r"/\*[0-9a-f]{4,}\*/ +(?:@!?U?P\w+ )?([A-Z]\w*)\S* ", body[0]))
+    assert used["DMMA"] >= 64 and used["LDS"] <= 1.5 * used["DMMA"]
+    assert sum(used.values()) - used["NOP"] <= 4 * used["DMMA"]
 
 
 def test_computed_factors_stay_until_their_products_are_done():

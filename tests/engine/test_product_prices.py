@@ -9,7 +9,7 @@ import eqsat.graph as g
 from eqsat.cache import Cache
 from eqsat.codegen.cuda_emit import emit
 from eqsat.driver import plan
-from eqsat.kernel import Kernel
+from eqsat.kernel import Contract, Kernel
 from eqsat.program import Launch
 from eqsat.specs import load
 
@@ -93,3 +93,23 @@ def test_a_chunk_of_few_keys_costs_a_team_what_one_of_many_does():
     (best,) = plan([g.attention(q, k, v)], H200, cache=Cache(None)).parts.launches
     (stream,) = (axis for phase in best.kernel.phases for axis in phase.stream)
     assert stream.tile == 128
+
+
+@pytest.mark.parametrize("device", ["h200", "a100"])
+@pytest.mark.parametrize("size", [(1024, 1024, 1024), (300, 4096, 4096), (1023, 1025, 1027)])
+def test_float64_products_are_of_matrix_operations(size, device):
+    """Copied ahead by all threads: no tiles in parts, no blocks that copy for each other."""
+    m, n, k = size
+    product = g.input("x", (m, k), "float64") @ g.input("w", (k, n), "float64")
+    (launch,) = plan([product], load(device), cache=Cache(None)).parts.launches
+    (used,) = {s.operation for s in launch.kernel.statements() if isinstance(s, Contract)}
+    assert used.endswith("_f64") and launch.kernel.phases[0].stages > 1
+    assert not launch.kernel.stream_k and launch.kernel.multicast == 1
+
+
+def test_threads_that_wait_for_products_take_large_tiles():
+    """Two warps of a part of an SM keep its matrix unit busy; larger tiles read factors less."""
+    product = g.input("x", (2048, 2048), "float64") @ g.input("w", (2048, 2048), "float64")
+    (launch,) = plan([product], H200, cache=Cache(None)).parts.launches
+    assert {axis.tile for axis in launch.kernel.grid} == {128} and launch.kernel.threads == 256
+    assert launch.seconds < 1.2 * 2 * 2048**3 / 67e12
