@@ -315,6 +315,18 @@ def add_one_to_erf(a: "Expr", d: "Text") -> Iterator[Rewrite]:
 
 
 @rule("algebra")
+def add_one_to_tanh(a: "Expr", d: "Text") -> Iterator[Rewrite]:
+    """tanh(a) + 1  ->  r + r,  r = 1 / (1 + exp(-(a + a)))
+    when: a is wide, as what a kernel computes. float: rounding changes; nothing cancels where
+    tanh(a) is near -1.
+    """
+    curve, one = apply("tanh", a), one_of(d)
+    half = apply("reciprocal", one + apply("exp", apply("neg", a + a)))
+    for whole in (curve + one, one + curve):
+        yield rewrite(whole, half + half).when(dtype_in(a, *WIDE_FLOATS))
+
+
+@rule("algebra")
 def cast_twice(a: "Expr", d: "Text") -> Iterator[Rewrite]:
     """cast_d cast_d a  ->  cast_d a"""
     yield rewrite(apply("cast", d, apply("cast", d, a)), apply("cast", d, a))  # type: ignore[arg-type]

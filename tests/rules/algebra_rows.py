@@ -361,6 +361,32 @@ def add_one_to_erf(t: Terms) -> Row:
 
 
 @row
+def add_one_to_tanh(t: Terms) -> Row:
+    a, b = t.read("a", "ij"), t.read("b", "i", "float64")
+    h, one = t.read("h", "i", "float16"), t.number(1, "float16")
+
+    def logistic(x: Term, one: Term) -> Term:
+        """2 / (1 + exp(-2 x))"""
+        half = Term("reciprocal", add(one, Term("exp", Term("neg", add(x, x)))))
+        return add(half, half)
+
+    curve, wide = Term("tanh", a), t.number(1, "float64")
+    return Row(
+        (
+            (add(curve, t.number(1)), logistic(a, t.number(1))),
+            (add(t.number(1), curve), logistic(a, t.number(1))),
+            (add(Term("tanh", b), wide), logistic(b, wide)),
+            (add(wide, Term("tanh", b)), logistic(b, wide)),
+        ),
+        (
+            Miss(add(curve, t.number(2)), logistic(a, t.number(1))),
+            Miss(sub(t.number(1), curve), logistic(a, t.number(1))),
+            Miss(add(Term("tanh", h), one), logistic(h, one), "dtype_in", wrong=False),
+        ),
+    )
+
+
+@row
 def drop_rounding(t: Terms) -> Row:
     a, w, b = t.read("a", "i"), t.read("w", "i"), t.read("b", "i", "float64")
 
