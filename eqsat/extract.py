@@ -29,7 +29,8 @@ SHARED = 2  # besides, those that are best if others need what they read, too; a
 ROUNDS = 3  # of plans, each from what the one before it stores
 WHOLE = frozenset((*REDUCING, *SCANS, "reindex", "gather"))  # no points of their own
 DEAR = 2.5  # times the least work of a class, from where a way to compute it is not tried
-MANY, FEW = 120, 24  # classes, beyond which only so many choices of a node are priced
+MANY, FEW = 120, 64  # classes, beyond which only so many choices of each are priced
+LEAST = 3  # of those, of each node
 LARGE = 1500  # e-nodes after pruning, beyond which fewer ways of each class are tried
 COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "logical_and", "logical_or", "equal"})
 
@@ -274,11 +275,12 @@ class Extractor:
     def visit(self, number: int) -> None:
         """Candidates of a class, and its best kernel."""
         found: dict[Term, Candidate] = {}
+        few = max(FEW // len(self.nodes[number]), LEAST)
         for node in self.nodes[number]:
             if node.op in LEAVES:
                 self.candidates[number] = [Candidate(self._compose(node, ()), frozenset(), 0.0)]
                 return
-            for choice in self._choices(node):
+            for choice in self._choices(node, few):
                 term = self._compose(node, tuple(option.term for option in choice))
                 closure = frozenset().union(*(option.closure for option in choice))
                 if term not in found:
@@ -315,13 +317,15 @@ class Extractor:
                 stack += [child for node in self.nodes[one] for child in node.children]
         return reached - {number}
 
-    def _choices(self, node: ENode) -> list[tuple[Candidate, ...]]:
-        """Options for the children of a node that agree in how each class is had, if any do."""
+    def _choices(self, node: ENode, few: int) -> list[tuple[Candidate, ...]]:
+        """Options for the children of a node that agree in how each class is had, if any do; where
+        classes are many, so few.
+        """
         every = list(itertools.product(*(self._options(child) for child in node.children)))
         if node.op in COMPARED:
             every = [choice for choice in every if not self._met_again(node, choice)] or every
         alike = [choice for choice in every if agree([option.ways for option in choice])]
-        return self._promising(alike or every)
+        return self._promising(alike or every, few)
 
     def _met_again(self, node: ENode, choice: tuple[Candidate, ...]) -> bool:
         """Whether a value is compared with its own extremum, and not read from memory."""
@@ -332,11 +336,13 @@ class Extractor:
                 return True
         return False
 
-    def _promising(self, choices: list[tuple[Candidate, ...]]) -> list[tuple[Candidate, ...]]:
+    def _promising(
+        self, choices: list[tuple[Candidate, ...]], few: int
+    ) -> list[tuple[Candidate, ...]]:
         """Where classes are many, the choices whose parts need least; first of all one for each
         set of classes that they need in memory.
         """
-        if self._classes <= MANY or len(choices) <= FEW:
+        if self._classes <= MANY or len(choices) <= few:
             return choices
         closures = [frozenset().union(*(c.closure for c in choice)) for choice in choices]
 
@@ -348,7 +354,7 @@ class Extractor:
         first = list({closures[place]: place for place in reversed(ranked)}.values())
         first.sort(key=ranked.index)
         rest = [place for place in ranked if place not in first]
-        return [choices[place] for place in (*first, *rest)[:FEW]]
+        return [choices[place] for place in (*first, *rest)[:few]]
 
     def _use(self, number: int, term: Term) -> float:
         """Seconds of a kernel that stores a term, or its sum where nothing else is made of it."""

@@ -160,7 +160,7 @@ class ParallelOperation:
         """The product of the extents (an extent of 0 counts as 1): multiply-adds of an mma."""
         return math.prod(extent for extent in self.extents.values() if extent)
 
-    @property
+    @cached_property
     def partial_sum(self) -> int:
         """Points of a sum after which it leaves an accumulator of few bits, 0 where it may stay:
         an invocation loses up to a unit of the accumulator, all of them half one of NARROW_BITS.
@@ -170,7 +170,7 @@ class ParallelOperation:
         depth = math.prod(self.extents[name] for name in self.semantics.reduced_index_names)
         return depth << max(self.accumulator_bits - NARROW_BITS - 1, 0)
 
-    @property
+    @cached_property
     def factor_memories(self) -> tuple[str, ...]:
         """Where the two factors of a contraction lie, the left one first; empty for what is none.
         An operand of no named memory lies in registers.

@@ -6,6 +6,7 @@ The text is parsed into a small tree that rules match and the oracle runs; it is
 import math
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 from eqsat.errors import SpecError
 
@@ -62,13 +63,13 @@ class OperationSemantics:
         """All indices: the output's first, then the reduced ones by first use."""
         return self.output.index_names + self.reduced_index_names
 
-    @property
+    @cached_property
     def reduced_index_names(self) -> tuple[str, ...]:
         """The indices that the update folds away: read, but not in the output."""
         read = dict.fromkeys(name for node in self.reads for name in node.index_names)
         return tuple(name for name in read if name not in self.output.index_names)
 
-    @property
+    @cached_property
     def contraction(self) -> tuple[Read, Read] | None:
         """The two factors if this is a sum of products of two plain reads, else None."""
         node = self.expression
