@@ -34,7 +34,8 @@ from eqsat.tiling import LEAST_PART
 ALIGNED = 64  # parts of unequal length begin at multiples of so many points
 MOST_POINTS = 1 << 15  # of a tile
 MOST_OFFERED = 3  # part counts
-LEAST_CHUNKS = 2  # of the shortest chunk on offer, in a part
+LEAST_CHUNKS = 4  # of the shortest chunk on offer, in a part
+FEWER_CHUNKS = 2  # the same of products, and where that leaves fewer part counts than are offered
 LONG = 16  # points of a chunk; shorter ones have other names of the sum inside
 LEAST_STEPS = 2  # points of a part along a name of short chunks
 FULLER = 1.02  # times the processors at work that make another part count worth a try
@@ -114,13 +115,20 @@ def part_menu(
     if not names or scatters or whole >= 2 * spec.processors:
         return PartMenu()
     ends = {name: min(chunks[name]) for name in names}
-    least = {n: max(LEAST_CHUNKS * c, LEAST_PART) for n, c in ends.items()}
-    ends = {n: least[n] if c >= LONG else max(c, LEAST_STEPS) for n, c in ends.items()}
+    short = {n: max(FEWER_CHUNKS * c, LEAST_PART) for n, c in ends.items() if c >= LONG}
+    ends = {n: LEAST_CHUNKS * c if c >= LONG else max(c, LEAST_STEPS) for n, c in ends.items()}
     axis = max(names, key=lambda name: (form.extents[name] // ends[name], form.extents[name]))
     extent = form.extents[axis]
     filled = (-(-spec.processors // whole) - 1).bit_length() + 1
     filled += 0 if _multiplies(form) else 2
-    counts = [1 << power for power in range(1, filled + 1) if extent >= ends[axis] << power]
+
+    def powers(least: int) -> list[int]:
+        return [1 << power for power in range(1, filled + 1) if extent >= least << power]
+
+    counts = powers(ends[axis])
+    if axis in short and (_multiplies(form) or len(counts) < MOST_OFFERED):
+        ends |= short
+        counts = powers(ends[axis])[: None if _multiplies(form) else MOST_OFFERED]
     found = dict.fromkeys(-(-extent // part_length(extent, n)) for n in counts[-MOST_OFFERED:])
     most = extent // ends[axis] if found and _multiplies(form) else 0
     filling = tuple(fill_processors(spec.processors, tuple(found), extent, most))
