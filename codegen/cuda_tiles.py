@@ -7,6 +7,8 @@ the extents are zero.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import combinations
+from math import prod
 
 from eqsat.codegen.cuda_access import unit_stride, vector_width
 from eqsat.codegen.cuda_block import TILE_UNIT, Block, Frame, Point, Reader, Tile
@@ -16,6 +18,9 @@ from eqsat.codegen.cuda_operations import LANES
 from eqsat.codegen.cuda_placement import COMPUTED, INLINE, SHARED
 from eqsat.graph.dtypes import DType
 from eqsat.kernel import Load
+
+WORD = 4  # bytes: the least that cp.async copies
+AHEAD = 64  # shorter elements that a thread reads before it writes the first
 
 
 def lay_out(block: Block, name: str, dtype: DType, order: Sequence[str], slots: int = 1) -> Tile:
@@ -65,9 +70,9 @@ def copy_width(block: Block, load: Load, tile: Tile) -> int:
 
 
 def can_copy_async(block: Block, load: Load, tile: Tile) -> bool:
-    """Whether cp.async serves: known addresses, 4 bytes or more at a time, absent means zero."""
+    """Whether cp.async serves: known addresses, a word or more at a time, absent means zero."""
     bytes_ = copy_width(block, load, tile) * tile.dtype.itemsize
-    return not load.access.coordinates and not load.fill and bytes_ >= 4
+    return not load.access.coordinates and not load.fill and bytes_ >= WORD
 
 
 def copy(
@@ -82,19 +87,69 @@ def copy(
     with block.out.block():
         block.define_bases(frame, tile.order)
         steps = {tile.order[-1]: width} if tile.order else {}
-        with block.points(tile.order, frame, steps) as point:
-            inside = [
-                f"{point.local(i)} < {extent}"
-                for i, extent in order
-                if frame.distribution.padded(i) > extent
-            ]
-            inside += [f"threadIdx.x {f}" for f in repeated(block, frame, tile)]
-            if inside:
-                block.out.line(f"if ({' && '.join(inside)})")
-            with block.out.block():
-                _copy_vector(block, load, tile, frame, point, target, width, asynchronous)
+        if not asynchronous and width == 1 and tile.dtype.itemsize < WORD:
+            _copy_words(block, load, tile, frame, target)
+        else:
+            with block.points(tile.order, frame, steps) as point:
+                _if_inside(block, tile, frame, point)
+                with block.out.block():
+                    _copy_vector(block, load, tile, frame, point, target, width, asynchronous)
     block.readers = readers
     block.tiles_written = True
+
+
+def _copy_words(block: Block, load: Load, tile: Tile, frame: Frame, target: str) -> None:
+    """Copy elements that are too short for a copy that runs on: a thread reads many of them before
+    it waits for the first.
+    """
+    inner = _together(frame, tile)
+    count = prod(frame.distribution.registers(i) for i in inner)
+    kind, out = storage_type(tile.dtype), block.out
+    with block.points([i for i in tile.order if i not in inner], frame) as around:
+        out.line(f"int ahead[{count}] = {{}};")
+        for is_read in (True, False):
+            with block.points(inner, frame) as within:
+                at, register = {**around.at, **within.at}, {**around.register, **within.register}
+                point = Point(at, register, frame.origin)
+                held = f"ahead[{_number(frame, inner, point)}]"
+                _if_inside(block, tile, frame, point)
+                if is_read:
+                    out.line(f"{held} = {_element(block, load, tile, frame, point)};")
+                else:
+                    out.line(f"*({target} + {tile.offset(point)}) = ({kind}){held};")
+            if is_read:
+                out.line("hold(ahead);")
+
+
+def _together(frame: Frame, tile: Tile) -> tuple[str, ...]:
+    """The indices of a tile of which a thread has the most points together, up to so many."""
+    counts = {i: frame.distribution.registers(i) for i in tile.order}
+    subsets = (s for n in range(len(counts) + 1) for s in combinations(tile.order, n))
+    sizes = {s: prod(counts[i] for i in s) for s in subsets}
+    return max((s for s, size in sizes.items() if size <= AHEAD), key=sizes.__getitem__)
+
+
+def _number(frame: Frame, indices: Sequence[str], point: Point) -> str:
+    """The number of a point among those that a thread has of some indices."""
+    parts, inner = [], 1
+    for i in reversed(indices):
+        register = point.register[i]
+        if register != "0":
+            parts.append(register if inner == 1 else f"{register} * {inner}")
+        inner *= frame.distribution.registers(i)
+    return " + ".join(reversed(parts)) or "0"
+
+
+def _if_inside(block: Block, tile: Tile, frame: Frame, point: Point) -> None:
+    """The condition for a point to lie in the tile, and to be this thread's to copy."""
+    inside = [
+        f"{point.local(i)} < {tile.extents[i]}"
+        for i in tile.order
+        if frame.distribution.padded(i) > tile.extents[i]
+    ]
+    inside += [f"threadIdx.x {f}" for f in repeated(block, frame, tile)]
+    if inside:
+        block.out.line(f"if ({' && '.join(inside)})")
 
 
 def repeated(block: Block, frame: Frame, tile: Tile) -> list[str]:
@@ -113,12 +168,13 @@ def _copy_vector(
     asynchronous: bool,
 ) -> None:
     out, access = block.out, load.access
-    source = block.buffer(access.buffer)
+    source, place = block.buffer(access.buffer), f"{target} + {tile.offset(point)}"
+    if width == 1 and not asynchronous:
+        out.line(f"*({place}) = {_element(block, load, tile, frame, point)};")
+        return
     valid = block.valid(tile.order, point, frame)
-    exists = block.exists(access, point)
+    condition = " && ".join([*valid, *block.exists(access, point)]) or "true"
     address = block.address(access, point)
-    place = f"{target} + {tile.offset(point)}"
-    condition = " && ".join([*valid, *exists]) or "true"
     if asynchronous:
         bytes_ = width * tile.dtype.itemsize
         out.line(f"const bool exists = {condition};")
@@ -127,13 +183,6 @@ def _copy_vector(
         )
         return
     kind = storage_type(tile.dtype)
-    if width == 1:
-        fill = _memory_literal(tile.dtype, load.fill)
-        absent = "0" if fill == "0" else f"{' && '.join(valid) or 'true'} ? {fill} : ({kind})0"
-        value = f"{source}[{address}]"
-        text = value if condition == "true" else f"{condition} ? {value} : {absent}"
-        out.line(f"*({place}) = {text};")
-        return
     pack = f"Pack<{kind}, {width}>"
     out.line(f"{pack} pack = {{}};")
     if load.fill:
@@ -143,6 +192,19 @@ def _copy_vector(
     read = f"pack = *reinterpret_cast<const {pack}*>({source} + {address});"
     out.line(read if condition == "true" else f"if ({condition}) {read}")
     out.line(f"*reinterpret_cast<{pack}*>({place}) = pack;")
+
+
+def _element(block: Block, load: Load, tile: Tile, frame: Frame, point: Point) -> str:
+    """An element of memory as it lies there: the load's fill where it does not exist, and zero
+    beyond the extents.
+    """
+    access, kind = load.access, storage_type(tile.dtype)
+    valid = block.valid(tile.order, point, frame)
+    condition = " && ".join([*valid, *block.exists(access, point)])
+    fill = _memory_literal(tile.dtype, load.fill)
+    absent = "0" if fill == "0" else f"{' && '.join(valid) or 'true'} ? {fill} : ({kind})0"
+    value = f"{block.buffer(access.buffer)}[{block.address(access, point)}]"
+    return f"{condition} ? {value} : {absent}" if condition else value
 
 
 def _memory_literal(dtype: DType, value: bool | int | float) -> str:
