@@ -2,7 +2,7 @@
 are walked in groups: split, so that what a group shares is seen.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 
@@ -88,7 +88,15 @@ def _in_groups(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, 
         parts = (new.add(old.extents[name] // size), *((new.add(size),) if size > 1 else ()))
         place[name] = add(scale(var(parts[0]), size), *map(var, parts[1:]))
         members[name] = parts
+    stored = tuple(_placed(one, sizes, old) for one in stored)
     return tuple(renamed(one, place, members, old, new) for one in stored), Facts(new)
+
+
+def _placed(one: Stored, sizes: Mapping[str, int], universe: Universe) -> Stored:
+    """A value whose rows lie a pitch apart, by its address where their name becomes two."""
+    if not one.pitch or one.names[-1] not in sizes:
+        return one
+    return replace(one, at=one.address(universe.extents), pitch=0)
 
 
 def _quotients(stored: tuple[Stored, ...]) -> Iterator[tuple[str, int]]:

@@ -12,6 +12,7 @@ from eqsat.graph.dtypes import BY_NAME, is_held
 from eqsat.narrow_price import is_joined, narrowing, products_of
 from eqsat.partial_sums import count_parts
 from eqsat.pipeline_price import spread
+from eqsat.pixels import pixel_axes
 from eqsat.prepare import Need, lies_right, rows_of_pages
 from eqsat.rates import Array, Contraction
 from eqsat.relayout import points as elements
@@ -22,7 +23,7 @@ from eqsat.tiling import Tiling
 HELD = 0.8  # part of a thread's registers that sums may take, those under way included
 TURNED = 1.02  # results that lie across what they are stored to cost a little more
 SAME_BANK = 8.0  # threads of a warp that wait for each other's bank
-WORD = 4.0  # bytes of an operand of a multiply-add
+WORD = 4.0  # bytes of an operand of a multiply-add, and the least that copies ahead take
 
 
 def absorbed(made: Form) -> set[Term]:
@@ -184,6 +185,23 @@ def is_sliding(side: Term, made: Form) -> bool:
     read = beneath.args[0] if beneath.op == "read" else None
     axes = walked_axes(read, made.extents) if isinstance(read, Read) else None
     return bool(axes) and axes[-1].slides
+
+
+def one_by_one(side: Term, made: Form) -> bool:
+    """Whether copies take single elements of a factor, each where a window has it: where windows
+    slide along what is contiguous, or fewer than make a word lie together.
+    """
+    beneath = made.beneath_cast(side)
+    read = beneath.args[0] if beneath.op == "read" else None
+    if not isinstance(read, Read) or read.dtype.itemsize >= WORD or is_sliding(side, made):
+        return is_sliding(side, made)
+    extents, together = made.extents, WORD / read.dtype.itemsize
+    steps = [(atom, step) for atom, step in read.address.terms if extents.get(str(atom), 2) > 1]
+    inner = [str(atom) for atom, step in steps if step == 1 and str(atom) in extents]
+    others = [step for _, step in steps if step != 1] + [read.address.constant]
+    whole = len(inner) == 1 and not any(n % together for n in (extents[inner[0]], *others))
+    axes = pixel_axes(read, extents)
+    return not whole and (axes is None or any(axis.slides for axis in axes))
 
 
 def gathered(tiling: Tiling, operation: ParallelOperation, found: Contraction) -> Term | None:

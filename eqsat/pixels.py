@@ -211,7 +211,7 @@ def merged_pixels(
     differs in what windows read.
     """
     made = form(stored, facts)
-    group = next(_groups(made), None)
+    group = next(pixel_groups(made), None)
     if group is None:
         return None
     old, new = facts.universe, Universe()
@@ -244,7 +244,7 @@ def _is_window(read: Read, extents: Mapping[str, int], pixels: str) -> bool:
     return bool(digits) and {digit.name for digit in digits} <= walked
 
 
-def _groups(made: Form) -> Iterator[tuple[str, ...]]:
+def pixel_groups(made: Form) -> Iterator[tuple[str, ...]]:
     """The names of images' places that a factor of a product is read at, side by side in each
     stored value.
     """

@@ -22,9 +22,9 @@ from eqsat.contraction_price import (
     fragment_seconds,
     from_registers,
     gather_cycles,
-    is_sliding,
     matrix_seconds,
     narrowing_work,
+    one_by_one,
     preparing_seconds,
     sibling_seconds,
     takes_factors,
@@ -358,7 +358,7 @@ class _Pricing(Occupancy):
                     self.copied[side] = copied * (1 - self.saved(mask))
                 if side in self.copied:
                     self._copy_again(side)
-                if is_sliding(side, self.form):  # each window's elements, one by one
+                if one_by_one(side, self.form):  # each element of a window, say
                     self.copies = self.copies + self.points(mask) * self.times(mask)
             elif mask != found.batch | found.rows | found.columns | found.summed:
                 again = self.points(mask) * self.times(mask) * itemsize

@@ -10,6 +10,7 @@ from eqsat.algebra import Facts
 from eqsat.coalesce import coalesce
 from eqsat.errors import TraceError
 from eqsat.form import Form, Stored, form
+from eqsat.merged_sums import merged_sums
 from eqsat.pixels import merged_pixels, walks_windows
 from eqsat.rates import Rates
 from eqsat.single_rows import is_multiplied, with_single_rows
@@ -22,6 +23,11 @@ def _over_pixels(values: Values) -> Form | None:
     return form(*found) if found else None
 
 
+def _over_one_sum(values: Values) -> Form | None:
+    found = merged_sums(*values)
+    return form(*found) if found else None
+
+
 def _with_single_rows(values: Values) -> Form | None:
     return with_single_rows(form(*values))
 
@@ -29,6 +35,7 @@ def _with_single_rows(values: Values) -> Form | None:
 RECASTS: Mapping[str, Callable[[Values], Form | None]] = {
     "along pixels": _over_pixels,
     "single rows": _with_single_rows,
+    "one sum": _over_one_sum,
 }
 """The ways besides the plain one; None where values have no such form."""
 
@@ -56,3 +63,5 @@ def recasts(stored: tuple[Stored, ...], facts: Facts, rates: Rates) -> Iterator[
         yield "along pixels", made
     if (made := found["single rows"]) and is_multiplied(made, rates):
         yield "single rows", made
+    if (made := found["one sum"]) and walks_windows(rates.spec, rates.operations):
+        yield "one sum", made

@@ -1,0 +1,65 @@
+"""The sum of a window's product over one name, where each of its own names is short.
+
+An operation multiplies many points of one summed name at once. A window of few channels has no name
+of so many: its rows, columns and channels as digits of one number have. No box of memory walks such
+a number where windows slide: its factor is copied first, each point of a window beside the next.
+"""
+
+from math import prod
+
+from eqsat.algebra import Facts, Read, Universe
+from eqsat.coalesce import BINDING, index_names, renamed
+from eqsat.form import Form, Stored, form
+from eqsat.graph.index import Affine, floordiv, mod, var
+from eqsat.pixels import pixel_groups
+from eqsat.relayout import walked_axes
+
+DEEP = 16  # points of a sum that operations multiply at once
+Values = tuple[tuple[Stored, ...], Facts]
+
+
+def merged_sums(stored: tuple[Stored, ...], facts: Facts) -> Values | None:
+    """The same values, the outputs of sliding windows one name and the sum over a window another;
+    None where no factor of a product slides, or a name of its sum is long.
+    """
+    made = form(stored, facts)
+    summed = _short_sum(made)
+    if not summed:
+        return None
+    pixels = next(pixel_groups(made), ())
+    old, new = facts.universe, Universe()
+    place: dict[str, Affine] = {}
+    members: dict[str, tuple[str, ...]] = {}
+    for name in index_names(stored, facts):
+        group = next((g for g in (pixels, summed) if name in g), (name,))
+        if name in place:
+            continue
+        sizes = [old.extents[member] for member in group]
+        one = new.add(prod(sizes))
+        for number, member in enumerate(group):
+            digit = floordiv(var(one), prod(sizes[number + 1 :]), new.extents)
+            place[member] = mod(digit, sizes[number], new.extents)
+            members[member] = (one,)
+    return tuple(renamed(one, place, members, old, new) for one in stored), Facts(new)
+
+
+def _short_sum(made: Form) -> tuple[str, ...]:
+    """The names of the sum of a product whose factor is read through windows, as they lie there;
+    empty where one is long, or something else reduces but some of them.
+    """
+    universe = made.facts.universe
+    for term in made.terms:
+        for factor in made.contraction(term) or ():
+            read = factor.args[0]
+            if factor.op != "read" or not isinstance(read, Read) or read.extent or read.fill:
+                continue
+            axes, over = walked_axes(read, made.extents) or (), term.args[0]
+            assert isinstance(over, int)
+            strides = {str(atom): step for atom, step in read.address.terms}
+            names = sorted(universe.members(over), key=lambda name: -strides.get(name, 0))
+            short = all(made.extents[name] < DEEP for name in names)
+            whole = prod(made.extents[name] for name in names) > DEEP
+            apart = all(t.args[0] & over in (0, over) for t in made.terms if t.op in BINDING)  # type: ignore[operator]
+            if any(axis.slides for axis in axes) and short and whole and apart:
+                return tuple(names)
+    return ()

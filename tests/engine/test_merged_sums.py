@@ -1,0 +1,89 @@
+"""The sum over a window of few channels as one name, its factor copied window by window first."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fast_products import FAST, H200, normal, planned, run
+
+import eqsat.graph as g
+from eqsat.cache import Cache
+from eqsat.codegen.cuda_compile import compile_cubin
+from eqsat.codegen.cuda_emit import emit
+from eqsat.driver import plan
+from eqsat.errors import TraceError
+from eqsat.explanation import from_json, to_json
+from eqsat.graph.dtypes import bfloat16
+from eqsat.planned import Planned
+from eqsat.replay import check as check_trace
+from eqsat.specs import ParallelProcessingUnit
+
+ONE = "one sum"
+CASES = {
+    "stem": ((2, 29, 30, 3), (7, 7), {"padding": 3, "stride": 2}),
+    "grey": ((3, 21, 20, 1), (5, 5), {}),
+    "first": ((2, 3, 23, 23), (5, 5), {"padding": 2, "layout": "NCHW"}),
+    "line": ((4, 203, 5), (9,), {"padding": 4, "stride": 3}),
+}
+
+
+def convolution(shape: tuple[int, ...], window: tuple[int, ...], **options) -> g.Tensor:
+    """Into 64 channels of bfloat16."""
+    channels = shape[-1] if options.setdefault("layout", "NHWC") == "NHWC" else shape[1]
+    x, w = g.input("x", shape, "bfloat16"), g.input("w", (64, channels, *window), "bfloat16")
+    return g.conv(x, w, **options)
+
+
+def over_one_sum(out: g.Tensor, spec: ParallelProcessingUnit) -> Planned:
+    """The best program whose last kernel sums over one name."""
+    program = planned(out, spec, candidates=64)
+    first = program.parts.launches[0]
+    found = [program.parts.launches, *first.alternatives]
+    chosen = next(launches for launches in found if ONE in launches[-1].kernel.rules)
+    return replace(program, parts=replace(program.parts, launches=tuple(chosen)))
+
+
+@pytest.mark.parametrize(
+    "name", [n if n == "stem" else pytest.param(n, marks=pytest.mark.slow) for n in CASES]
+)
+def test_what_a_window_sums_up_is_one_sum(name):
+    shape, window, options = CASES[name]
+    out = convolution(shape, window, **options)
+    program = over_one_sum(out, H200 if name == "line" else FAST)
+    weights = (64, shape[1] if name == "first" else shape[-1], *window)
+    given = {
+        n: np.rint(3 * normal(*s)).astype(bfloat16.numpy)
+        for n, s in {"x": shape, "w": weights}.items()
+    }
+    (wanted,) = g.evaluate([out], given)
+    np.testing.assert_array_equal(run(program, **given).astype(float), wanted.astype(float))
+
+
+def test_a_stem_multiplies_by_warpgroups_what_was_copied_first():
+    x = g.input("x", (64, 224, 224, 3), "bfloat16")
+    w = g.input("w", (64, 3, 7, 7), "bfloat16")
+    out = g.conv(x, w, stride=2, padding=3, layout="NHWC")
+    program = plan(out, H200, cache=Cache(None))
+    *before, main = program.parts.launches
+    assert ONE in main.kernel.rules and len(before) == 2
+    assert any(rule.startswith("substitute_wgmma") for rule in main.kernel.rules)
+    operations = {one.name: one for one in H200.operations}
+    for launch in program.parts.launches:
+        assert compile_cubin(emit(launch.kernel, operations).text, "sm_90a").spills == 0
+    explanation = from_json(to_json(program.explain()))
+    check_trace(explanation, program.segments, program.search.rules, FAST)
+    (segment,) = explanation.segments
+    kernels = tuple(replace(kernel, recast="") for kernel in segment.kernels)
+    changed = replace(explanation, segments=(replace(segment, kernels=kernels),))
+    with pytest.raises(TraceError):
+        check_trace(changed, program.segments, program.search.rules, FAST)
+
+
+@pytest.mark.parametrize(
+    ("shape", "window"), [((2, 20, 20, 16), (3, 3)), ((2, 20, 20, 3), (1, 1)), ((2, 64, 3), (17,))]
+)
+def test_long_names_and_no_windows_stay_as_they_are(shape, window):
+    program = planned(convolution(shape, window), candidates=32)
+    first = program.parts.launches[0]
+    every = [program.parts.launches, *first.alternatives]
+    assert not any(ONE in one.kernel.rules for launches in every for one in launches)
