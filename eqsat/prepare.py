@@ -282,7 +282,8 @@ def _layout(read: Read, need: Need, summed: int, made: Form) -> _Layout | None:
     short = extents[last] * size < need.alignment
     if need.summed or strides.get(last) != 1 or short:
         last = max(within, key=extents.__getitem__)
-    pitch = _pitch(extents[last], size, need.row)
+    row = need.alignment if divided and extents[last] * size < need.row else need.row
+    pitch = _pitch(extents[last], size, row)
     outer = (name for name in names if name != last)
     return _Layout((*outer, last), pitch, need.converts, need.terms)
 
