@@ -156,8 +156,8 @@ def lies_right(read: Read, need: Need, summed: int, made: Form) -> bool:
     """
     if read.fill or read.stride * read.dtype.itemsize % need.alignment:
         return False
-    if _divided_names(read) & {*made.facts.universe.members(summed)}:
-        return False
+    if not read.extent and _divided_names(read) & {*made.facts.universe.members(summed)}:
+        return False  # of a gather the rows of pages lie together
     if read.guards:
         axes = pixel_axes(read, made.extents)
         return axes is None or not axes[-1].slides
