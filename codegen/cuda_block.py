@@ -342,15 +342,18 @@ class Block:
             count *= self.distribution.registers(i)
         return count
 
-    def register_number(self, indices: Iterable[str], point: Point) -> str:
+    def register_number(
+        self, indices: Iterable[str], point: Point, frame: Frame | None = None
+    ) -> str:
         """The flat number of a value's element among this thread's registers."""
+        distribution = (frame or self.frame).distribution
         parts, stride = [], 1
         for i in reversed(self.ordered(indices)):
             number = point.register[i]
             if number != "0":
                 inner = f"({number})" if "+" in number and stride > 1 else number
                 parts.append(inner if stride == 1 else f"{inner} * {stride}")
-            stride *= self.distribution.registers(i)
+            stride *= distribution.registers(i)
         return " + ".join(reversed(parts)) or "0"
 
     def element(self, name: str, point: Point) -> str:

@@ -13,9 +13,6 @@ from eqsat.kernel import Literal, Map, Statement, operands
 
 NEARLY = {"div": "divide_nearly", "reciprocal": "reciprocal_nearly", "exp": "exp_nearly"}
 """Operations, and the device function for such values."""
-WIDE = frozenset(
-    {"div"}
-)  # of float32 alone: a row's elements over one of its values take registers
 
 PASSED_ON = frozenset({"mul", "div", "neg", "abs", "reciprocal", "square", "sqrt"})
 NOT_NEGATIVE = frozenset({"exp", "abs", "square", "sqrt", "exp_difference", "one_plus_erf"})

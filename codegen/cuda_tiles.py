@@ -111,7 +111,7 @@ def _copy_words(block: Block, load: Load, tile: Tile, frame: Frame, target: str)
             with block.points(inner, frame) as within:
                 at, register = {**around.at, **within.at}, {**around.register, **within.register}
                 point = Point(at, register, frame.origin)
-                held = f"ahead[{_number(frame, inner, point)}]"
+                held = f"ahead[{block.register_number(inner, point, frame)}]"
                 _if_inside(block, tile, frame, point)
                 if is_read:
                     out.line(f"{held} = {_element(block, load, tile, frame, point)};")
@@ -127,17 +127,6 @@ def _together(frame: Frame, tile: Tile) -> tuple[str, ...]:
     subsets = (s for n in range(len(counts) + 1) for s in combinations(tile.order, n))
     sizes = {s: prod(counts[i] for i in s) for s in subsets}
     return max((s for s, size in sizes.items() if size <= AHEAD), key=sizes.__getitem__)
-
-
-def _number(frame: Frame, indices: Sequence[str], point: Point) -> str:
-    """The number of a point among those that a thread has of some indices."""
-    parts, inner = [], 1
-    for i in reversed(indices):
-        register = point.register[i]
-        if register != "0":
-            parts.append(register if inner == 1 else f"{register} * {inner}")
-        inner *= frame.distribution.registers(i)
-    return " + ".join(reversed(parts)) or "0"
 
 
 def _if_inside(block: Block, tile: Tile, frame: Frame, point: Point) -> None:

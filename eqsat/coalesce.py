@@ -2,9 +2,10 @@
 are walked in groups: split, so that what a group shares is seen.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from math import prod
 
 from eqsat.algebra import (
     SCANS,
@@ -55,14 +56,20 @@ def coalesce(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, ..
                 groups.remove(inner)
                 merged = True
                 break
-    new = Universe()
+    return as_digits(stored, facts, groups)
+
+
+def as_digits(
+    stored: tuple[Stored, ...], facts: Facts, groups: Iterable[Sequence[str]]
+) -> tuple[tuple[Stored, ...], Facts]:
+    """The same values over a name for each group, whose members are the digits of it, the highest
+    first. Every name is in one group.
+    """
+    old, new = facts.universe, Universe()
     place: dict[str, Affine] = {}
     members: dict[str, tuple[str, ...]] = {}
     for group in groups:
-        size = 1
-        for name in group:
-            size *= old.extents[name]
-        fused = new.add(size)
+        fused = new.add(prod(old.extents[name] for name in group))
         stride = 1
         for name in reversed(group):
             digit = floordiv(var(fused), stride, new.extents)

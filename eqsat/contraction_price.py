@@ -11,7 +11,7 @@ from eqsat.form import SUBSTITUTED, WEIGHTED, Form
 from eqsat.graph.dtypes import BY_NAME, is_held
 from eqsat.narrow_price import is_joined, narrowing, products_of
 from eqsat.partial_sums import count_parts
-from eqsat.pipeline_price import spread
+from eqsat.pipeline_price import arrangements, spread
 from eqsat.pixels import pixel_axes
 from eqsat.prepare import Need, lies_right, rows_of_pages
 from eqsat.rates import Array, Contraction
@@ -23,7 +23,7 @@ from eqsat.tiling import Tiling
 HELD = 0.8  # part of a thread's registers that sums may take, those under way included
 TURNED = 1.02  # results that lie across what they are stored to cost a little more
 SAME_BANK = 8.0  # threads of a warp that wait for each other's bank
-WORD = 4.0  # bytes of an operand of a multiply-add, and the least that copies ahead take
+WORD = 4.0  # bytes of an operand of a multiply-add
 
 
 def absorbed(made: Form) -> set[Term]:
@@ -101,10 +101,9 @@ def fragment_seconds(
         for side, own in ((found.left, found.columns), (found.right, found.rows))
     ]
     least = np.full_like(tiling.shape, np.inf)
-    for along in range(1, int(teams.max()) + 1):
-        across = teams / along
+    for along, across, whole in arrangements(teams):
         read = sides[0] * across * (not held) + sides[1] * along
-        least = np.where(across % 1 == 0, np.minimum(least, read), least)
+        least = np.where(whole, np.minimum(least, read), least)
     return least / (tiling.spec.memory("shared").bandwidth_gb_per_s * 1e9)
 
 
@@ -187,15 +186,16 @@ def is_sliding(side: Term, made: Form) -> bool:
     return bool(axes) and axes[-1].slides
 
 
-def one_by_one(side: Term, made: Form) -> bool:
+def one_by_one(tiling: Tiling, side: Term) -> bool:
     """Whether copies take single elements of a factor, each where a window has it: where windows
     slide along what is contiguous, or fewer than make a word lie together.
     """
+    made, word = tiling.form, tiling.spec.memory("shared").access_granularity_bytes
     beneath = made.beneath_cast(side)
     read = beneath.args[0] if beneath.op == "read" else None
-    if not isinstance(read, Read) or read.dtype.itemsize >= WORD or is_sliding(side, made):
+    if is_sliding(side, made) or not isinstance(read, Read) or read.dtype.itemsize >= word:
         return is_sliding(side, made)
-    extents, together = made.extents, WORD / read.dtype.itemsize
+    extents, together = made.extents, word // read.dtype.itemsize
     steps = [(atom, step) for atom, step in read.address.terms if extents.get(str(atom), 2) > 1]
     inner = [str(atom) for atom, step in steps if step == 1 and str(atom) in extents]
     others = [step for _, step in steps if step != 1] + [read.address.constant]

@@ -351,10 +351,9 @@ class Extractor:
             return sum(max(part, 0.0) for part in own) + self.closure_seconds(closures[place])
 
         ranked = sorted(range(len(choices)), key=least)
-        first = list({closures[place]: place for place in reversed(ranked)}.values())
-        first.sort(key=ranked.index)
-        rest = [place for place in ranked if place not in first]
-        return [choices[place] for place in (*first, *rest)[:few]]
+        first = {closures[place]: place for place in reversed(ranked)}
+        ranked.sort(key=lambda place: first[closures[place]] != place)
+        return [choices[place] for place in ranked[:few]]
 
     def _use(self, number: int, term: Term) -> float:
         """Seconds of a kernel that stores a term, or its sum where nothing else is made of it."""

@@ -7,11 +7,10 @@ a number where windows slide: its factor is copied first, each point of a window
 
 from math import prod
 
-from eqsat.algebra import Facts, Read, Universe
-from eqsat.coalesce import BINDING, index_names, renamed
+from eqsat.algebra import Facts, Read
+from eqsat.coalesce import BINDING, as_digits, index_names
 from eqsat.form import Form, Stored, form
-from eqsat.graph.index import Affine, floordiv, mod, var
-from eqsat.pixels import pixel_groups
+from eqsat.pixels import pixel_groups, together
 from eqsat.relayout import walked_axes
 
 DEEP = 16  # points of a sum that operations multiply at once
@@ -27,20 +26,7 @@ def merged_sums(stored: tuple[Stored, ...], facts: Facts) -> Values | None:
     if not summed:
         return None
     pixels = next(pixel_groups(made), ())
-    old, new = facts.universe, Universe()
-    place: dict[str, Affine] = {}
-    members: dict[str, tuple[str, ...]] = {}
-    for name in index_names(stored, facts):
-        group = next((g for g in (pixels, summed) if name in g), (name,))
-        if name in place:
-            continue
-        sizes = [old.extents[member] for member in group]
-        one = new.add(prod(sizes))
-        for number, member in enumerate(group):
-            digit = floordiv(var(one), prod(sizes[number + 1 :]), new.extents)
-            place[member] = mod(digit, sizes[number], new.extents)
-            members[member] = (one,)
-    return tuple(renamed(one, place, members, old, new) for one in stored), Facts(new)
+    return as_digits(stored, facts, together(index_names(stored, facts), pixels, summed))
 
 
 def _short_sum(made: Form) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ waits where the ring is too short for a trip to memory, and while a tile that is
 processor stores. Tiles of several blocks on one processor fill each other's pauses.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,16 +97,18 @@ def spread(
     along both or, where that is asked for, along rows alone.
     """
     best = np.full_like(teams, np.inf), np.ones_like(teams)
-    for along in range(1, int(teams.max()) + 1):
-        across = teams / along
+    for along, across, whole in arrangements(teams):
         down, right = np.ceil(rows / along) * along, np.ceil(columns / across) * across
-        better = (
-            (across % 1 == 0)
-            & ((across == 1) | (not rows_alone))
-            & (down * right < best[0] * best[1])
-        )
+        better = whole & ((across == 1) | (not rows_alone)) & (down * right < best[0] * best[1])
         best = np.where(better, down, best[0]), np.where(better, right, best[1])
     return best
+
+
+def arrangements(teams: Array) -> Iterator[tuple[int, Array, NDArray[np.bool_]]]:
+    """So many teams along rows, so many along columns, and where that is all of them."""
+    for along in range(1, int(teams.max()) + 1):
+        across = teams / along
+        yield along, across, across % 1 == 0
 
 
 def in_flight(

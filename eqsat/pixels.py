@@ -6,13 +6,13 @@ image, so that one tile alone is not full. What such a run reads, an accelerator
 windows itself: the spec has a copy between memories whose read is shifted and stepped.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from math import prod
 
-from eqsat.algebra import Facts, Read, Universe, post_order
-from eqsat.coalesce import index_names, renamed
+from eqsat.algebra import Facts, Read, post_order
+from eqsat.coalesce import as_digits, index_names
 from eqsat.form import Form, Stored, form
 from eqsat.graph.index import (
     Affine,
@@ -107,7 +107,8 @@ def pixel_walk(read: Read, extents: Mapping[str, int], pixels: str) -> PixelWalk
 
 def pixel_axes(read: Read, extents: Mapping[str, int]) -> tuple[WalkedAxis, ...] | None:
     """As `walked_axes`, their places by the numbers of pixels where the read is one of pixels."""
-    for pixels in sorted(_divided(read)):
+    guarded = (guard.expression for guard in read.guards)
+    for pixels in sorted(divided_names(read.address, *guarded)):
         digits = _digits(read, extents, pixels)
         axes = _axes_by_digits(read, extents, pixels, digits)
         place = {digit.name: digit.number for digit in digits}
@@ -164,9 +165,8 @@ def _axes_by_digits(
     return walked_axes(_by_digits(read, extents, pixels, digits), known) if digits else None
 
 
-def _divided(read: Read) -> set[str]:
-    """The names of which a read takes quotients or remainders."""
-    expressions = [read.address, *(guard.expression for guard in read.guards)]
+def divided_names(*expressions: Affine) -> set[str]:
+    """The names of which index expressions have quotients or remainders."""
     atoms = (atom for e in expressions for atom, _ in e.terms if not isinstance(atom, str))
     return {name for atom in atoms for name in free_names(atom.numerator)}
 
@@ -214,24 +214,17 @@ def merged_pixels(
     group = next(pixel_groups(made), None)
     if group is None:
         return None
-    old, new = facts.universe, Universe()
-    place: dict[str, Affine] = {}
-    members: dict[str, tuple[str, ...]] = {}
-    sizes = [old.extents[name] for name in group]
-    for name in index_names(stored, facts):
-        if name not in group:
-            own = new.add(old.extents[name])
-            place[name], members[name] = var(own), (own,)
-        elif name == group[0]:
-            pixels = new.add(prod(sizes))
-            for number, member in enumerate(group):
-                digit = floordiv(var(pixels), prod(sizes[number + 1 :]), new.extents)
-                place[member] = mod(digit, sizes[number], new.extents)
-                members[member] = (pixels,)
-    merged = tuple(renamed(one, place, members, old, new) for one in stored)
-    (pixels,) = members[group[0]]
-    walked = any(_is_window(read, new.extents, pixels) for read in _reads(merged))
-    return (merged, Facts(new)) if walked else None
+    merged, found = as_digits(stored, facts, together(index_names(stored, facts), group))
+    pixels = merged[0].names[stored[0].names.index(group[0])]
+    extents = found.universe.extents
+    walked = any(_is_window(read, extents, pixels) for read in _reads(merged))
+    return (merged, found) if walked else None
+
+
+def together(names: Iterable[str], *groups: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Groups of names, each where its first one is, and each other name by itself."""
+    found = (next((g for g in groups if name in g), (name,)) for name in names)
+    return list(dict.fromkeys(found))
 
 
 def _is_window(read: Read, extents: Mapping[str, int], pixels: str) -> bool:

@@ -16,10 +16,10 @@ from math import prod
 from eqsat.algebra import WEIGHTED_SUMS, Read, Term, post_order
 from eqsat.form import Form, Stored
 from eqsat.graph.dtypes import BY_NAME, is_held
-from eqsat.graph.index import FloorDiv, add, const, free_names, scale, var
+from eqsat.graph.index import FloorDiv, add, const, scale, var
 from eqsat.kernel import Buffer
 from eqsat.narrow import TERMS
-from eqsat.pixels import pixel_axes
+from eqsat.pixels import divided_names, pixel_axes
 from eqsat.relayout import WalkedAxis, first_place, in_order
 from eqsat.scatter import starts
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
@@ -156,7 +156,7 @@ def lies_right(read: Read, need: Need, summed: int, made: Form) -> bool:
     """
     if read.fill or read.stride * read.dtype.itemsize % need.alignment:
         return False
-    if not read.extent and _divided_names(read) & {*made.facts.universe.members(summed)}:
+    if not read.extent and divided_names(read.address) & {*made.facts.universe.members(summed)}:
         return False  # of a gather the rows of pages lie together
     if read.guards:
         axes = pixel_axes(read, made.extents)
@@ -170,12 +170,6 @@ def lies_right(read: Read, need: Need, summed: int, made: Form) -> bool:
     if read.address.constant * size % need.alignment:
         return False
     return not need.summed or bool(made.facts.universe.mask(inner) & summed)
-
-
-def _divided_names(read: Read) -> set[str]:
-    """The names of which an address has quotients or remainders."""
-    atoms = [atom for atom, _ in read.address.terms if not isinstance(atom, str)]
-    return {name for atom in atoms for name in free_names(atom.numerator)}
 
 
 def rows_of_pages(read: Read, moved: Collection[str]) -> bool:
@@ -268,7 +262,7 @@ def _layout(read: Read, need: Need, summed: int, made: Form) -> _Layout | None:
     """
     universe, extents = made.facts.universe, made.extents
     names = list(universe.members(universe.mask(read.names)))
-    divided = _divided_names(read) & {*universe.members(summed)}
+    divided = divided_names(read.address) & {*universe.members(summed)}
     axes = () if divided else pixel_axes(read, extents) or ()
     if any(axis.slides for axis in axes):
         return _by_axes(read, need, summed, made, axes)

@@ -358,7 +358,7 @@ class _Pricing(Occupancy):
                     self.copied[side] = copied * (1 - self.saved(mask))
                 if side in self.copied:
                     self._copy_again(side)
-                if one_by_one(side, self.form):  # each element of a window, say
+                if one_by_one(self, side):  # each element of a window, say
                     self.copies = self.copies + self.points(mask) * self.times(mask)
             elif mask != found.batch | found.rows | found.columns | found.summed:
                 again = self.points(mask) * self.times(mask) * itemsize

@@ -18,14 +18,16 @@ from eqsat.single_rows import is_multiplied, with_single_rows
 Values = tuple[tuple[Stored, ...], Facts]
 
 
-def _over_pixels(values: Values) -> Form | None:
-    found = merged_pixels(*values)
-    return form(*found) if found else None
+def _merged(
+    merge: Callable[[tuple[Stored, ...], Facts], Values | None],
+) -> Callable[[Values], Form | None]:
+    """The form of values over merged names."""
 
+    def make(values: Values) -> Form | None:
+        found = merge(*values)
+        return form(*found) if found else None
 
-def _over_one_sum(values: Values) -> Form | None:
-    found = merged_sums(*values)
-    return form(*found) if found else None
+    return make
 
 
 def _with_single_rows(values: Values) -> Form | None:
@@ -33,9 +35,9 @@ def _with_single_rows(values: Values) -> Form | None:
 
 
 RECASTS: Mapping[str, Callable[[Values], Form | None]] = {
-    "along pixels": _over_pixels,
+    "along pixels": _merged(merged_pixels),
     "single rows": _with_single_rows,
-    "one sum": _over_one_sum,
+    "one sum": _merged(merged_sums),
 }
 """The ways besides the plain one; None where values have no such form."""
 

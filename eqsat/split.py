@@ -120,17 +120,18 @@ def part_menu(
     axis = max(names, key=lambda name: (form.extents[name] // ends[name], form.extents[name]))
     extent = form.extents[axis]
     filled = (-(-spec.processors // whole) - 1).bit_length() + 1
-    filled += 0 if _multiplies(form) else 2
+    multiplies = _multiplies(form)
+    filled += 0 if multiplies else 2
 
     def powers(least: int) -> list[int]:
         return [1 << power for power in range(1, filled + 1) if extent >= least << power]
 
     counts = powers(ends[axis])
-    if axis in short and (_multiplies(form) or len(counts) < MOST_OFFERED):
+    if axis in short and (multiplies or len(counts) < MOST_OFFERED):
         ends |= short
-        counts = powers(ends[axis])[: None if _multiplies(form) else MOST_OFFERED]
+        counts = powers(ends[axis]) if multiplies else powers(ends[axis])[:MOST_OFFERED]
     found = dict.fromkeys(-(-extent // part_length(extent, n)) for n in counts[-MOST_OFFERED:])
-    most = extent // ends[axis] if found and _multiplies(form) else 0
+    most = extent // ends[axis] if found and multiplies else 0
     filling = tuple(fill_processors(spec.processors, tuple(found), extent, most))
     return PartMenu(axis, tuple(found), 4 * spec.processors, filling)
 
