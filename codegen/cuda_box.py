@@ -87,8 +87,8 @@ class TensorBox:
 
     @property
     def swizzled_bytes(self) -> int:
-        """Bytes of a row whose units are permuted; of a single row none are."""
-        return self.row_bytes if self.rows * self.blocks > 1 else UNIT
+        """Bytes of a row whose units are permuted; of parts of one row none are."""
+        return self.row_bytes if self.rows > 1 else UNIT
 
     @property
     def alignment(self) -> int:

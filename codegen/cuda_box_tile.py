@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from eqsat.codegen.cuda_block import Point, Tile
-from eqsat.codegen.cuda_box import PERIOD, TensorBox
+from eqsat.codegen.cuda_box import PERIOD, UNIT, TensorBox
 
 SWIZZLES = {128: 1, 64: 2, 32: 3}  # row bytes to the matrix descriptor's code
 SWIZZLED_ROWS = 8  # after which units are permuted as before, whatever a row's bytes
@@ -36,6 +36,7 @@ class BoxTile(Tile):
         if box.blocks > 1 and box.rows * box.row_bytes % PERIOD:
             turn = f"({row} + ({inner}) / {box.width} * {box.rows})"
         turn += f" / {rows}" if rows > 1 else ""
+        turn = turn if box.swizzled_bytes > UNIT else "0"
         within = inner if box.blocks == 1 else f"({inner}) % {box.width}"
         place = f"(({row}) * {box.width} + (({within}) ^ ({turn} % {period} * {unit})))"
         if box.blocks == 1:

@@ -2,22 +2,26 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from math import prod
 
 from eqsat.codegen.cuda_block import Block
 from eqsat.codegen.cuda_placement import SHARED, Matrix, Placement
+from eqsat.codegen.cuda_warpgroup import packed_shape
 from eqsat.codegen.cuda_warpgroup_operations import WarpgroupOperation
 from eqsat.kernel import Contract, Phase, Update
+
+HEADS, BOTH, BESIDE, LATER = "heads", "both", "beside", "later"  # which products read a box
 
 
 @dataclass(frozen=True)
 class Chain:
-    """The first product of a phase, and the updates that take later ones into carries.
+    """The first products of a phase, and the updates that take later ones into carries.
 
-    The first one's factors are copied; a later one's left factor is computed and its right one
-    copied. So it is with attention.
+    The factors of the first ones are copied; a later one's left factor is computed and its right
+    one copied. So it is with attention: one product comes first, in its gradients two.
     """
 
-    head: Contract
+    heads: tuple[Contract, ...]
     delayed: tuple[Update, ...]
 
     def packed(self, update: Update) -> str:
@@ -44,13 +48,36 @@ def find_chain(block: Block, phase: Phase, boxes: Collection[str]) -> Chain | No
             delayed.append(update)
         else:
             return None
-    if len(heads) != 1 or not delayed:
+    if not heads or not delayed:
         return None
     if any(placement.users[u.name] or u.monoid != "sum" for u in delayed):
         return None
-    head = placement.matrices[heads[0].name]
-    copied = all(placement.where[name] == SHARED for name in (head.left, head.right))
-    return Chain(heads[0], tuple(delayed)) if copied else None
+    first = [placement.matrices[head.name] for head in heads]
+    copied = all(placement.where[name] == SHARED for m in first for name in (m.left, m.right))
+    return Chain(tuple(heads), tuple(delayed)) if copied else None
+
+
+def by_role(block: Block, chain: Chain, boxes: Collection[str]) -> dict[str, list[str]]:
+    """Boxes by which products of a chain read them."""
+    heads = {name for head in chain.heads for name in (head.left, head.right)}
+    delayed = {block.placement.matrices[u.chunk].right for u in chain.delayed}
+    found: dict[str, list[str]] = {HEADS: [], BOTH: [], BESIDE: [], LATER: []}
+    for name in boxes:
+        own = HEADS if name in heads else BESIDE
+        found[(BOTH if name in heads else LATER) if name in delayed else own].append(name)
+    return {role: names for role, names in found.items() if names}
+
+
+def chain_registers(block: Block, phase: Phase, chain: Chain) -> int:
+    """Registers of a thread for carries, what the first products leave, and the left factors of
+    the later ones.
+    """
+    held = sum(block.register_count(one.indices) for one in (*phase.carries, *chain.heads))
+    for update in chain.delayed:
+        matrix = block.placement.matrices[update.chunk]
+        assert isinstance(matrix.operation, WarpgroupOperation)
+        held += prod(packed_shape(block, matrix)) * matrix.operation.left_registers
+    return held
 
 
 def is_lagging(block: Block, phase: Phase) -> bool:

@@ -1,9 +1,11 @@
 """Masks of products by comparisons of positions: most chunks need no look at them."""
 
+from collections.abc import Collection, Iterable
+
 from eqsat.codegen.cuda_block import Block, Point
 from eqsat.graph.index import Affine
 from eqsat.idle_chunks import least, mask_margins
-from eqsat.kernel import Contract, Literal, Map, Phase
+from eqsat.kernel import Contract, Literal, Map, Phase, operands
 
 
 def find_masks(block: Block, phase: Phase) -> dict[str, list[Affine]]:
@@ -26,12 +28,37 @@ def find_masks(block: Block, phase: Phase) -> dict[str, list[Affine]]:
     return found
 
 
+def find_conditions(block: Block, phase: Phase, masks: Collection[str]) -> dict[str, list[Affine]]:
+    """For each comparison of positions that elementwise operations of a stream read, other than
+    `masks`: index expressions that are at least 0 where it holds.
+    """
+    found: dict[str, list[Affine]] = {}
+    placement = block.placement
+    read = {name for s in phase.body if s.name not in masks for name in operands(s)}
+    for s in phase.body if phase.stream else ():
+        users = [placement.statements.get(name) for name in placement.users[s.name]]
+        if isinstance(s, Map) and s.name in read and all(isinstance(u, Map) for u in users):
+            margins = mask_margins(block.kernel, s.name)
+            if margins:
+                found[s.name] = margins
+    return found
+
+
+def holds(block: Block, margins: Iterable[Affine], point: Point) -> str:
+    """The condition that index expressions are at least 0 at a point."""
+    return " && ".join(f"{block.affine(m, point)} >= 0" for m in margins)
+
+
+def holds_throughout(block: Block, margins: Iterable[Affine]) -> str:
+    """The condition that index expressions are at least 0 in the whole tile and chunk."""
+    tile = Point(dict(block.frame.origin), {}, block.frame.origin)
+    return holds(block, [least(m, block.axes) for m in margins], tile)
+
+
 def apply_mask(block: Block, s: Map, margins: list[Affine]) -> None:
     """Overwrite the product where the mask fails, if it does anywhere in the chunk."""
-    out = block.out
-    tile = Point(dict(block.frame.origin), {}, block.frame.origin)
-    smallest = [f"{block.affine(least(m, block.axes), tile)} < 0" for m in margins]
-    with out.block(f"if ({' || '.join(smallest)})"), block.points(s.indices) as point:
-        fails = " || ".join(f"{block.affine(m, point)} < 0" for m in margins)
+    out, throughout = block.out, holds_throughout(block, margins)
+    with out.block(f"if (!({throughout}))"), block.points(s.indices) as point:
         value = block.converted(s.arguments[2], s.dtype, point)
+        fails = f"!({holds(block, margins, point)})"
         out.line(f"if ({fails}) {block.element(s.name, point)} = {value};")

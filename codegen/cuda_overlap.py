@@ -5,18 +5,19 @@ it, and packed into those registers only when it is done: one step of the sum at
 products of the steps after it still run. Each chunk issues as many groups of products as the one
 before, so the group that read some registers last is as many groups back.
 
-In a chain of two products, the first one of a chunk is started together with the later one of the
-chunk before; elementwise work on the first one's result goes on beside the later one.
+In a chain of products, the first ones of a chunk are started together with the later ones of the
+chunk before; elementwise work on what the first ones leave goes on beside the later ones.
 """
 
 from collections.abc import Mapping, Sequence
 
 from eqsat.codegen.cuda_block import Block
-from eqsat.codegen.cuda_chains import in_registers
+from eqsat.codegen.cuda_chains import BOTH, HEADS, LATER, in_registers
 from eqsat.codegen.cuda_fragments import Fragments, find_fragments
 from eqsat.codegen.cuda_gather import fill_left
 from eqsat.codegen.cuda_pairs import Pairs, find_pairs
 from eqsat.codegen.cuda_pipeline import Pipeline
+from eqsat.codegen.cuda_placement import REGISTERS
 from eqsat.codegen.cuda_statements import Elementwise, Statements
 from eqsat.codegen.cuda_warpgroup import multiply, multiply_in_steps, packed_shape
 from eqsat.kernel import Contract, Load, Phase, Statement, Update, operands
@@ -117,26 +118,51 @@ class ChainedStatements(Statements):
         partial: Mapping[str, str],
         first: bool,
     ) -> None:
-        rings = pipeline.rings[phase]
-        self.copied, self.later = rings[0], rings[-1]
-        super().__init__(block, phase, {name for ring in rings for name in ring.boxes}, partial)
+        self.rings = {ring.role: ring for ring in pipeline.rings[phase]}
+        boxes = {name for ring in pipeline.rings[phase] for name in ring.boxes}
+        super().__init__(block, phase, boxes, partial)
         self.pipeline, self.chain, self.first = pipeline, pipeline.chains[phase], first
         self.waited = first
+        self.written: set[str] = set()
 
     def statement(self, s: Statement) -> None:
-        if s is not self.chain.head:
-            super().statement(s)
+        heads = self.chain.heads
+        if s not in heads:
+            if s.name not in self.written:
+                super().statement(s)
+                self.written.add(s.name)
             return
+        if s is heads[0]:
+            self.start()
         self.flush()
-        self.declare(s.name)
-        matrix = self.block.placement.matrices[s.name]
-        multiply(self.block, matrix, self.block.value(s.name), fresh=True)
-        self.out.line("products_commit();")
+        place = [head.name for head in heads].index(s.name)
+        later = len(heads) - 1 - place + (not self.first)
+        self.out.line(f"products_wait<{later}>();")
+        if s is heads[-1] and HEADS in self.rings:
+            self.pipeline.release(self.rings[HEADS])
+
+    def start(self) -> None:
+        """Start the first products of this chunk and the later ones of the chunk before, and read
+        meanwhile what registers take from memory.
+        """
+        self.flush()
+        for head in self.chain.heads:
+            self.declare(head.name)
+            matrix = self.block.placement.matrices[head.name]
+            multiply(self.block, matrix, self.block.value(head.name), fresh=True)
+            self.out.line("products_commit();")
         if not self.first:
-            self.pipeline.wait(self.later)
+            if LATER in self.rings:
+                self.pipeline.wait(self.rings[LATER])
             issue_delayed(self.block, self.phase, self.pipeline)
-        self.out.line(f"products_wait<{0 if self.first else 1}>();")
-        self.pipeline.release(self.copied)
+        for s in self.phase.body if len(self.chain.heads) > 1 else ():
+            if self.is_read_from_memory(s):
+                self.statement(s)
+
+    def is_read_from_memory(self, s: Statement) -> bool:
+        """Whether a statement is a load into registers that waits for no other."""
+        placed = self.block.placement.where[s.name] == REGISTERS
+        return isinstance(s, Load) and placed and not s.access.coordinates
 
     def update(self, s: Update) -> None:
         if s not in self.chain.delayed:
@@ -148,7 +174,7 @@ class ChainedStatements(Statements):
         block.readers[s.name] = self.alias_reader(s.name)
         if not self.waited:
             self.out.line("products_wait<0>();")
-            self.pipeline.release(self.later)
+            release_delayed(self.phase, self.pipeline)
             self.waited = True
         if s.scale:
             block.before_reading([s.scale])
@@ -160,9 +186,23 @@ class ChainedStatements(Statements):
 
 
 def issue_delayed(block: Block, phase: Phase, pipeline: Pipeline) -> None:
-    """Start the later products of the chunk before."""
+    """Start the later products of the chunk before; what first products read too lies in the slot
+    before.
+    """
     chain = pipeline.chains[phase]
+    own = dict(block.tiles)
+    for ring in pipeline.rings[phase]:
+        if ring.role == BOTH:
+            block.tiles |= {name: pipeline.before(ring, name) for name in ring.boxes}
     for update in chain.delayed:
         matrix = block.placement.matrices[update.chunk]
         multiply(block, matrix, block.value(update.carry), chain.packed(update))
+    block.tiles.update(own)
     block.out.line("products_commit();")
+
+
+def release_delayed(phase: Phase, pipeline: Pipeline) -> None:
+    """Let go of what the later products of the chunk before have read."""
+    for ring in pipeline.rings[phase]:
+        if ring.role in {BOTH, LATER}:
+            pipeline.release(ring, behind=ring.role == BOTH)

@@ -5,7 +5,7 @@ from math import prod
 
 from eqsat.codegen import cuda_stream_k
 from eqsat.codegen.cuda_block import Block, Point, Reader
-from eqsat.codegen.cuda_chains import holds_factor, is_lagging
+from eqsat.codegen.cuda_chains import BESIDE, LATER, holds_factor, is_lagging
 from eqsat.codegen.cuda_collective import reduce_threads
 from eqsat.codegen.cuda_copies import told_value
 from eqsat.codegen.cuda_math import cast, identity, register_type
@@ -15,6 +15,7 @@ from eqsat.codegen.cuda_overlap import (
     declare_packed,
     held_products,
     issue_delayed,
+    release_delayed,
 )
 from eqsat.codegen.cuda_pipeline import Pipeline
 from eqsat.codegen.cuda_placement import COMPUTED, SHARED
@@ -200,7 +201,7 @@ def _emit_consumer(
             out.line("products_wait<1>();")
         for ring in rings:
             if lagging:  # the chunk before is done, and this one's products run
-                pipeline.release(ring, behind=1, condition=f"chunk > {first}")
+                pipeline.release(ring, behind=True, condition=f"chunk > {first}")
             else:
                 pipeline.release(ring)
             pipeline.advance(ring, out)
@@ -208,7 +209,7 @@ def _emit_consumer(
     if lagging:
         out.line("products_wait<0>();")
         for ring in rings:
-            pipeline.release(ring, behind=1)
+            pipeline.release(ring, behind=True)
     if block.kernel.stream_k:
         cuda_stream_k.join_sums(block, phase)
 
@@ -257,7 +258,8 @@ def _emit_chain(
 ) -> None:
     """The loop over chunks, its first run apart, where the later products lag a chunk behind."""
     out, chain = block.out, pipeline.chains[phase]
-    copied, *others, later = pipeline.rings[phase]
+    rings = pipeline.rings[phase]
+    own = [ring for ring in rings if ring.role != LATER]  # of the chunk at hand
     declare_packed(block, {chain.packed(u): u.chunk for u in chain.delayed})
     begin, end = live
     for first in (True, False):
@@ -266,25 +268,28 @@ def _emit_chain(
             if first:
                 out.line(f"const int chunk = {begin};")
             _begin_chunk(block, phase)
-            for ring in (copied, *others):
+            for ring in own:
                 pipeline.wait(ring)
             body = ChainedStatements(block, phase, pipeline, partial, first)
             body.emit()
             _copy_carries(block, body)
-            for ring in others:
-                pipeline.release(ring)
-            for ring in (copied, *others):
+            for ring in own:
+                if ring.role == BESIDE:
+                    pipeline.release(ring)
+            for ring in own if first else rings:
                 pipeline.advance(ring, out)
-            if not first:
-                pipeline.advance(later, out)
     before = block.kernel.phases[: block.kernel.phases.index(phase) + 1]
     over = {s.name for one in before for s in one.body} & block.placement.matrices.keys()
     pipeline.finish(over - {update.chunk for update in chain.delayed})
-    pipeline.wait(later)
+    for ring in rings:
+        if ring.role == LATER:
+            pipeline.wait(ring)
     issue_delayed(block, phase, pipeline)
     out.line("products_wait<0>();")
-    pipeline.release(later)
-    pipeline.advance(later, out)
+    release_delayed(phase, pipeline)
+    for ring in rings:
+        if ring.role == LATER:
+            pipeline.advance(ring, out)
 
 
 def _copy_carries(block: Block, body: Statements) -> None:

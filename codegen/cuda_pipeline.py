@@ -14,7 +14,7 @@ its last chunk: a parity tells a slot's use only from the one before.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import prod
 
 from eqsat.codegen import cuda_pairs, cuda_stream_k
@@ -22,12 +22,20 @@ from eqsat.codegen.cuda_async import ASYNC_FUNCTIONS
 from eqsat.codegen.cuda_block import Block, Writer
 from eqsat.codegen.cuda_box import PERIOD, TensorBox
 from eqsat.codegen.cuda_box_tile import BoxTile
-from eqsat.codegen.cuda_chains import Chain, find_chain, is_lagging
+from eqsat.codegen.cuda_chains import (
+    BOTH,
+    Chain,
+    by_role,
+    chain_registers,
+    find_chain,
+    is_lagging,
+)
 from eqsat.codegen.cuda_copies import copy_boxes, find_boxes
 from eqsat.codegen.cuda_distribution import WARP
 from eqsat.codegen.cuda_math import storage_type
 from eqsat.codegen.cuda_multicast import RANK, Share, shares
 from eqsat.codegen.cuda_placement import Matrix
+from eqsat.codegen.cuda_ring import Ring
 from eqsat.codegen.cuda_warpgroup_operations import WARPGROUP, WarpgroupOperation
 from eqsat.errors import UnsupportedError
 from eqsat.kernel import Load, Phase
@@ -39,34 +47,6 @@ SHARED_BYTES, RESERVED_BYTES = 233472, 1024  # of an SM of sm_90, and for each b
 LONG = 16  # times that a tile fills its rings, from which on no block stays for the next
 AHEAD, ROOM = 2, 3  # tiles whose boxes may lie there, and as what part of shared memory at most
 AROUND = 32  # registers that a thread needs besides the result of an instruction
-
-
-@dataclass
-class Ring:
-    """The boxes of one phase: their slots and barriers in shared memory."""
-
-    number: int
-    stages: int
-    boxes: Mapping[str, TensorBox]
-    shares: Mapping[str, Share]
-    offsets: dict[str, int] = field(default_factory=dict)
-    barriers: int = 0
-
-    @property
-    def bytes(self) -> int:
-        """Of one slot, as barriers count them."""
-        return sum(box.bytes for box in self.boxes.values())
-
-    @property
-    def writers(self) -> int:
-        """Blocks that write to each slot."""
-        return max((one.blocks for one in self.shares.values()), default=1)
-
-    def full(self, slot: str) -> str:
-        return f"barriers + {self.barriers} + {slot}"
-
-    def empty(self, slot: str) -> str:
-        return f"barriers + {self.barriers + self.stages} + {slot}"
 
 
 class Pipeline:
@@ -110,27 +90,26 @@ class Pipeline:
         return [ring for rings in self.rings.values() for ring in rings]
 
     def _rings(self, phase: Phase, boxes: dict[str, TensorBox]) -> Iterator[Ring]:
-        """One ring for a phase; of a chain, those of the first product's factors, of what else is
-        read with them, if anything is, and of the later products' factors.
-        """
+        """One ring for a phase; of a chain, one for each role that boxes have."""
         stages = max(phase.stages, 1) if phase.stream else self._slots(boxes)
         chain = find_chain(self.block, phase, boxes) if phase.stream and stages > 1 else None
-        groups = [list(boxes)]
-        if chain and not (stages > 1 and is_lagging(self.block, phase)):
-            self.chains[phase] = chain
-            matrices = self.block.placement.matrices
-            head = matrices[chain.head.name]
-            first = [name for name in boxes if name in (head.left, head.right)]
-            delayed = {matrices[u.chunk].right for u in chain.delayed}
-            later = [name for name in boxes if name in delayed]
-            others = [name for name in boxes if name not in first and name not in delayed]
-            groups = [first, *([others] if others else []), later]
-        for n, names in enumerate(groups):
+        groups = {"": list(boxes)}
+        if chain and not is_lagging(self.block, phase):
+            roles = by_role(self.block, chain, boxes)
+            if self._has_room(chain, phase) and (BOTH not in roles or stages > 2):
+                self.chains[phase], groups = chain, roles
+        for n, (role, names) in enumerate(groups.items()):
             number = sum(map(len, self.rings.values())) + n
             own = {name: boxes[name] for name in names}
             shared = {name: self.shares[name] for name in names if name in self.shares}
-            yield Ring(number, stages, own, shared, barriers=self.barriers)
+            yield Ring(number, stages, own, shared, barriers=self.barriers, role=role)
             self.barriers += 2 * stages
+
+    def _has_room(self, chain: Chain, phase: Phase) -> bool:
+        """Whether registers hold what a chain of several first products needs."""
+        held = chain_registers(self.block, phase, chain) + AROUND
+        most = registers_of(self.block.turns * self.block.kernel.threads, 1)[1]
+        return len(chain.heads) == 1 or held <= most
 
     def _slots(self, boxes: Mapping[str, TensorBox]) -> int:
         """Slots for boxes that lie there for a whole tile: where a tile is nothing but these, and
@@ -185,7 +164,7 @@ class Pipeline:
         out.line(f"const {kind}* const {pointer} = {place};")
         return replace(tile, pointer=pointer)
 
-    def release(self, ring: Ring, behind: int = 0, condition: str = "") -> None:
+    def release(self, ring: Ring, behind: bool = False, condition: str = "") -> None:
         """Let go of the slot in use, or of the one before; where a condition holds."""
         out = self.block.out
         n = ring.number

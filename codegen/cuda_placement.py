@@ -208,7 +208,8 @@ def _is_line(load: Load, itemsize: int, axes: Mapping[str, Axis]) -> bool:
         return False
     axis, address = axes[along[0]], load.access.address
     steps = [c for atom, c in address.terms if atom != along[0]] + [address.constant]
-    whole = axis.extent % axis.tile == 0 and axis.tile * itemsize in WIDTHS
+    size = axis.tile * itemsize
+    whole = axis.extent % axis.tile == 0 and (size in WIDTHS or size % max(WIDTHS) == 0)
     plain = all(isinstance(atom, str) for atom, _ in address.terms)
     return whole and plain and all(step * itemsize % UNIT == 0 for step in steps)
 

@@ -1,7 +1,9 @@
 """The statements and stores of one phase body, as loops over each thread's registers."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 
+from eqsat.codegen import cuda_masks
 from eqsat.codegen.cuda_access import vector_along
 from eqsat.codegen.cuda_block import Block, Point
 from eqsat.codegen.cuda_box_store import box_store
@@ -11,7 +13,6 @@ from eqsat.codegen.cuda_contract import Accumulator, contract
 from eqsat.codegen.cuda_distribution import WARP
 from eqsat.codegen.cuda_exchange import Exchange, exchange_for
 from eqsat.codegen.cuda_loads import load_vector
-from eqsat.codegen.cuda_masks import apply_mask, find_masks
 from eqsat.codegen.cuda_math import (
     cast,
     combine,
@@ -87,7 +88,8 @@ class Statements:
         }
         many = rounded_values(block.placement)  # of one value, a row's say, time does not matter
         self.rounded = {n for n in many if block.register_count(block.placement.indices[n]) > 1}
-        self.masks = find_masks(block, phase)
+        self.masks = cuda_masks.find_masks(block, phase)
+        self.conditions = cuda_masks.find_conditions(block, phase, self.masks)
         self.exchanges = dict(self.find_exchanges())
         self.patches: int | None = None  # where in shared memory the warps' patches lie
         self.late: dict[str, Load] = {}
@@ -152,6 +154,9 @@ class Statements:
                 self.load(s)
             case Map() if s.name in self.masks:
                 self.mask(s)
+            case Map() if s.name in self.conditions:
+                margins = self.conditions[s.name]
+                block.readers[s.name] = lambda point: f"({cuda_masks.holds(block, margins, point)})"
             case Map() | Reduce():
                 self.add(s)
             case Scan():
@@ -322,7 +327,7 @@ class Statements:
         self.flush()
         self.block.aliases[s.name] = s.arguments[1]
         self.block.readers[s.name] = self.alias_reader(s.name)
-        apply_mask(self.block, s, self.masks[s.name])
+        cuda_masks.apply_mask(self.block, s, self.masks[s.name])
 
     # elementwise statements and local reductions
 
@@ -360,6 +365,24 @@ class Statements:
         late = {
             i for s in group for n in operands(s) if n in self.late for i in self.late[n].indices
         }
+        read = self.conditions.keys() & {name for s in group for name in operands(s)}
+        if read:  # most chunks hold throughout what is asked of each of their points
+            margins = [margin for name in sorted(read) for margin in self.conditions[name]]
+            asked = {name: block.readers[name] for name in read}
+            block.readers |= dict.fromkeys(read, self.constant("true"))
+            throughout = cuda_masks.holds_throughout(block, margins)
+            with self.out.block(f"if ({throughout})"):
+                self.loop(group, local, late)
+            block.readers |= asked
+        with self.out.block("else") if read else nullcontext():
+            self.loop(group, local, late)
+        for s in group:
+            if isinstance(s, Reduce):
+                self.finish(s)
+
+    def loop(self, group: Sequence[Elementwise], local: set[str], late: set[str]) -> None:
+        """The statements of a group at each point."""
+        block = self.block
         with block.points(self.span(group[0]), outer=late) as point:
             for s in group:
                 text = self.expression(s, point)
@@ -369,9 +392,6 @@ class Statements:
                     block.readers[s.name] = self.constant(variable)
                 else:
                     self.out.line(f"{block.element(s.name, point)} = {text};")
-        for s in group:
-            if isinstance(s, Reduce):
-                self.finish(s)
 
     def constant(self, text: str) -> Callable[[Point], str]:
         return lambda point: text

@@ -156,10 +156,13 @@ def post_order(roots: Iterable[Term]) -> Iterator[Term]:
 
 
 class Facts:
-    """Free indices and dtype of terms, memoised for one universe."""
+    """Free indices and dtype of terms, memoised for one universe.
 
-    def __init__(self, universe: Universe) -> None:
-        self.universe = universe
+    `whole`: names of which every tile has all points, so that reductions over them are no loops.
+    """
+
+    def __init__(self, universe: Universe, whole: int = 0) -> None:
+        self.universe, self.whole = universe, whole
         self._free: dict[Term, int] = {}
         self._dtype: dict[Term, DType] = {}
 

@@ -1,7 +1,7 @@
 """Values that were joined to share a kernel: scheduled together, or apart where that is faster.
 
 Joining goes by prices that leave a kernel's limits to its schedule. Where the schedules that fit
-are much slower than the halves of the kernel were taken to be, the halves are scheduled too.
+are not much faster than the halves of the kernel were taken to be, the halves are scheduled too.
 """
 
 from eqsat.algebra import Facts
@@ -12,7 +12,7 @@ from eqsat.menu import chunks
 from eqsat.price import Pricer
 from eqsat.schedule import Predicted, Search, schedule_region
 
-SLOWER = 1.5  # times what its halves were taken to need: a kernel that may be better in halves
+FASTER = 0.8  # times what its halves were taken to need: a kernel that stays whole
 Buffers = dict[str, Buffer]
 
 
@@ -44,7 +44,7 @@ def schedule_joined(
         together = schedule_region(name, stored, facts, pricer, whole, search)
     except SpecError as error:
         lacking = error
-    if together and _seconds(together) <= SLOWER * expected:
+    if together and _seconds(together) <= FASTER * expected:
         buffers |= whole
         return together
     parts = dict(buffers)

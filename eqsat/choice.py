@@ -132,11 +132,16 @@ class Opening:
         return Schedule(tiles, chunks, *blocks, made.operations, memory, *together)
 
 
-def opening(made: Form, parts: tuple[str, int] | None, stem: str) -> Opening | None:
-    """What a kernel of the form computes with a reduction in parts; None where none can be."""
+def opening(made: Form, parts: tuple[str, int] | None, kernel: str) -> Opening | None:
+    """What a kernel of the form computes with a reduction in parts; None where none can be.
+
+    Temporaries are named after what is stored, since plans number kernels each in its own way, and
+    after what the kernel's name has besides its number.
+    """
     if parts is None:
         return Opening(made)
-    division = divide(made, *parts, stem)
+    _, besides, suffix = kernel.partition("_")
+    division = divide(made, *parts, made.stored[0].buffer + besides + suffix)
     if division is None:
         return None
     return Opening(form(division.first, division.first_facts), division)

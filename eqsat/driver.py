@@ -24,7 +24,7 @@ from eqsat.library import LibraryCall, PricedCall
 from eqsat.planned import Planned
 from eqsat.program import Argument, Launch, Parts, Program, Report, flatten
 from eqsat.rule import PRECISIONS, Rule, allowed, collect, distinct, priced
-from eqsat.rules import algebra, kernels, roundings
+from eqsat.rules import algebra, carries, kernels, roundings
 from eqsat.rules.carries import LAWS, carry_rules
 from eqsat.rules.substitution import float32_products, substitutions
 from eqsat.saturate import Limits, SearchWorker
@@ -39,7 +39,8 @@ from eqsat.version import code_digest
 
 def default_rules() -> tuple[Rule, ...]:
     """Every rule that ships with eqsat, besides those drawn from a spec's operations."""
-    return (*collect(vars(algebra), vars(roundings), vars(kernels)), *carry_rules(LAWS))
+    own = collect(vars(algebra), vars(roundings), vars(carries), vars(kernels))
+    return (*own, *carry_rules(LAWS))
 
 
 def compile(

@@ -14,7 +14,7 @@ import numpy as np
 from eqsat.algebra import LEAVES, SCANS, SCATTERS, Facts, Read, Renaming, Term, post_order
 from eqsat.cuts import Candidate, Cut, Plan, agree, varied
 from eqsat.extremes import COMPARED, EXTREMES
-from eqsat.form import REDUCING, Stored, form
+from eqsat.form import REDUCING, Form, Stored, form
 from eqsat.graph.dtypes import as_dtype
 from eqsat.graph.index import row_major
 from eqsat.join import in_order, join
@@ -23,6 +23,7 @@ from eqsat.price import Pricer
 from eqsat.reindex import push
 from eqsat.saturate import ENode, FrozenEGraph
 from eqsat.scatter import starts
+from eqsat.whole_rows import kernels_of_whole_rows
 
 KEPT = 4
 SHARED = 2  # besides, those that are best if others need what they read, too; and one that reads
@@ -231,11 +232,17 @@ class Extractor:
     def _plain_price(self, stored: tuple[Stored, ...]) -> PlainPrice:
         if stored not in self._plain:
             made = form(stored, self.facts)
-            seconds = float(self.pricer.price(made, chunks(made)).seconds.min())
+            seconds = self._seconds(made)
+            if self.pricer.overlap and (rows := kernels_of_whole_rows(made)):
+                seconds = min(seconds, sum(map(self._seconds, rows)))
             loops = (t for t in made.terms if t.op in REDUCING or t.op in SCANS)
             reductions = frozenset((t.op, t.args[0], self.facts.free(t)) for t in loops)
             self._plain[stored] = PlainPrice(seconds, bool(made.nested), reductions)
         return self._plain[stored]
+
+    def _seconds(self, made: Form) -> float:
+        """The best predicted seconds of a kernel of a form."""
+        return float(self.pricer.price(made, chunks(made)).seconds.min())
 
     def learn(self, stored: tuple[Stored, ...], seconds: float) -> bool:
         """Take it from now on that a kernel with all reductions of these values needs so long at

@@ -187,9 +187,11 @@ def form(stored: Iterable[Stored], facts: Facts) -> Form:
             assert isinstance(mask, int)
             if facts.free(term) & bound:
                 nested |= mask
-                result = max((visit(c, bound | mask) for c in term.children), default=0)
+                inside = (bound | mask) & ~facts.whole
+                result = max((visit(c, inside) for c in term.children), default=0)
             else:
-                before = max((visit(c, mask | steps.along) for c in term.children), default=0)
+                inside = (mask | steps.along) & ~facts.whole
+                before = max((visit(c, inside) for c in term.children), default=0)
                 phase[term] = max(phase.get(term, 0), before)
                 result = phase[term] + 1
         below[key] = result

@@ -187,6 +187,8 @@ def _mapped(
         if isinstance(other, Literal):
             return LOWEST if other.value == -float("inf") else ZERO if other.value == 0 else ""
         return state.get(arguments[2], "")
+    if op == "exp":
+        return ZERO if first == LOWEST else ""
     if op == "exp_difference":
         second = state.get(arguments[1], "")
         return ZERO if first == LOWEST else ONE if second == KEPT else ""

@@ -14,6 +14,7 @@ from eqsat.merged_sums import merged_sums
 from eqsat.pixels import merged_pixels, walks_windows
 from eqsat.rates import Rates
 from eqsat.single_rows import is_multiplied, with_single_rows
+from eqsat.whole_rows import with_whole_rows
 
 Values = tuple[tuple[Stored, ...], Facts]
 
@@ -34,10 +35,15 @@ def _with_single_rows(values: Values) -> Form | None:
     return with_single_rows(form(*values))
 
 
+def _with_whole_rows(values: Values) -> Form | None:
+    return with_whole_rows(form(*values))
+
+
 RECASTS: Mapping[str, Callable[[Values], Form | None]] = {
     "along pixels": _merged(merged_pixels),
     "single rows": _with_single_rows,
     "one sum": _merged(merged_sums),
+    "whole rows": _with_whole_rows,
 }
 """The ways besides the plain one; None where values have no such form."""
 
@@ -65,5 +71,7 @@ def recasts(stored: tuple[Stored, ...], facts: Facts, rates: Rates) -> Iterator[
         yield "along pixels", made
     if (made := found["single rows"]) and is_multiplied(made, rates):
         yield "single rows", made
+    if (made := found["whole rows"]) and rates.overlap:
+        yield "whole rows", made
     if (made := found["one sum"]) and walks_windows(rates.spec, rates.operations):
         yield "one sum", made

@@ -39,6 +39,8 @@ FEWER_CHUNKS = 2  # the same of products, and where that leaves fewer part count
 LONG = 16  # points of a chunk; shorter ones have other names of the sum inside
 LEAST_STEPS = 2  # points of a part along a name of short chunks
 FULLER = 1.02  # times the processors at work that make another part count worth a try
+ROWS = (256, 128, 64)  # points of a part of rows, of which a tile has one
+LONGEST_ROW = max(ROWS)
 SCANNED = (4096, 8192, 16384)  # points of a part of a scan
 MOST_SCANNED = 4096  # parts of a scan, the sums of which each part adds up
 
@@ -99,8 +101,8 @@ def part_menu(
     """Powers of two up to what fills the device about twice, for the axis of most chunks; where
     nothing is multiplied several times, since tiles that wait for memory hide each other's wait.
 
-    None where the preferred tiles of the grid keep the device busy. A scan is in parts that tiles
-    hold, however many they are.
+    None where the preferred tiles of the grid keep the device busy. Scans, and rows that no tile
+    has whole, are in parts that tiles hold, however many they are.
     """
     if form.stepped and not form.steps.recurrent:
         extent = form.extents[form.stepped]
@@ -108,6 +110,10 @@ def part_menu(
         counts = [-(-extent // part_length(extent, count)) for count in counts]
         kept = tuple(dict.fromkeys(n for n in counts if n <= MOST_SCANNED))
         return PartMenu(form.stepped, kept, MOST_POINTS * spec.processors)
+    for axis in form.facts.universe.members(form.facts.whole):
+        if form.extents[axis] > LONGEST_ROW:
+            counts = tuple(-(-form.extents[axis] // length) for length in ROWS)
+            return PartMenu(axis, counts, MOST_POINTS * spec.processors)
     whole = math.prod(-(-form.extents[name] // sizes[0]) for name, sizes in tiles.items())
     whole = max(whole, math.prod(form.extents[name] for name in form.grid) // MOST_POINTS)
     names = [name for name in form.reduced if chunks.get(name) and name != form.stepped]
@@ -208,7 +214,7 @@ class _Division:
         self.rest = Universe(list(old.names), dict(old.extents))
         self.part = self.first.add(-(-extent // length))
         self.rest.add(self.first.extents[self.part])
-        self.facts = Facts(self.first)
+        self.facts = Facts(self.first, self.made.facts.whole)
         self.at = add(scale(var(self.part), length), var(self.axis))
         whole = length * self.first.extents[self.part] == extent
         self.valid = None if whole else Guard(self.at, 0, extent)

@@ -236,11 +236,15 @@ class Tiling:
 
 def _streamed(form: Form) -> dict[str, int]:
     """Points of each reduced name in a tile; of the names of one reduction, the longest first."""
-    chunks = {name: min(form.extents[name], STREAMED) for name in form.reduced}
+    whole = form.facts.universe.members(form.facts.whole)
+    names = [name for name in form.reduced if name not in whole]
+    chunks = {name: min(form.extents[name], STREAMED) for name in names}
     if form.stepped:
         chunks[form.stepped] = 1
     for term in form.phase:
-        names = form.facts.universe.members(term.args[0])  # type: ignore[arg-type]
+        over = term.args[0]
+        assert isinstance(over, int)
+        names = form.facts.universe.members(over & ~form.facts.whole)
         room = STREAMED
         for name in sorted(names, key=form.extents.__getitem__, reverse=True):
             chunks[name] = min(chunks[name], room)

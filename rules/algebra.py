@@ -88,6 +88,13 @@ def factor_out_of_sum(a: "Expr", b: "Expr", S: "Indices") -> Iterator[Rewrite]:
 
 
 @rule("algebra")
+def negate_outside_sum(a: "Expr", S: "Indices") -> Iterator[Rewrite]:
+    """sum_S -a  ->  -sum_S a"""
+    negated = apply("neg", sum_(S, a))
+    yield rewrite(sum_(S, apply("neg", a)), negated).when(dtype_in(a, *RING))
+
+
+@rule("algebra")
 def split_sum_of_product(a: "Expr", b: "Expr", S: "Indices") -> Iterator[Rewrite]:
     """sum_S a * b  ->  sum_{S & free a} a * sum_{S - free a} b
     when: both parts of S are non-empty. float: rounding changes.

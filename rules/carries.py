@@ -4,6 +4,7 @@ A law makes two rules: `carry_NAME` finds the reductions that one pass computes;
 back to the definition, for a kernel that holds the whole row in its tile.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from eqsat.carry_law import CarryLaw, carry_law, held, placed
@@ -28,6 +29,7 @@ from eqsat.rule import (
     known,
     overlap,
     rewrite,
+    rule,
 )
 
 FLOATS = (*WIDE_FLOATS, "bfloat16", "float16")
@@ -219,3 +221,30 @@ def _over_pivot(law: CarryLaw, node: Node, literal: Callable[[float], Node]) -> 
     found = placed(node, placing, literal, apply)
     assert isinstance(found, Node)
     return found
+
+
+@rule("algebra")
+def carry_guarded_softmax(s: "Expr", S: "Indices") -> Iterator[Rewrite]:
+    """sum_S exp(s - where(isfinite(m), m, 0))  ->  where(isfinite(m), weighted_sum_S(s, 1), exp(m))
+    for m = max_S s: where that is not finite, the sum is infinite, NaN, or 0 of no finite point.
+    when: s depends on S (otherwise nothing is carried). float: rounding changes as the pivot moves.
+    """
+    top = _pivot(SOFTMAX)
+    stands = apply("isfinite", top)
+    guarded = apply("exp", s - apply("where", stands, top, _literal(0.0)))
+    carried = apply("where", stands, _weighted(SOFTMAX, _one()), apply("exp", top))
+    yield rewrite(apply("reduce_sum", S, guarded), carried).when(
+        overlap(S, Free(s)), dtype_in(s, *WIDE_FLOATS)
+    )
+
+
+@rule("algebra")
+def weight_is_finite(
+    s: "Expr", S: "Indices", a: "Expr", b: "Expr", c: "Expr", d: "Text"
+) -> Iterator[Rewrite]:
+    """where(c and exp(s - max_S s) == inf, a, b)  ->  b
+    since no s is above its maximum: what the gradient of exp asks for where it overflows.
+    """
+    weight = apply("exp", s - _pivot(SOFTMAX))
+    lost = apply("equal", weight, apply("literal", math.inf, d))
+    yield rewrite(apply("where", apply("logical_and", c, lost), a, b), b)

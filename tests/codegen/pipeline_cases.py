@@ -263,6 +263,53 @@ def attention(m: int, n: int, d: int, tiles: tuple[int, int], mask: str = "") ->
     return Sample(kernel, inputs, {"y": answer}, sample.tolerance)
 
 
+def gradient(m: int, n: int, d: int, tiles: tuple[int, int], causal: bool = False) -> Sample:
+    """sum_j (a b)[i,j] * ((c e)[i,j] + t[j]) * b[j,k], where j <= i if `causal`: two products come
+    first, and the last one multiplies what one of them has read.
+    """
+    kinds = {"a": (m, d), "b": (n, d), "c": (m, d), "e": (n, d)}
+    t, y = buffers(t=(n,), y=(m, d))
+    a, b, c, e = (Buffer(name, shape, bfloat16, "input") for name, shape in kinds.items())
+    start, body = Body(), Body()
+    for one in (a, c):
+        start.load(one.name, "i k", at(one, "i", "k"), dtype=bfloat16, memory="shared")
+    for i in "ij":
+        body.add(Position, f"at_{i}", i, index.var(i), dtype=int32)
+    body.map("live", "i j", "greater_equal", "at_i", "at_j", dtype=bool_)
+    body.load("b", "j k", at(b, "j", "k"), dtype=bfloat16, memory="shared")
+    body.contract("p", "i j", "k", "a", "b", by(tiles[1]))
+    body.load("t", "j", at(t, "j"))
+    body.load("e", "j k", at(e, "j", "k"), dtype=bfloat16, memory="shared")
+    body.contract("q", "i j", "k", "c", "e", by(tiles[1]))
+    body.map("moved", "i j", "add", "q", "t")
+    body.map("both", "i j", "mul", "p", "moved")
+    body.literal("none", 0.0)
+    if causal:
+        body.map("both_live", "i j", "where", "live", "both", "none")
+    body.map("narrow", "i j", "cast", body.statements[-1 - (not causal)].name, dtype=bfloat16)
+    body.contract("part", "i k", "j", "narrow", "b", by(d, held=True))
+    body.update("sum", "i k", "acc", "sum", "part")
+    stream = (Axis("j", n, tiles[1]),)
+    carry = Carry("acc", float32, ("i", "k"), "sum")
+    phases = (
+        start.phase(),
+        body.phase(stream=stream, carries=(carry,)),
+        Body().phase(Store(at(y, "i", "k"), "acc")),
+    )
+    random = np.random.default_rng(7)  # few ones: what is rounded to bfloat16 is small enough
+    values = {x: random.choice([-1, 0, 0, 0, 1], shape) for x, shape in kinds.items()}
+    values = {x: value.astype(bfloat16.numpy) for x, value in values.items()}
+    values["t"] = random.integers(-3, 4, n).astype(np.float32)
+    p, q = (wide(values[x]) @ wide(values[z]).T for x, z in ("ab", "ce"))
+    weights = p * (q + values["t"])
+    if causal:
+        weights *= np.arange(m)[:, None] >= np.arange(n)
+    kernel = Kernel(
+        "gradient", (a, b, c, e, t, y), (Axis("i", m, tiles[0]),), (Axis("k", d, d),), phases
+    )
+    return Sample(kernel, values, {"y": weights @ wide(values["b"])}, 1e-6)
+
+
 def convolution(
     shape: tuple[int, int, int, int],
     tiles: Tiles,
@@ -383,6 +430,12 @@ def pipeline_cases() -> Iterator[Case]:
             sample = attention(*size, tiles, mask)
             name = f"attention-{size[2]}-{mask or 'plain'}"
             yield case(name, sample, 2 * tiles[0] if mask else 128, 2)
+    for causal in (False, True):  # of 48 rows what is copied for one stream begins in another line
+        for size, tiles, stages in (((70, 96, 64), (64, 32), 3), ((130, 192, 48), (128, 64), 4)):
+            name = f"gradient-{size[2]}-{'causal' if causal else 'plain'}"
+            sample = gradient(*size, tiles, causal)
+            yield case(name, sample, 2 * tiles[0], stages)
+    yield case("gradient-two-slots", gradient(70, 96, 64, (64, 32)), 128, 2)
     yield case("convolution", convolution((9, 10, 24, 40), (4, 16, 16), 32), 128, 3)
     for k, stages in ((200, 3), (136, 3), (144, 4), (264, 3)):  # chunks and slots of a team's tile
         sample = gemm(200, 264, k, (64, 256, 64), 256, "nt" if k % 16 else "nn", out=bfloat16)

@@ -61,7 +61,7 @@ def test_the_oracle_agrees(c):
 def test_cases_show_what_they_are_for():
     texts = {c.name: emit(c.kernel, OPERATIONS).text for c in CASES}
     held = {name for name, text in texts.items() if "_held<" in text}
-    assert held == {n for n in texts if n.startswith(("scaled", "attention"))}
+    assert held == {n for n in texts if n.startswith(("scaled", "attention", "gradient"))}
     for layout, template in (("nt", "<0, 0>"), ("nn", "<0, 1>"), ("tt", "<1, 0>")):
         assert template in texts[f"gemm-{layout}-2"]
     assert "<1, 1>" in texts["gemm-wide"] and "tile_j" in texts["gemm-turned"]
@@ -74,12 +74,13 @@ def test_cases_show_what_they_are_for():
     across = {"gemm-tf32-tt", "gemm-tf32-nn", "gemm-tf32-across", "gemm-s8-across"}
     gathered = {n for n in texts if n.rpartition("-")[0] in across or n in across}
     assert gathered == {n for n in texts if "_held(v_" in texts[n]}
-    alone = {"attention-alone", *(n for n in gathered if n.endswith("-1"))}
-    attentions = {n for n in texts if n.startswith("attention")}
+    alone = {"attention-alone", "gradient-two-slots", *(n for n in gathered if n.endswith("-1"))}
+    attentions = {n for n in texts if n.startswith(("attention", "gradient"))}
     assert (attentions | gathered) - alone <= kept <= held | gathered
     assert {n for n in texts if "first_chunk" in texts[n]} == {
         "attention-shorter",
         *(f"attention-{d}-{mask}" for d in (48, 64) for mask in ("causal", "window")),
+        *(f"gradient-{d}-causal" for d in (48, 64)),
     }
     assert {n for n in texts if "int round" in texts[n]} == {"attention-shorter"}
     assert "copy_box_3d" in texts["convolution"]
@@ -94,6 +95,16 @@ def test_cases_show_what_they_are_for():
     assert parts == {name for name in texts if name.startswith("parts")}
     assert not parts & later
     assert teams - {"gemm-tf32-across-wide"} == {n for n in texts if n.startswith("two-teams")}
+
+
+def test_first_products_of_a_chunk_run_beside_the_last_one_of_the_chunk_before():
+    """Which reads the slot before; whole chunks ask for no point's place."""
+    texts = {c.name: emit(c.kernel, OPERATIONS).text for c in CASES if c.name[:4] == "grad"}
+    chained = {name for name, text in texts.items() if "products_wait<2>" in text}
+    assert chained == texts.keys() - {"gradient-two-slots"}
+    for name, text in texts.items():
+        assert "map_t" in text and ("s_b_before" in text) == (name in chained)
+        assert ("(true ? " in text) == name.endswith("causal")
 
 
 def test_queries_are_let_go_of_before_the_last_products():

@@ -106,6 +106,23 @@ def factor_out_of_sum(t: Terms) -> Row:
 
 
 @row
+def negate_outside_sum(t: Terms) -> Row:
+    a, n = t.read("a", "ij"), t.read("n", "ij", "int32")
+    h = t.read("h", "ij", "float16")
+
+    def sides(x: Term) -> Pair:
+        return t.sum("j", Term("neg", x)), Term("neg", t.sum("j", x))
+
+    return Row(
+        (sides(a), sides(n)),
+        (
+            Miss(t.max("j", Term("neg", a)), Term("neg", t.max("j", a))),
+            Miss(*sides(h), "dtype_in", wrong=False),
+        ),
+    )
+
+
+@row
 def split_sum_of_product(t: Terms) -> Row:
     a, b, h = t.read("a", "i"), t.read("b", "ij"), t.read("h", "i", "float16")
     half = t.read("hb", "ij", "float16")

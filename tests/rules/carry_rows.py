@@ -12,7 +12,7 @@ from eqsat.carry_law import CarryLaw, carry_law, placed
 from eqsat.carry_terms import definition, number, pivot_of
 from eqsat.graph import divide, maximum, pow
 from eqsat.graph.reductions import FAR, NOWHERE
-from eqsat.rules.carries import LAWS
+from eqsat.rules.carries import LAWS, SOFTMAX
 
 BASE_3 = carry_law("base_3", lambda s, p: pow(3.0, s - p), lambda p, q: pow(3.0, p - q))
 SHARE = carry_law(
@@ -35,6 +35,7 @@ HINGE = carry_law(
     lambda p, q: (maximum(p, 0.0) + 1.0) / (maximum(q, 0.0) + 1.0),
     identity=None,
 )
+SAMPLES = ("s", "ij", ""), ("w", "ij", "float64"), ("u", "i", ""), ("h", "ij", "float16")
 OWN = (BASE_3, SHARE, LOWEST, HINGE)  # laws that a user may add
 
 
@@ -127,6 +128,56 @@ def carry_row(law: CarryLaw) -> Callable[[Terms], Row]:
 
     rows.__name__ = f"carry_{law.name}"
     return rows
+
+
+@row
+def carry_guarded_softmax(t: Terms) -> Row:
+    """As a logsumexp writes it; rows of `a` hold infinities."""
+
+    def guarded(s: Term, over: str = "j") -> Term:
+        top = t.max(over, s)
+        kind = Facts(t.universe).dtype(s).name
+        shift = Term("where", Term("isfinite", top), top, t.number(0, kind))
+        return t.sum("j", Term("exp", sub(s, shift)))
+
+    def carried(s: Term) -> Term:
+        top, kind = t.max("j", s), Facts(t.universe).dtype(s).name
+        total = t.weighted("j", s, t.number(1, kind), SOFTMAX)
+        return Term("where", Term("isfinite", top), total, Term("exp", top))
+
+    s, w, u, h = (t.read(n, i, d) for n, i, d in SAMPLES)
+    plain = t.sum("j", Term("exp", sub(s, t.max("j", s))))
+    return Row(
+        ((guarded(s), carried(s)), (guarded(w), carried(w))),
+        (
+            Miss(guarded(s, "i"), carried(s)),
+            Miss(plain, carried(s), wrong=False),
+            Miss(guarded(u), carried(u), "overlap", wrong=False),
+            Miss(guarded(h), carried(h), "dtype_in", wrong=False),
+        ),
+    )
+
+
+@row
+def weight_is_finite(t: Terms) -> Row:
+    a, b, s = t.read("a", "ij"), t.read("b", "ij"), t.read("s", "ij")
+    asked = Term("less", t.read("c", "ij"), t.number(0))
+
+    def lost(over: str, value: float = float("inf"), join: str = "logical_and") -> Term:
+        weight = Term("exp", sub(s, t.max(over, s)))
+        full = Term("equal", weight, t.number(value))
+        return Term("where", Term(join, asked, full), a, b)
+
+    large = Term("exp", mul(s, t.number(1e4)))
+    free = Term("equal", large, t.number(float("inf")))
+    return Row(
+        ((lost("j"), b), (lost("i"), b)),
+        (
+            Miss(lost("j", 1.0), b),
+            Miss(lost("j", join="logical_or"), b),
+            Miss(Term("where", Term("logical_and", asked, free), a, b), b),
+        ),
+    )
 
 
 def hold_cases(t: Terms, law: CarryLaw) -> tuple[tuple[Case, ...], tuple[Case, ...]]:

@@ -19,7 +19,10 @@ from eqsat.saturate import FrozenEGraph, Limits, SearchWorker, saturate
 from eqsat.solve import ALGEBRA
 
 ROWS = rounding_rows.ROWS
-RULES = (*collect(vars(algebra), vars(roundings)), *carry_rules((*carries.LAWS, *OWN)))
+RULES = (
+    *collect(vars(algebra), vars(roundings), vars(carries)),
+    *carry_rules((*carries.LAWS, *OWN)),
+)
 LAWS = {rule.name: rule for rule in RULES if rule.group in ALGEBRA}
 CASES = [(name, i) for name in ROWS for i in range(len(ROWS[name](Terms(universe())).refuses))]
 
