@@ -10,6 +10,19 @@ from eqsat.form import Stored
 ALIKE = 1.01  # times the seconds of another candidate, up to where it is taken for the same
 
 
+Reductions = frozenset[tuple[object, ...]]
+"""Reductions and scans of a kernel: what each does, over which names, of which it has a value."""
+
+
+@dataclass(frozen=True)
+class PlainPrice:
+    """A kernel's seconds by the spec alone; whether reductions are inside others' loops."""
+
+    seconds: float
+    nested: bool
+    reductions: Reductions
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A way to compute a class without storing it.

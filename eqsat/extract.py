@@ -6,15 +6,14 @@ Bottom-up over an acyclic order, each class keeps its few best un-materialised c
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from graphlib import TopologicalSorter
 
 import numpy as np
 
 from eqsat.algebra import LEAVES, SCANS, SCATTERS, Facts, Read, Renaming, Term, post_order
-from eqsat.cuts import Candidate, Cut, Plan, agree, varied
+from eqsat.cuts import Candidate, Cut, PlainPrice, Plan, Reductions, agree, varied
 from eqsat.extremes import COMPARED, EXTREMES
-from eqsat.form import REDUCING, Form, Stored, form
+from eqsat.form import REDUCING, Form, Stored, form, is_product
 from eqsat.graph.dtypes import as_dtype
 from eqsat.graph.index import row_major
 from eqsat.join import in_order, join
@@ -25,8 +24,8 @@ from eqsat.saturate import ENode, FrozenEGraph
 from eqsat.scatter import starts
 from eqsat.whole_rows import kernels_of_whole_rows
 
-KEPT = 4
-SHARED = 2  # besides, those that are best if others need what they read, too; and one that reads
+KEPT = 6
+SHARED = 4  # besides, those that are best if others need what they read, too; and one that reads
 ROUNDS = 3  # of plans, each from what the one before it stores
 WHOLE = frozenset((*REDUCING, *SCANS, "reindex", "gather"))  # no points of their own
 DEAR = 2.5  # times the least work of a class, from where a way to compute it is not tried
@@ -34,19 +33,6 @@ MANY, FEW = 120, 64  # classes, beyond which only so many choices of each are pr
 LEAST = 3  # of those, of each node
 LARGE = 1500  # e-nodes after pruning, beyond which fewer ways of each class are tried
 COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "logical_and", "logical_or", "equal"})
-
-
-Reductions = frozenset[tuple[object, ...]]
-"""Reductions and scans of a kernel: what each does, over which names, of which it has a value."""
-
-
-@dataclass(frozen=True)
-class PlainPrice:
-    """A kernel's seconds by the spec alone; whether reductions are inside others' loops."""
-
-    seconds: float
-    nested: bool
-    reductions: Reductions
 
 
 class Extractor:
@@ -59,6 +45,8 @@ class Extractor:
         self.facts = Facts(graph.universe)
         self.candidates: dict[int, list[Candidate]] = {}
         self.kernel: dict[int, tuple[Candidate, float]] = {}
+        self.products: dict[int, frozenset[Term]] = {}  # of each class that has a kernel
+        self._together: dict[frozenset[int], float] = {}
         self.prices: dict[tuple[Term, tuple[str, ...]], float] = {}
         self._users: dict[int, set[int]] = {}
         self._summed: dict[int, set[tuple[int, int]]] = {}
@@ -90,6 +78,8 @@ class Extractor:
             kept = [node for node in kept if self._node_cost(number, node, cost) <= most]
             leaf = [node for node in kept if node.op in LEAVES]
             nodes[number] = leaf[:1] or kept
+        for members in nodes.values():  # of ways that cost as much the first is taken
+            members.sort(key=lambda node: self._obscures(node, nodes))
         self._bound(nodes, cost)
         self.nodes = nodes
         if sum(map(len, nodes.values())) <= LARGE:
@@ -156,6 +146,12 @@ class Extractor:
             for number, members in nodes.items():
                 ranked = sorted(members, key=lambda n, c=number: self._node_cost(c, n, cost))
                 nodes[number] = ranked[:most]
+
+    @staticmethod
+    def _obscures(node: ENode, nodes: Mapping[int, list[ENode]]) -> bool:
+        """Whether a node hides where a mask leaves nothing: a number tells, chosen last."""
+        last = nodes[node.children[2]] if node.op == "where" else ()
+        return node.op == "logical_not" or any(other.op != "literal" for other in last)
 
     @staticmethod
     def _unique(nodes: list[ENode]) -> list[ENode]:
@@ -276,8 +272,24 @@ class Extractor:
         return node.term(children)
 
     def closure_seconds(self, closure: frozenset[int]) -> float:
-        """Seconds of the kernels that a set of materialised classes needs."""
-        return sum(self.kernel[number][1] for number in closure - self.stored)
+        """Seconds of the kernels that a set of stored classes needs; of those that may be one, as
+        they compute the same sums of products at the same points, of the longest.
+        """
+        lacking = closure - self.stored
+        if lacking not in self._together:
+            kept: list[int] = []
+            for number in sorted(lacking, key=lambda n: -self.kernel[n][1]):
+                if not any(self._is_computed_beside(number, other) for other in kept):
+                    kept.append(number)
+            self._together[lacking] = sum(self.kernel[number][1] for number in kept)
+        return self._together[lacking]
+
+    def _is_computed_beside(self, number: int, other: int) -> bool:
+        """Whether the kernel of one class has all sums of products that another class needs."""
+        own, products = self.products[number], self.products[other]
+        needed = self.kernel[number][0].closure, self.kernel[other][0].closure
+        alike = self.graph.free[number] == self.graph.free[other] and own and own <= products
+        return bool(alike) and other not in needed[0] and number not in needed[1]
 
     def visit(self, number: int) -> None:
         """Candidates of a class, and its best kernel."""
@@ -309,7 +321,9 @@ class Extractor:
         finite = [candidate for candidate in kept if candidate.seconds < np.inf]
         self.candidates[number] = finite or kept[:1]
         if scattered or self._worth_storing(number, ranked[0].term):
-            self.kernel[number] = self._kernel(number, [*scattered, *ranked[:KEPT]])
+            best, _ = self.kernel[number] = self._kernel(number, [*scattered, *ranked[:KEPT]])
+            terms = post_order([best.term])
+            self.products[number] = frozenset(t for t in terms if is_product(t, self.facts))
         if number in self.graph.roots:
             self.candidates[number] += scattered
 
@@ -435,7 +449,7 @@ class Extractor:
         """
         order = self.prune()
         self._classes, self.stored = len(order), frozenset()
-        self.candidates, self.kernel = {}, {}
+        self.candidates, self.kernel, self._together = {}, {}, {}
         best: Plan | None = None
         for _ in range(ROUNDS):
             for number in order:
@@ -446,7 +460,7 @@ class Extractor:
                 break
             best, self.best = plan, (cuts, self.candidates)
             self.stored = frozenset(number for number in cuts if number >= 0)
-            self.candidates, self.kernel = {}, {}
+            self.candidates, self.kernel, self._together = {}, {}, {}
         assert best is not None
         return best
 

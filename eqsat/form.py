@@ -8,7 +8,15 @@ stays in the body of its loop and is done wholly inside each tile.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from eqsat.algebra import REDUCTIONS, SCATTERS, WEIGHTED, Facts, Term, post_order
+from eqsat.algebra import (
+    REDUCTIONS,
+    SCATTERS,
+    WEIGHTED,
+    WEIGHTED_SUMS,
+    Facts,
+    Term,
+    post_order,
+)
 from eqsat.graph.dtypes import DType
 from eqsat.graph.index import Affine, add, const, row_major
 from eqsat.kernel import Guard
@@ -54,6 +62,16 @@ def shares_factors(left: int, right: int) -> bool:
     of matrices, not in one with a vector, where each result has its own row.
     """
     return bool(left & ~right and right & ~left)
+
+
+def is_product(term: Term, facts: Facts) -> bool:
+    """Whether a term is a sum of products whose results share factors, weighted or not."""
+    if term.op in WEIGHTED_SUMS:
+        return term.children[1].op != "literal"
+    if term.op != "reduce_sum" or term.children[0].op != "mul":
+        return False
+    left, right = term.children[0].children
+    return shares_factors(facts.free(left), facts.free(right))
 
 
 def beneath_cast(term: Term, facts: Facts) -> Term:

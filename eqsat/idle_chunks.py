@@ -162,7 +162,9 @@ def _is_idle(phase: Phase, known: Mapping[str, Statement], failed: str) -> bool:
 def _state(s: Statement, state: Mapping[str, str], known: Mapping[str, Statement]) -> str:
     match s:
         case Map(op=op, arguments=arguments):
-            return _mapped(op, arguments, state, known)
+            made = [known.get(name) for name in arguments]
+            values = [one.value if isinstance(one, Literal) else None for one in made]
+            return mapped(op, [state.get(name, "") for name in arguments], values)
         case Reduce(monoid="max", argument=argument):
             return LOWEST if state.get(argument) == LOWEST else ""
         case Reduce(monoid="sum", argument=argument):
@@ -176,28 +178,27 @@ def _state(s: Statement, state: Mapping[str, str], known: Mapping[str, Statement
     return ""
 
 
-def _mapped(
-    op: str, arguments: Sequence[str], state: Mapping[str, str], known: Mapping[str, Statement]
-) -> str:
-    first = state.get(arguments[0], "")
+def mapped(op: str, states: Sequence[str], values: Sequence[object]) -> str:
+    """What is known of an elementwise operation's result, from what is of its arguments, empty
+    where that is nothing; `values` are those of literals, else None.
+    """
+    first = states[0] if states else ""
     if op == "logical_and":
-        return FALSE if FALSE in [state.get(a) for a in arguments] else ""
+        return FALSE if FALSE in states else ""
     if op == "where" and first == FALSE:
-        other = known.get(arguments[2])
-        if isinstance(other, Literal):
-            return LOWEST if other.value == -float("inf") else ZERO if other.value == 0 else ""
-        return state.get(arguments[2], "")
+        other = values[2]
+        if other is not None:
+            return LOWEST if other == -float("inf") else ZERO if other == 0 else ""
+        return states[2]
     if op == "exp":
         return ZERO if first == LOWEST else ""
     if op == "exp_difference":
-        second = state.get(arguments[1], "")
-        return ZERO if first == LOWEST else ONE if second == KEPT else ""
-    if op == "cast":
+        return ZERO if first == LOWEST else ONE if states[1] == KEPT else ""
+    if op in ("cast", "rounded"):
         return first if first in (ZERO, LOWEST) else ""
     if op == "mul":
-        states = [state.get(a) for a in arguments]
-        others = [known.get(a) for a, now in zip(arguments, states, strict=True) if now != LOWEST]
-        if LOWEST in states and any(isinstance(o, Literal) and o.value > 0 for o in others):
+        numbers = [value for value in values if isinstance(value, int | float)]
+        if LOWEST in states and any(value > 0 for value in numbers):
             return LOWEST
         return ZERO if ZERO in states else ""
     if op in ("add", "sub") and first == LOWEST:

@@ -187,7 +187,7 @@ class _Pricing(Occupancy):
             op, dtype = "add", "int64"
         work, own = self.points(mask) * self.repeat, mask
         after = not mask & self.form.facts.universe.mask(self.chunks)
-        mask &= -1 if self.form.stepped in self.chunks else self.grid
+        mask &= -1 if self.form.stepped in self.chunks else self.grid | self.masked.stream
         for unit, seconds in self.pricer.rates(op, dtype):
             key = unit, mask, after
             self.alike[key] = self.alike.get(key, 0.0) + work * seconds
@@ -206,7 +206,7 @@ class _Pricing(Occupancy):
         assert isinstance(read, Read)
         # What a gather reads depends on the names of its index too.
         names = mask if read.extent else self.form.facts.universe.mask(read.names)
-        touched = self.points(names) * read.dtype.itemsize
+        touched = self.points(names) * read.dtype.itemsize * self.present(read)
         whole = self.pricer.sizes.get(read.buffer, 0) or touched
         lines = self.lines([str(a) for a, stride in read.address.terms if stride == 1], read.dtype)
         drawn = self.drawn(read, touched * self.times(names)) * self.sectors(read)

@@ -9,6 +9,7 @@ from eqsat.algebra import Read, Term
 from eqsat.form import REDUCING, WEIGHTED, Form
 from eqsat.graph.dtypes import DType
 from eqsat.graph.index import FloorDiv
+from eqsat.live_share import Live, live_share
 from eqsat.rates import Array, Blocking, Rates
 from eqsat.relayout import walked_axes
 
@@ -43,20 +44,34 @@ class Tiling:
         self.bit = {name: universe.mask([name]) for name in form.grid}
         self.count = {n: np.ceil(universe.extents[n] / tiles[n]) for n in form.grid}
         self.grid = sum(self.bit.values())
-        self._times: dict[int, Array] = {}
+        streamed = universe.mask([name for name in self.chunks if name in form.reduced])
+        self.masked = live_share(form, streamed) if pricer.overlap else Live()
+        self.live = self._live()
+        self._times: dict[tuple[int, int], Array] = {}
         self._points: dict[int, float] = {}
         self._inside: dict[int, Array] = {}
 
     def times(self, mask: int) -> Array:
-        """How often a value over `mask` is computed: once per tile of each grid name it lacks."""
+        """How often a value over `mask` is computed: once per tile of each grid name it lacks;
+        what is streamed in live chunks alone.
+        """
+        streamed = mask & self.masked.stream
         mask &= self.grid
-        if mask not in self._times:
+        if (mask, streamed) not in self._times:
             total = self.shape
             for name, bit in self.bit.items():
                 if not mask & bit:
                     total = total * self.count[name]
-            self._times[mask] = total
-        return self._times[mask]
+            self._times[mask, streamed] = total * (self.live if streamed else 1.0)
+        return self._times[mask, streamed]
+
+    def _live(self) -> Array:
+        """The part of the chunks of all tiles that masks leave anything of."""
+        wide = np.zeros_like(self.shape)
+        for name, step in self.masked.steps:
+            points = self.tiles.get(name, self.chunks.get(name, self.shape))
+            wide = np.maximum(wide, points * step)
+        return np.minimum(self.masked.share + wide / 2, 1.0) * self.shape
 
     def points(self, mask: int) -> float:
         """Points of an index set."""
@@ -95,6 +110,18 @@ class Tiling:
             return self.shape
         whole = tile >= self.form.extents[name]
         return np.where(whole, 1.0, np.maximum(LINE / (tile * dtype.itemsize), 1.0) ** 0.5)
+
+    def present(self, read: Read) -> float:
+        """The part of a read's points at which memory is read, as guards of one name each tell."""
+        share = 1.0
+        for guard in read.guards:
+            (name, step), *others = guard.expression.terms or ((None, 1),)
+            if isinstance(name, str) and not others:
+                extent, start = self.form.extents[name], guard.expression.constant
+                bounds = ((guard.lower - start) / step, (guard.upper - start) / step)
+                inside = min(max(bounds), extent) - max(min(bounds), 0)
+                share *= min(max(inside / extent, 0.0), 1.0)
+        return share
 
     def drawn(self, read: Read, touched: Array) -> Array:
         """Bytes that tiles draw from the cache for a read: where windows slide, each place of an
@@ -213,7 +240,7 @@ class Tiling:
         count = self.shape
         for name, chunk in self.chunks.items():
             count = count * np.ceil(self.form.extents[name] / chunk) * self.streams(name)
-        return count
+        return count * self.live
 
     def stored_points(self) -> list[tuple[int, int]]:
         """The names of each value that is stored, or read for that alone; the bytes of a point."""

@@ -6,11 +6,11 @@ streamed, and the rows that the products leave are reduced where they lie. Of ro
 for that each tile has a part (`PartMenu` in eqsat.split).
 """
 
-from eqsat.algebra import SCANS, SCATTERS, WEIGHTED_SUMS, Facts, Term, post_order
-from eqsat.form import Form, form
+from eqsat.algebra import SCANS, SCATTERS, Facts, Term, post_order
+from eqsat.form import Form, form, is_product
 from eqsat.split import LONGEST_ROW, divide
 
-LONG = 512  # points of a sum, beyond which no tile has all of them at once
+LONG = 256  # points of a sum, beyond which no tile has all of them at once
 
 
 def with_whole_rows(made: Form) -> Form | None:
@@ -20,7 +20,7 @@ def with_whole_rows(made: Form) -> Form | None:
     facts = made.facts
     if any(t.op in SCANS or t.op in SCATTERS for t in made.terms):
         return None
-    long = {t for t in made.terms if _multiplies(t, made) and facts.universe.size(_over(t)) > LONG}
+    long = {t for t in made.terms if is_product(t, facts) and facts.universe.size(_over(t)) > LONG}
     whole = 0
     for outer in made.phase if long else ():
         inside = long & {*post_order(outer.children)}
@@ -48,12 +48,6 @@ def kernels_of_whole_rows(made: Form) -> tuple[Form, ...]:
         return ()
     first = form(division.first, division.first_facts)
     return first, form(division.rest, division.rest_facts)
-
-
-def _multiplies(term: Term, made: Form) -> bool:
-    """Whether a term is a sum of products, which operations of a spec may compute."""
-    weighted = term.op in WEIGHTED_SUMS and term.children[1].op != "literal"
-    return weighted or made.contraction(term) is not None
 
 
 def _over(term: Term) -> int:

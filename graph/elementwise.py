@@ -24,18 +24,20 @@ Unary = Callable[[TensorLike], Tensor]
 Binary = Callable[[TensorLike, TensorLike], Tensor]
 
 
-def _unary(name: str, op: str, meaning: str) -> Unary:
+def _unary(name: str, op: str, meaning: str, of_bool: str = "") -> Unary:
     def function(x: TensorLike, /) -> Tensor:
-        return elementwise(op, x)
+        found = elementwise(op, x)
+        return elementwise(of_bool, x) if of_bool and found.dtype.kind == "bool" else found
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"{meaning}, elementwise. DTypeError for a dtype it does not take."
     return function
 
 
-def _binary(name: str, op: str, meaning: str) -> Binary:
+def _binary(name: str, op: str, meaning: str, of_bool: str = "") -> Binary:
     def function(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-        return elementwise(op, x1, x2)
+        found = elementwise(op, x1, x2)
+        return elementwise(of_bool, x1, x2) if of_bool and found.dtype.kind == "bool" else found
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"{meaning}, elementwise, after promotion and broadcasting."
@@ -87,7 +89,9 @@ atan = _unary("atan", "atan", "The inverse tangent")
 erf = _unary("erf", "erf", "The error function")
 reciprocal = _unary("reciprocal", "reciprocal", "1 / x")
 logical_not = _unary("logical_not", "logical_not", "Not x, of bool")
-bitwise_invert = _unary("bitwise_invert", "bitwise_invert", "The bits of x inverted")
+bitwise_invert = _unary(
+    "bitwise_invert", "bitwise_invert", "The bits of x inverted", of_bool="logical_not"
+)
 floor = _rounding("floor", "Rounded down")
 ceil = _rounding("ceil", "Rounded up")
 trunc = _rounding("trunc", "Rounded towards 0")
@@ -115,9 +119,11 @@ greater_equal = _binary("greater_equal", "greater_equal", "x1 >= x2")
 logical_and = _binary("logical_and", "logical_and", "x1 and x2, of bool")
 logical_or = _binary("logical_or", "logical_or", "x1 or x2, of bool")
 logical_xor = _binary("logical_xor", "logical_xor", "Either x1 or x2 but not both, of bool")
-bitwise_and = _binary("bitwise_and", "bitwise_and", "The bits in both")
-bitwise_or = _binary("bitwise_or", "bitwise_or", "The bits in either")
-bitwise_xor = _binary("bitwise_xor", "bitwise_xor", "The bits in one but not both")
+bitwise_and = _binary("bitwise_and", "bitwise_and", "The bits in both", of_bool="logical_and")
+bitwise_or = _binary("bitwise_or", "bitwise_or", "The bits in either", of_bool="logical_or")
+bitwise_xor = _binary(
+    "bitwise_xor", "bitwise_xor", "The bits in one but not both", of_bool="logical_xor"
+)
 bitwise_left_shift = _binary(
     "bitwise_left_shift", "shift_left", "x1 shifted left by x2 bits (0 past the width)"
 )

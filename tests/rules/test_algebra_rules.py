@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+import mask_rows
 import numpy as np
 import pytest
-import rounding_rows
 from algebra_rows import Miss, Row
 from carry_rows import OWN
 from numeric import TOLERANCE, Meaning, check_terms, differ, random_buffers
@@ -18,7 +18,7 @@ from eqsat.rules.carries import carry_rules
 from eqsat.saturate import FrozenEGraph, Limits, SearchWorker, saturate
 from eqsat.solve import ALGEBRA
 
-ROWS = rounding_rows.ROWS
+ROWS = mask_rows.ROWS
 RULES = (
     *collect(vars(algebra), vars(roundings), vars(carries)),
     *carry_rules((*carries.LAWS, *OWN)),

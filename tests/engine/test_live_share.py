@@ -1,0 +1,129 @@
+"""What masks leave of the chunks of a stream: as prices take it, and as kernels run."""
+
+import numpy as np
+import pytest
+from terms import Terms, add, mul, sub, universe
+
+import eqsat.graph as g
+from eqsat.algebra import Facts, Read, Term
+from eqsat.cache import Cache
+from eqsat.driver import plan
+from eqsat.form import Form, Stored, form
+from eqsat.graph import index
+from eqsat.graph.dtypes import as_dtype
+from eqsat.graph.index import add as add_index
+from eqsat.graph.index import row_major, scale
+from eqsat.idle_chunks import live_bounds
+from eqsat.kernel import Guard
+from eqsat.live_share import live_share
+from eqsat.menu import chunks
+from eqsat.price import Pricer
+from eqsat.specs import load
+
+H200 = load("h200")
+ROWS, COLUMNS = 256, 512
+T = Terms(universe(ROWS, COLUMNS, 64, 2))
+FACTS = Facts(T.universe)
+
+
+def at(name: str, shift: int = 0) -> Term:
+    return add(T.place(name), T.number(shift, "int64"))
+
+
+def attention(mask: Term, other: float = -np.inf) -> Term:
+    """sum_j exp(s - max_j s) v, s = where(mask, score, other)"""
+    s = Term("where", mask, T.read("s", "ij"), T.number(other))
+    weights = Term("exp", sub(s, T.max("j", s)))
+    return T.sum("j", mul(weights, T.read("v", "jk")))
+
+
+def made(term: Term, names: str = "ik") -> Form:
+    return form([Stored("y", term, tuple(names), as_dtype("float32"))], FACTS)
+
+
+CAUSAL = Term("greater_equal", at("i", COLUMNS - ROWS), at("j"))
+NEAR = Term("less", at("i", 192), at("j", 128))
+MASKS = {
+    "causal": CAUSAL,
+    "window": Term("logical_and", CAUSAL, NEAR),
+    "first": Term("less", at("j"), T.number(128, "int64")),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_leave_a_part_of_the_chunks(name):
+    i, j = np.ogrid[:ROWS, :COLUMNS]
+    wanted = {
+        "causal": (i + 256 >= j).mean(),
+        "window": ((i + 256 >= j) & (i + 192 < j + 128)).mean(),
+        "first": 0.25,
+    }[name]
+    found = live_share(made(attention(MASKS[name])), T.mask("j"))
+    assert found.stream == T.mask("j")
+    assert found.share == pytest.approx(wanted, abs=0.02)
+
+
+def test_what_a_mask_does_not_make_zero_is_whole():
+    summed = mul(T.sum("j", T.read("s", "ij")), attention(CAUSAL))
+    written = Term("exp", Term("where", CAUSAL, T.read("s", "ij"), T.number(-np.inf)))
+    for term, names in (
+        (attention(CAUSAL, 0.0), "ik"),
+        (attention(Term("greater", T.read("m", "ij"), T.number(0))), "ik"),
+        (summed, "ik"),
+        (written, "ij"),
+    ):
+        assert live_share(made(term, names), T.mask("j")).share == 1.0
+
+
+def test_a_masked_stream_costs_what_is_left_of_it():
+    pricer = Pricer(H200, frozenset(o.invocation_name for o in H200.operations))
+
+    def seconds(mask: Term) -> float:
+        wide = Terms(universe(1 << 14, 1 << 14, 64, 2))
+        s = Term("where", mask, wide.read("s", "ij"), wide.number(-np.inf))
+        weights = Term("exp", sub(s, wide.max("j", s)))
+        one = form(
+            [Stored("y", wide.sum("j", weights), ("i",), as_dtype("float32"))], Facts(wide.universe)
+        )
+        return float(pricer.price(one, chunks(one)).parts["special_f32"].min())
+
+    place = Terms(universe(1 << 14, 1 << 14, 64, 2)).place
+    causal = Term("greater_equal", place("i"), place("j"))
+    every = Term("greater_equal", place("i"), T.number(0, "int64"))
+    assert seconds(causal) == pytest.approx(seconds(every) / 2, rel=0.05)
+
+
+def test_what_guards_keep_is_what_is_read():
+    pricer = Pricer(H200, frozenset(o.invocation_name for o in H200.operations))
+    wide = universe(1 << 14, 1 << 14, 2, 2)
+
+    def bytes_read(*guards: Guard) -> float:
+        read = Read("x", as_dtype("float32"), row_major(("i", "j"), wide.extents), guards)
+        total = Term("reduce_sum", wide.mask("j"), Term("read", read))
+        one = form([Stored("y", total, ("i",), as_dtype("float32"))], Facts(wide))
+        return float(pricer.price(one, chunks(one)).parts["dram"].min())
+
+    every, quarter = bytes_read(), Guard(add_index(index.var("j"), index.const(-4096)), 0, 4096)
+    assert bytes_read(quarter) == pytest.approx(every / 4, rel=0.01)
+    back = Guard(scale(index.var("j"), -2), -4094, 1 << 14)
+    assert bytes_read(back) == pytest.approx(every / 8, rel=0.01)
+
+
+ROW, COLUMN = g.expand_dims(g.arange(512), 1), g.arange(512)
+WRITTEN = {
+    "both": lambda s: g.where((COLUMN <= ROW) & (COLUMN > ROW - 128), s, -np.inf),
+    "in-place-of-others": lambda s: g.where(COLUMN > ROW, -np.inf, s),
+    "negated": lambda s: g.where(~(COLUMN <= ROW), -np.inf, s),
+    "either": lambda s: g.where((COLUMN > ROW) | (COLUMN < ROW - 127), -np.inf, s),
+    "added": lambda s: s + g.where(COLUMN <= ROW, 0.0, -np.inf),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_chunks_are_left_out_however_a_mask_is_written(name):
+    q, k, v = (g.input(name, (2, 2, 512, 64), "bfloat16") for name in "qkv")
+    scores = g.astype(q, "float32") @ g.astype(k.mT, "float32")
+    weights = g.astype(g.softmax(WRITTEN[name](scores)), "bfloat16")
+    (launch,) = plan(weights @ v, H200, cache=Cache(None)).parts.launches
+    (stream,) = (phase for phase in launch.kernel.phases if phase.stream)
+    assert len(live_bounds(launch.kernel, stream)) == 1 + (name in ("both", "either"))
