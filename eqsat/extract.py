@@ -228,12 +228,12 @@ class Extractor:
     def _plain_price(self, stored: tuple[Stored, ...]) -> PlainPrice:
         if stored not in self._plain:
             made = form(stored, self.facts)
-            seconds = self._seconds(made)
-            if self.pricer.overlap and (rows := kernels_of_whole_rows(made)):
-                seconds = min(seconds, sum(map(self._seconds, rows)))
+            rows = kernels_of_whole_rows(made) if self.pricer.overlap else ()
+            plain, whole = self._seconds(made), sum(map(self._seconds, rows)) if rows else np.inf
             loops = (t for t in made.terms if t.op in REDUCING or t.op in SCANS)
             reductions = frozenset((t.op, t.args[0], self.facts.free(t)) for t in loops)
-            self._plain[stored] = PlainPrice(seconds, bool(made.nested), reductions)
+            nested = bool(made.nested) and plain <= whole
+            self._plain[stored] = PlainPrice(min(plain, whole), nested, reductions)
         return self._plain[stored]
 
     def _seconds(self, made: Form) -> float:
