@@ -101,11 +101,9 @@ def _emit_loop(block: Block, phase: Phase, partial: Mapping[str, str]) -> None:
     """The loop over chunks, the phase's tiles before it."""
     out = block.out
     ring = _tiles(block, phase, max(phase.stages, 1))
-    chunks = 1
-    for axis in phase.stream:
-        chunks *= axis.count
+    live = _live_chunks(block, phase)
     if ring:
-        _start_ring(block, phase, ring, chunks)
+        _start_ring(block, phase, ring, live)
     if block.tiles_written:
         block.barrier()
     block.tiles_read = True  # by the chunk before, from the second on
@@ -113,12 +111,10 @@ def _emit_loop(block: Block, phase: Phase, partial: Mapping[str, str]) -> None:
     if ahead:
         _emit_steps(block, phase, partial, ahead)
         return
-    with out.block(f"for (int chunk = 0; chunk < {chunks}; ++chunk)"):
-        for name, text in _chunk_origins(block, phase.stream, "chunk").items():
-            out.line(f"const int {name} = {text};")
-        block.define_bases(block.frame, [axis.name for axis in phase.stream])
+    with out.block(f"for (int chunk = {live[0]}; chunk < {live[1]}; ++chunk)"):
+        _begin_chunk(block, phase)
         if ring:
-            _advance_ring(block, phase, ring)
+            _advance_ring(block, phase, ring, live[1])
         body = Statements(block, phase, ring, partial)
         body.emit()
         _copy_carries(block, body)
@@ -340,7 +336,7 @@ def _chunk_origins(block: Block, stream: Sequence[Axis], chunk: str) -> dict[str
     return origins
 
 
-def _start_ring(block: Block, phase: Phase, ring: set[str], chunks: int) -> None:
+def _start_ring(block: Block, phase: Phase, ring: set[str], live: tuple[str, str]) -> None:
     """Define the copy of one chunk ahead, and start the first stages - 1 of them."""
     out = block.out
     if block.tiles_read or block.tiles_written:
@@ -357,22 +353,19 @@ def _start_ring(block: Block, phase: Phase, ring: set[str], chunks: int) -> None
                 tile = block.tiles[s.name]
                 slot = f"{tile.pointer}_ring + ahead % {phase.stages} * {tile.size}"
                 copy(block, s, tile, origin, slot, True)
+    first, last = live
     for stage in range(phase.stages - 1):
-        if stage < chunks:
-            out.line(f"copy_ahead({stage});")
+        out.line(f"if ({first} + {stage} < {last}) copy_ahead({first} + {stage});")
         out.line("commit_copies();")
     block.tiles_written = False
 
 
-def _advance_ring(block: Block, phase: Phase, ring: set[str]) -> None:
+def _advance_ring(block: Block, phase: Phase, ring: set[str], last: str) -> None:
     """Wait for this chunk, then start the copy that takes the slot of the chunk before."""
     out, stages = block.out, phase.stages
-    chunks = 1
-    for axis in phase.stream:
-        chunks *= axis.count
     out.line(f"wait_copies<{stages - 2}>();")
     block.barrier()
-    out.line(f"if (chunk + {stages - 1} < {chunks}) copy_ahead(chunk + {stages - 1});")
+    out.line(f"if (chunk + {stages - 1} < {last}) copy_ahead(chunk + {stages - 1});")
     out.line("commit_copies();")
     for name in sorted(ring):
         tile = block.tiles[name]

@@ -7,10 +7,11 @@ from cuda_cases import all_cases
 from cuda_emulation import COMPILER, Emulator
 from float64_cases import early_cases, hopper_cases
 from kernel_building import arrays, check
+from mask_cases import masked_cases
 
 from eqsat.codegen.cuda_emit import emit
 
-CASES = [*all_cases(), *early_cases(), *hopper_cases()]
+CASES = [*all_cases(), *early_cases(), *hopper_cases(), *masked_cases()]
 GROUPS = 2
 GUARD = 64
 
@@ -40,3 +41,10 @@ def test_a_kernel_gives_its_answer(emulators, number):
     for name, array in found.items():
         for part in (slice(None, GUARD), slice(-GUARD, None)):
             assert array.base[part].tobytes() == edges[name][part].tobytes(), name
+
+
+def test_chunks_that_a_mask_leaves_out_are_no_part_of_the_loop():
+    for c in masked_cases():
+        text = emit(c.kernel).text
+        assert "for (int chunk = first_chunk; chunk < last_chunk; ++chunk)" in text
+        assert ("copy_ahead(first_chunk + 0)" in text) == (c.kernel.phases[1].stages > 1)

@@ -1,0 +1,32 @@
+"""Attention whose masks leave chunks out, its products by operations of warps."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from cuda_cases import BF16, Case, case
+from kernel_building import Sample
+from pipeline_cases import attention
+
+from eqsat.kernel import Contract
+
+
+def by_warps(sample: Sample) -> Sample:
+    """The kernel with other operations."""
+    phases = [
+        replace(
+            phase,
+            body=tuple(
+                replace(s, operation=BF16) if isinstance(s, Contract) else s for s in phase.body
+            ),
+        )
+        for phase in sample.kernel.phases
+    ]
+    return replace(sample, kernel=replace(sample.kernel, phases=tuple(phases)))
+
+
+def masked_cases() -> Iterator[Case]:
+    """Several chunks, copied ahead or not; the first and the last ones left out."""
+    for mask in ("causal", "window"):
+        for stages in (1, 2, 3):
+            sample = by_warps(attention(200, 208, 32, (32, 32), mask))
+            yield case(f"flash-{mask}-{stages}", sample, 64, stages)
