@@ -135,8 +135,7 @@ class ChainedStatements(Statements):
         if s is heads[0]:
             self.start()
         self.flush()
-        place = [head.name for head in heads].index(s.name)
-        later = len(heads) - 1 - place + (not self.first)
+        later = len(heads) - 1 - heads.index(s) + (not self.first)
         self.out.line(f"products_wait<{later}>();")
         if s is heads[-1] and HEADS in self.rings:
             self.pipeline.release(self.rings[HEADS])

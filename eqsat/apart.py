@@ -8,7 +8,7 @@ from eqsat.algebra import Facts
 from eqsat.errors import SpecError
 from eqsat.form import Stored, form
 from eqsat.kernel import Buffer
-from eqsat.menu import chunks
+from eqsat.menu import least_seconds
 from eqsat.price import Pricer
 from eqsat.schedule import Predicted, Search, schedule_region
 
@@ -18,8 +18,7 @@ Buffers = dict[str, Buffer]
 
 def estimate(stored: tuple[Stored, ...], facts: Facts, pricer: Pricer) -> float:
     """The least predicted seconds of a kernel that stores the values, before it is scheduled."""
-    made = form(stored, facts)
-    return float(pricer.price(made, chunks(made)).seconds.min())
+    return least_seconds(form(stored, facts), pricer)
 
 
 def schedule_joined(

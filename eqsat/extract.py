@@ -13,11 +13,11 @@ import numpy as np
 from eqsat.algebra import LEAVES, SCANS, SCATTERS, Facts, Read, Renaming, Term, post_order
 from eqsat.cuts import Candidate, Cut, PlainPrice, Plan, Reductions, agree, varied
 from eqsat.extremes import COMPARED, EXTREMES
-from eqsat.form import REDUCING, Form, Stored, form, is_product
+from eqsat.form import REDUCING, Stored, form, is_product
 from eqsat.graph.dtypes import as_dtype
 from eqsat.graph.index import row_major
 from eqsat.join import in_order, join
-from eqsat.menu import chunks
+from eqsat.menu import least_seconds
 from eqsat.price import Pricer
 from eqsat.reindex import push
 from eqsat.saturate import ENode, FrozenEGraph
@@ -229,16 +229,13 @@ class Extractor:
         if stored not in self._plain:
             made = form(stored, self.facts)
             rows = kernels_of_whole_rows(made) if self.pricer.overlap else ()
-            plain, whole = self._seconds(made), sum(map(self._seconds, rows)) if rows else np.inf
+            plain = least_seconds(made, self.pricer)
+            whole = sum(least_seconds(one, self.pricer) for one in rows) if rows else np.inf
             loops = (t for t in made.terms if t.op in REDUCING or t.op in SCANS)
             reductions = frozenset((t.op, t.args[0], self.facts.free(t)) for t in loops)
             nested = bool(made.nested) and plain <= whole
             self._plain[stored] = PlainPrice(min(plain, whole), nested, reductions)
         return self._plain[stored]
-
-    def _seconds(self, made: Form) -> float:
-        """The best predicted seconds of a kernel of a form."""
-        return float(self.pricer.price(made, chunks(made)).seconds.min())
 
     def learn(self, stored: tuple[Stored, ...], seconds: float) -> bool:
         """Take it from now on that a kernel with all reductions of these values needs so long at

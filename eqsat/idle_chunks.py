@@ -142,9 +142,12 @@ def _margin(s: Map, positions: Mapping[str, Affine]) -> Affine | None:
     a, b = s.arguments
     if a not in positions or b not in positions:
         return None
-    more = s.op.startswith("greater")
-    margin = sub(positions[a], positions[b]) if more else sub(positions[b], positions[a])
-    return sub(margin, const(COMPARED[s.op]))
+    return compared(s.op, positions[a], positions[b])
+
+
+def compared(op: str, a: Affine, b: Affine) -> Affine:
+    """What is negative where a comparison of two index expressions fails."""
+    return sub(sub(a, b) if op.startswith("greater") else sub(b, a), const(COMPARED[op]))
 
 
 def _is_idle(phase: Phase, known: Mapping[str, Statement], failed: str) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from eqsat.algebra import SCANS, WEIGHTED, Term
 from eqsat.form import REDUCING, Form, walked
 from eqsat.graph.index import Affine, add, const, sub
-from eqsat.idle_chunks import COMPARED, FALSE, LOWEST, ZERO, mapped
+from eqsat.idle_chunks import COMPARED, FALSE, LOWEST, ZERO, compared, mapped
 
 SAMPLES = 64  # points of each name at which masks are looked at
 
@@ -72,10 +72,9 @@ def _margins(form: Form) -> Iterator[tuple[Term, Affine]]:
         elif term.op == "cast" and kids[0] in places and form.facts.dtype(term).kind == "int":
             places[term] = places[kids[0]]
         elif term.op in COMPARED and all(child in places for child in kids):
-            a, b = (places[child] for child in kids)
-            margin = sub(a, b) if term.op.startswith("greater") else sub(b, a)
+            margin = compared(term.op, *(places[child] for child in kids))
             if all(isinstance(atom, str) for atom, _ in margin.terms):
-                yield term, sub(margin, const(COMPARED[term.op]))
+                yield term, margin
 
 
 def _is_kept(reduction: Term, mask: Term) -> bool:

@@ -12,6 +12,7 @@ from eqsat.algebra import SCATTERS, WEIGHTED_SUMS, Read, Term, post_order
 from eqsat.clusters import clusters, sharers
 from eqsat.form import REDUCING, Form
 from eqsat.graph.index import Affine, free_names
+from eqsat.price import Pricer
 from eqsat.specs import ParallelProcessingUnit
 from eqsat.split import PartMenu, part_menu
 from eqsat.stream_k import stream_k_parts
@@ -38,6 +39,11 @@ def chunks(form: Form) -> dict[str, NDArray[np.float64]]:
     """
     rows = _blocks(tuple(form.extents[name] for name in form.grid))
     return {name: rows[:, i] for i, name in enumerate(form.grid)}
+
+
+def least_seconds(form: Form, pricer: Pricer, clusters: bool = True) -> float:
+    """The least predicted seconds of a kernel of a form, before it is scheduled."""
+    return float(pricer.price(form, chunks(form), clusters=clusters).seconds.min())
 
 
 @lru_cache(maxsize=1024)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from eqsat.algebra import Facts, Term
 from eqsat.choice import Alike, Choice, Opening, opening
 from eqsat.form import WEIGHTED, Form, Stored, form
-from eqsat.menu import chunks
+from eqsat.menu import least_seconds
 from eqsat.prepare import Preparation, used
 from eqsat.price import Pricer
 from eqsat.priced import Price
@@ -179,8 +179,7 @@ def _stepwise(body: tuple[Stored, ...], shaped: Form) -> tuple[Stored, ...]:
 
 def preparation_seconds(one: Preparation, facts: Facts, pricer: Pricer) -> float:
     """About how long a kernel takes that prepares a factor."""
-    made = form(one.stored, facts)
-    return float(pricer.price(made, chunks(made)).seconds.min())
+    return least_seconds(form(one.stored, facts), pricer)
 
 
 def _opening(
@@ -192,4 +191,4 @@ def _opening(
         return None if first is None else (first, 0.0)
     rest = form(first.division.rest, first.division.rest_facts)
     # A cluster that holds what is left to do would hold all of it: no division then.
-    return first, float(pricer.price(rest, chunks(rest), clusters=False).seconds.min())
+    return first, least_seconds(rest, pricer, clusters=False)

@@ -11,7 +11,7 @@ from eqsat.choice import Alike, Choice, Opening, opening
 from eqsat.errors import SpecError
 from eqsat.extract import Extractor
 from eqsat.form import Stored, form
-from eqsat.menu import chunks
+from eqsat.menu import least_seconds
 from eqsat.price import Pricer
 from eqsat.priced import Price
 from eqsat.region import Region
@@ -139,8 +139,7 @@ def _known(cost: Callable[[Term], float | None], term: Term) -> float | None:
 
 def _seconds(stored: Sequence[Stored], facts: Facts, pricer: Pricer) -> float:
     """Seconds of one kernel under the best tiles of the menu."""
-    made = form(stored, facts)
-    return float(pricer.price(made, chunks(made)).seconds.min())
+    return least_seconds(form(stored, facts), pricer)
 
 
 class KernelCosts:

@@ -37,7 +37,7 @@ INVERSE = {
     "less": "greater_equal",
     "greater_equal": "less",
 }
-RING = (*WIDE_FLOATS, "int8", "int16", "int32", "int64", "uint8")
+RING = (*WIDE_FLOATS, *INTEGERS)
 
 
 def sum_(mask: object, body: object) -> Node:
