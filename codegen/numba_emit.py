@@ -6,6 +6,8 @@ value is written as far out as its indices allow.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product as points
+from math import prod
 
 from eqsat.codegen import numba_gemm
 from eqsat.codegen import numba_scalars as scalars
@@ -37,13 +39,15 @@ from eqsat.kernel import (
 
 # Rows of the right factor that one pass over a row of the product adds.
 UNROLL = 4
+FEW = 16  # rows that one pass adds at most
 
 
 def emit(kernel: Kernel, invocations: Mapping[str, str] | None = None) -> str:
     """Source of `kernel(start, stop, *buffers)`, which runs the tiles [start, stop).
 
     `invocations` gives the `invocation_name` of the spec's operations by name; a contraction whose
-    operation is invoked as `cblas_gemm` calls BLAS where its operands allow.
+    operation is invoked as `cblas_gemm` or `vector_gemm` calls BLAS, or the routine of
+    numba_products, where its operands allow.
     Raises UnsupportedError for an op without a row in numba_scalars.
     """
     return _Emitter(kernel, invocations or {}).source()
@@ -75,7 +79,8 @@ class _Emitter(Writer):
         text = "\n".join(body.lines)
         comment = [f"# {line}".rstrip() for line in _comment(self.kernel).splitlines()]
         constants = [f"{name} = {value}" for value, name in self.constants.items()]
-        return "\n".join([*comment, *_imports(text), "", *constants, "", "", text, ""])
+        imports = _imports("\n".join([*constants, text]))
+        return "\n".join([*comment, *imports, "", *constants, "", "", text, ""])
 
     def emit_phase(self, plan: PhasePlan, tile: Scope) -> None:
         self.phase = tile
@@ -267,6 +272,15 @@ class _Emitter(Writer):
         """Add left * row of right to a row of the product, a few rows of right at a time."""
         *summed, column = sink.leaf
         kept = self.plan.stored[contract.name]
+        sizes = [self.values.size(index) for index in summed]
+        if summed and all(map(self.values.whole, summed)) and prod(sizes) <= FEW:
+            copies = []
+            for point in points(*map(range, sizes)):
+                copies.append(Scope(scope, scope.lines))
+                copies[-1].offsets.update(zip(summed, map(str, point), strict=True))
+            self.row(contract, kept, column, scope, copies, first=not sink.into)
+            self.home[kept] = scope
+            return
         if not sink.into:
             zero = self.constant(0, contract.dtype)
             self.fill(kept, [column] if column in kept.dims else [], zero, scope)
@@ -310,10 +324,13 @@ class _Emitter(Writer):
         column: str,
         scope: Scope,
         copies: Sequence[Scope],
+        first: bool = False,
     ) -> None:
-        """product[column] += the terms of every copy of the scope, in one loop over the column."""
+        """product[column] += the terms of every copy of the scope, in one loop over the column;
+        without the sum so far if they are the `first`.
+        """
         inner = self.inside(column, scope)
-        text = self.get(kept, inner)
+        text = self.constant(0, contract.dtype) if first else self.get(kept, inner)
         for copy in copies:
             point = Scope(copy, inner.lines)
             point.offsets.update(inner.offsets)
@@ -325,7 +342,7 @@ class _Emitter(Writer):
     def library_call(
         self, sink: Sink, contract: Contract, call: numba_gemm.Call, scope: Scope
     ) -> None:
-        """One BLAS call on whole tiles, each operand from the first point of its indices."""
+        """One call on whole tiles, each operand from the first point of its indices."""
         sizes = {i: self.values.size(i) for i in self.values.axes}
         corner = Scope(scope, scope.lines)
         corner.offsets.update({i: "0" for i in (*call.m, *call.n, *call.k)})
@@ -346,24 +363,31 @@ class _Emitter(Writer):
             a.transposed, b.transposed, m, n, k, *left, a.row_stride, *right, b.row_stride,
             beta, *output, c.row_stride,
         ]  # fmt: skip
-        scope.lines.append(f"gemm({', '.join(map(str, arguments))})")
+        routine = "gemm"
+        if self.values.routine(contract) == "vector_gemm":
+            routine = f"multiply_{contract.dtype.name}"
+            self.constants[f'product_routine("{contract.dtype.name}")'] = routine
+        scope.lines.append(f"{routine}({', '.join(map(str, arguments))})")
         self.home[self.plan.stored[contract.name]] = scope
 
     def operand(self, name: str, scope: Scope) -> tuple[str, str, dict[str, int]]:
         """Array, position and strides of a matrix in memory."""
-        if not self.values.pointwise(name):
+        value = self.values.defined[name]
+        if name in self.plan.in_place:
+            access = self.plan.in_place[name].access
+        elif isinstance(value, Load) and self.values.pointwise(name):
+            access = value.access
+        else:
             kept = self.plan.stored[name]
             return (
                 self.array(kept),
                 self.position(kept, scope),
                 self.values.dense_strides(kept.dims),
             )
-        load = self.values.defined[name]
-        assert isinstance(load, Load)
-        strides = self.values.strides(load.access.address, load.indices)
-        address = affine(load.access.address, scope, self.values.extents, self.names)
+        strides = self.values.strides(access.address, value.indices)
+        address = affine(access.address, scope, self.values.extents, self.names)
         known = {i: stride or 0 for i, stride in strides.items()}
-        return self.buffers[load.access.buffer], address, known
+        return self.buffers[access.buffer], address, known
 
 
 def _opens(sink: Sink, loop: Loop) -> bool:
@@ -391,5 +415,6 @@ _CALLABLE: dict[str, frozenset[str]] = {
     "cpu_bits": scalars.CONVERSIONS,
     "cpu_math": frozenset(f"{op}_{t}" for op in scalars.FLOAT_FUNCTIONS for t in ("f32", "f64")),
     "numba_blas": frozenset({"gemm"}),
+    "numba_products": frozenset({"product_routine"}),
     "numba_runtime": frozenset(scalars.RUNTIME),
 }

@@ -12,6 +12,7 @@ from eqsat.codegen import numba_gemm
 from eqsat.codegen.numba_values import Values, dense
 from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import DType
+from eqsat.graph.index import free_names
 from eqsat.kernel import (
     Carry,
     Contract,
@@ -121,6 +122,7 @@ class Plan:
     def __init__(self, kernel: Kernel, invocations: Mapping[str, str]) -> None:
         self.values = Values(kernel, invocations)
         self.stored: dict[str, Stored] = {}
+        self.in_place: dict[str, Store] = {}  # contractions whose only reader is a store
         self.phases = [self._plan_phase(phase) for phase in self.values.phases]
         self._contract_storage()
 
@@ -133,6 +135,8 @@ class Plan:
             for sink in self._sinks_of(statement, absorbed):
                 _join(body, sink)
         for store in phase.stores:
+            if store in self.in_place.values():
+                continue
             read = store_operands(store)
             loops = values.order(values.store_loops(store), (), values.accesses(read, store.access))
             _join(body, self._sink(store, loops, (), read))
@@ -264,16 +268,39 @@ class Plan:
                 return None
             places.append(place)
         output = self.stored[into].layout if into else group.output
+        store = None if into else self._only_reader(contract)
+        target = store and values.strides(store.access.address, contract.indices)
         strides = (places[0], places[1], values.dense_strides(output))
         call = numba_gemm.call(group, strides, *values.sizes())
         if call is None:
             return None
+        if target and numba_gemm.call(group, (*places, target), *values.sizes()) == call:
+            self.in_place[contract.name] = store
         if not into:
             self._keep(contract.name, contract.dtype, output)
         reads = [name for name in sides if name in self.stored]
         sink = self._sink(contract, call.loops, (), reads, contract.name, into)
         sink.call = call
         return sink
+
+    def _only_reader(self, contract: Contract) -> Store | None:
+        """The store of a contraction that nothing else reads, if each point has a place of its own
+        in memory, as it is.
+        """
+        values = self.values
+        readers = [s for p in values.phases for s in p.body if contract.name in operands(s)]
+        stores = [s for p in values.phases for s in p.stores if contract.name in store_operands(s)]
+        if readers or len(stores) != 1:
+            return None
+        (store,) = stores
+        own = next(phase for phase in values.phases if contract in phase.body)
+        access = store.access
+        exact = values.kernel.buffer(access.buffer).dtype == contract.dtype
+        plain = not (store.monoid or access.coordinates or values.guards(access))
+        inside = free_names(access.address) <= set(contract.indices)
+        strides = values.strides(access.address, contract.indices)
+        fits = exact and plain and inside and None not in strides.values()
+        return store if fits and store in own.stores else None
 
     def _sink(
         self,

@@ -214,7 +214,8 @@ def _temporary_folder() -> tempfile.TemporaryDirectory:
 def _emitter_fingerprint() -> str:
     """Over the modules whose code is inlined into compiled kernels, and the versions beneath."""
     digest = hashlib.sha256(f"{version('numba')} {version('llvmlite')}".encode())
-    for name in ("cpu_bits.py", "cpu_math.py", "numba_blas.py", "numba_runtime.py"):
+    modules = ("cpu_bits", "cpu_math", "numba_blas", "numba_products", "numba_runtime")
+    for name in (f"{module}.py" for module in modules):
         digest.update(Path(__file__).with_name(name).read_bytes())
     return digest.hexdigest()
 

@@ -29,7 +29,7 @@ from eqsat.kernel import (
     store_operands,
 )
 
-GEMM = "cblas_gemm"
+ROUTINES = frozenset({"cblas_gemm", "vector_gemm"})  # that multiply matrices
 
 # Arithmetic in units of an addition; what costs KEEP or more is kept if it is used again.
 _COST = {"div": 5, "sqrt": 5, "floor_divide": 30, "remainder": 30, "pow": 40, "rsqrt": 8}
@@ -42,6 +42,7 @@ _GATHER_COST = 4
 KEEP = 8
 # A loop of fewer points fills no vector: it is not chosen as the innermost.
 SHORT = 8
+APART = 8  # times the cost of an element beside the one before; one that all share costs nothing
 
 
 _COMBINED = (Reduce, Scan, Contract, Update, Carry)
@@ -103,8 +104,12 @@ class Values:
         return kept
 
     def by_library(self, contract: Contract) -> bool:
-        """Whether a BLAS call is asked for and can do it at all."""
+        """Whether a routine for matrices is asked for and can do it at all."""
         return contract.name in self.groups
+
+    def routine(self, contract: Contract) -> str:
+        """The name by which the operation of a contraction is invoked."""
+        return self.invocations.get(contract.operation, contract.operation)
 
     def pointwise(self, name: str) -> bool:
         """Whether a value is evaluated wherever it is used."""
@@ -134,7 +139,7 @@ class Values:
         return result
 
     def in_place(self, name: str, dtype: DType) -> dict[str, int] | None:
-        """The strides of a load that BLAS may read where it lies, else None."""
+        """The strides of a load that a routine may read where it lies, else None."""
         load = self.defined[name]
         if not isinstance(load, Load) or load.access.buffer in self.written:
             return None
@@ -169,9 +174,9 @@ class Values:
         return self.held
 
     def _group(self, contract: Contract) -> None:
-        """Record the groups of a library call; hold the factors that it cannot read in place."""
+        """Record the groups of a routine's call; hold the factors that it cannot read in place."""
         sides = (contract.left, contract.right)
-        asked = self.invocations.get(contract.operation, contract.operation) == GEMM
+        asked = self.routine(contract) in ROUTINES
         if not asked or contract.dtype.name not in ("float32", "float64"):
             return
         strides = tuple(self.in_place(name, contract.dtype) for name in sides)
@@ -268,18 +273,15 @@ class Values:
     def order(
         self, indices: Iterable[str], over: Sequence[str], accesses: Sequence[Mapping]
     ) -> tuple[str, ...]:
-        """Loops from the outermost; innermost the long one that most often has stride 1."""
+        """Loops from the outermost; innermost the long one along which a point costs least."""
         base = sorted(set(indices), key=self.rank.__getitem__)
         if not base:
             return ()
 
         def score(name: str) -> tuple[bool, int, bool, int]:
-            total = 0
-            for table in accesses:
-                if name in table:
-                    stride = table[name]
-                    total += 2 if stride == 1 else 0 if stride == 0 else -1
-            return self.size(name) >= SHORT, total, name in over, self.rank[name]
+            strides = [table.get(name, 0) for table in accesses]  # None: of a quotient
+            cost = sum(APART if s is None else abs(s) if abs(s) < 2 else APART for s in strides)
+            return self.size(name) >= SHORT, -cost, name in over, self.rank[name]
 
         inner = max(base, key=score)
         rest = [name for name in base if name != inner]

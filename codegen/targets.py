@@ -17,6 +17,7 @@ from eqsat.codegen import (
     host_calls,
     numba_emit,
     numba_target,
+    numba_values,
     oracle,
 )
 from eqsat.codegen.cuda_backend import CudaBackend
@@ -243,7 +244,7 @@ def _fits(kernel: Kernel, spec: ParallelProcessingUnit) -> str:
 
 
 TARGETS = {
-    "cpu": Target("cpu", frozenset({"cblas_gemm", host_calls.INVOCATION}), CpuBackend, _fits),
+    "cpu": Target("cpu", numba_values.ROUTINES | {host_calls.INVOCATION}, CpuBackend, _fits),
     "cuda": Target(
         "cuda",
         cuda_operations.OPERATIONS | {cuda_calls.INVOCATION, cuda_pixels.INVOCATION},

@@ -114,7 +114,8 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit, most: int = 4000) -
     """Sizes for every axis of a form; thinned from the outside in until few enough schedules."""
     axes = [*form.grid, *form.reduced]
     if spec.group(spec.tile_group).max_resident <= 1:  # one instruction stream a processor
-        tiles = {name: _nest_sizes(form.extents[name]) for name in form.grid}
+        cores = spec.processors
+        tiles = {name: _nest_sizes(form.extents[name], cores) for name in form.grid}
         _thin(tiles, most)
         steps = {form.stepped: [1]} if form.steps.recurrent and form.stepped else {}
         kept = tuple(name for name in form.reduced if name not in steps)
@@ -165,9 +166,12 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit, most: int = 4000) -
     return Menus(*sizes, parts, blocks, pairs, last_parts, spec.processors, extents)
 
 
-def _nest_sizes(extent: int) -> list[int]:
-    """Tile extents of one grid name for a loop nest, the ones to keep longest first."""
-    offered = [1, extent, 64, 128, 16, 4, 256, 32, 512, 8, 2]
+def _nest_sizes(extent: int, cores: int) -> list[int]:
+    """Tile extents of one grid name for a loop nest, the ones to keep longest first: also those
+    that give each core as much, once or twice.
+    """
+    even = [-(-extent // (turns * cores)) for turns in (1, 2)]
+    offered = [1, extent, 64, 128, even[0], 16, 4, 256, 32, even[1], 512, 8, 2]
     return list(dict.fromkeys(size for size in offered if size <= min(extent, 4096))) or [1]
 
 

@@ -22,10 +22,12 @@ from eqsat.contraction_price import (
     fragment_seconds,
     from_registers,
     gather_cycles,
+    loop_seconds,
     matrix_seconds,
     narrowing_work,
     one_by_one,
     preparing_seconds,
+    rearranged,
     sibling_seconds,
     takes_factors,
     unfit_operands,
@@ -138,8 +140,7 @@ class _Pricing(Occupancy):
     def run(self) -> Price:
         hopeless = self.hopeless()
         if hopeless:
-            every = self.shape > 0
-            return Price(np.inf * self.shape, refused={hopeless: every})
+            return Price(np.inf * self.shape, refused={hopeless: self.shape > 0})
         facts = self.form.facts
         self.refused["scans"] = self.shape * is_stuck(self.form) > 0
         self.refused["scatters"] = self.shape * is_misplaced(self.form) > 0
@@ -157,8 +158,8 @@ class _Pricing(Occupancy):
             own = facts.universe.members(walked(one, facts))
             lacking = [n for n in self.form.grid if n not in own]
             if lacking:  # each value is stored by one tile alone
-                again = np.logical_or.reduce([self.count[n] > 1 for n in lacking])
-                self.refused[f"{one.buffer} lacks {', '.join(lacking)}"] = again
+                reason = f"{one.buffer} lacks {', '.join(lacking)}"
+                self.refused[reason] = np.any([self.count[n] > 1 for n in lacking], axis=0)
             size = self.points(facts.universe.mask(one.names)) * one.dtype.itemsize
             lines = self.lines(one.names[-1:], one.dtype)
             self._move(one.buffer, size, size * self.shape, lines)
@@ -314,9 +315,8 @@ class _Pricing(Occupancy):
             best, names, numbers = sibling_seconds(self, operation, found, work)
             self.settled[found.term] = names, numbers
             self.started.add(operation.name)
-            reason = f"operands of {operation.name}"
-            unfit = unfit_operands(self, operation, found)
             self.gathering = self.gathering + gather_cycles(self, operation, found)
+            reason, unfit = f"operands of {operation.name}", unfit_operands(self, operation, found)
             self.refused[reason] = self.refused.get(reason, False) | unfit
         self.charge(unit, best)
         if operation and self.blocking is not None:
@@ -328,9 +328,9 @@ class _Pricing(Occupancy):
         self.extra_latency = self.extra_latency + latency
         self.ahead = self.ahead + ahead
         self._stage_operands(found, operation)
-        for side in (found.left, found.right):
-            if unit != "fma" and side.op not in {"read", "gather", "literal"}:
-                self._keep(self.form.facts.free(side), self.form.facts.dtype(side).itemsize)
+        for side in rearranged(self, found) if unit != "fma" else ():
+            self._keep(self.form.facts.free(side), self.form.facts.dtype(side).itemsize)
+            self.charge(unit, loop_seconds(self, side))
 
     def _stage_operands(self, found: Contraction, operation: ParallelOperation | None) -> None:
         """Shared memory that operands take, or the repeated reads where nothing is staged."""

@@ -28,7 +28,7 @@ def test_there_are_fourteen():
     assert len({puzzle.title for puzzle in puzzles.PUZZLES}) == 14
 
 
-def test_a_matrix_product_in_indices_reaches_the_library():
+def test_a_matrix_product_in_indices_reaches_a_routine_for_them():
     a, b = eqsat.input("a", (256, 256)), eqsat.input("b", (256, 256))
     program = eqsat.compile(puzzles.multiply_matrices(a, b), specs.cpu())
-    assert "by blas_gemm_f32" in program.describe()
+    assert "gemm_f32" in program.describe()
