@@ -115,13 +115,13 @@ class TensorBox:
         """Of the whole tile."""
         return self.rows * self.blocks * self.row_bytes
 
-    def copies(self) -> Iterator[tuple[str, dict[int, str]]]:
-        """Of each part how many bytes into the tile it goes, and what is added to which of the
-        box's coordinates, as text.
+    def copies(self) -> Iterator[tuple[str, str, dict[int, str]]]:
+        """Of each part its number, how many bytes into the tile it goes, and what is added to which
+        of the box's coordinates, as text.
         """
         for part in range(self.blocks):
             at = {0: str(part * self.width)} if part else {}
-            yield str(part * self.rows * self.row_bytes), at
+            yield str(part), str(part * self.rows * self.row_bytes), at
 
 
 def tensor_box(

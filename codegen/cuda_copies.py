@@ -12,6 +12,7 @@ from eqsat.codegen.cuda_access import unit_stride
 from eqsat.codegen.cuda_async import copy_box_name
 from eqsat.codegen.cuda_block import Block, Point
 from eqsat.codegen.cuda_box import TensorBox, is_copied_often, tensor_box
+from eqsat.codegen.cuda_edges import Edge
 from eqsat.codegen.cuda_math import cast, literal, register_type
 from eqsat.codegen.cuda_multicast import Share
 from eqsat.codegen.cuda_pixels import pixel_box
@@ -117,16 +118,35 @@ def _sources(block: Block, names: Iterable[str]) -> tuple[Statement, ...] | None
     return tuple(reversed(found.values()))
 
 
+def edge_name(name: str) -> str:
+    """The name of the map that copies the edge of a load's box."""
+    return f"{name}_edge"
+
+
 def copy_boxes(
-    block: Block, load: Load, what: TensorBox | Share, place: int, slot: str, arguments: str
+    block: Block,
+    load: Load,
+    what: TensorBox | Share,
+    place: str,
+    barrier: str,
+    edge: Edge | None = None,
 ) -> None:
-    """Copy a load's tile, or this block's share of it, to `place`, and the offset `slot`, of shared
-    memory; `arguments` are the tensor map and the barrier that counts the bytes.
+    """Copy a load's tile, or this block's share of it, to `place` in shared memory, of the last
+    tile what is there; `barrier` counts the bytes.
     """
     out, at = block.out, Point(dict(block.frame.origin), {}, block.frame.origin)
     box = what if isinstance(what, TensorBox) else what.box
+    arguments = f"{block.map_name(load.name)}, {barrier}"
     if not any(d.value for d in box.dimensions):
-        _copy_parts(block, what, at, place, slot, arguments, {})
+        if edge is None or edge.width:
+            _copy_parts(block, what, at, place, arguments, {}, edge)
+            return
+        with out.block(f"if ({edge.is_whole(block.frame.origin)})"):
+            _copy_parts(block, what, at, place, arguments, {})
+        if edge.box:
+            with out.block(edge.otherwise):
+                own = f"{block.map_name(edge_name(load.name))}, {barrier}"
+                _copy_parts(block, what, at, place, own, {})
         return
     with out.block(f"for (int page = 0; page < {box.pages}; ++page)"):
         if box.paged:
@@ -134,7 +154,7 @@ def copy_boxes(
             at = Point({**at.at, box.paged: first}, {}, at.origin)
         values = _coordinates(block, load, box, at)
         each = box.rows // box.pages * box.row_bytes
-        _copy_parts(block, what, at, place, f" + page * {each}{slot}", arguments, values)
+        _copy_parts(block, what, at, f"{place} + page * {each}", arguments, values)
 
 
 def _coordinates(block: Block, load: Load, box: TensorBox, at: Point) -> dict[str, str]:
@@ -159,24 +179,28 @@ def _copy_parts(
     block: Block,
     what: TensorBox | Share,
     at: Point,
-    place: int,
-    offset: str,
+    place: str,
     arguments: str,
     values: Mapping[str, str],
+    edge: Edge | None = None,
 ) -> None:
-    """The copies of a box; `values` say where it begins along dimensions that these move."""
+    """The copies of a box by a map, at a barrier; `values` say where it begins along dimensions
+    that these move, an `edge` which parts are there.
+    """
     box, shared = (what, 1) if isinstance(what, TensorBox) else (what.box, what.blocks)
     pixels = bool(box.pixels)
     function = copy_box_name(len(box.dimensions), shared > 1, pixels)
     function += f"<{shared}>" if shared > 1 else ""
-    for part, further in what.copies():
+    for part, further_in, further in what.copies():
         where = [values.get(d.value) or block.affine(d.coordinate, at) for d in box.dimensions]
         for n, text in further.items():
             where[n] += f" + {text}"
         if pixels:  # but for channels and images, where in its window each pixel reads
             where += [block.affine(d.within, at) for d in box.dimensions[1:-1]]
-        target = f"shared + {place} + {part}{offset}"
-        block.out.line(f"{function}({target}, {arguments}, {', '.join(where)});")
+        target = f"shared + {place} + {further_in}"
+        there = edge.has_part(part, block.frame.origin) if edge else ""
+        call = f"{function}({target}, {arguments}, {', '.join(where)});"
+        block.out.line(f"if ({there}) {call}" if there else call)
 
 
 def _value(block: Block, s: Statement, at: Point) -> str:

@@ -29,21 +29,22 @@ class Share:
     cut: int = 0
     step: int = 0
 
-    def copies(self) -> Iterator[tuple[str, dict[int, str]]]:
-        """Of each copy how many bytes into the tile it goes, and what is added to which of the
-        box's coordinates.
+    def copies(self) -> Iterator[tuple[str, str, dict[int, str]]]:
+        """Of each copy the number of the part, how many bytes into the tile it goes, and what is
+        added to which of the box's coordinates.
         """
         box = self.box
         part_bytes = box.rows * box.row_bytes
         if not self.cut:
             for first in range(0, box.blocks, self.blocks):
                 part = f"({RANK} + {first})" if first else RANK
-                yield f"{part} * {part_bytes}", {0: f"{part} * {box.width}"}
+                yield part, f"{part} * {part_bytes}", {0: f"{part} * {box.width}"}
             return
         slice_bytes = part_bytes // self.blocks
         for part in range(box.blocks):
             at = {self.cut: f"{RANK} * {self.step}"}
             yield (
+                str(part),
                 f"{part * part_bytes} + {RANK} * {slice_bytes}",
                 at | ({0: str(part * box.width)} if part else {}),
             )

@@ -30,8 +30,9 @@ from eqsat.codegen.cuda_chains import (
     find_chain,
     is_lagging,
 )
-from eqsat.codegen.cuda_copies import copy_boxes, find_boxes
+from eqsat.codegen.cuda_copies import copy_boxes, edge_name, find_boxes
 from eqsat.codegen.cuda_distribution import WARP
+from eqsat.codegen.cuda_edges import Edge, find_edge
 from eqsat.codegen.cuda_math import storage_type
 from eqsat.codegen.cuda_multicast import RANK, Share, shares
 from eqsat.codegen.cuda_placement import Matrix
@@ -68,6 +69,7 @@ class Pipeline:
         self.chains: dict[Phase, Chain] = {}
         self.maps: dict[str, TensorBox] = {}
         self.shares: dict[str, Share] = {}
+        self.edges: dict[str, Edge] = {}
         self.barriers = 0
         self.offset = 0
         self.blocks = 1
@@ -78,6 +80,9 @@ class Pipeline:
                 self.shares |= shares(block.kernel, boxes)
                 own = {name: one.box for name, one in self.shares.items() if name in boxes}
                 self.maps.update(boxes | own)
+                for name, box in boxes.items():
+                    edge = find_edge(block.kernel, box, self.shares.get(name))
+                    self.edges |= {name: edge} if edge else {}
                 self.rings[phase] = tuple(self._rings(phase, boxes))
         self.whole = [one for phase, own in self.rings.items() if not phase.stream for one in own]
         self.order = self.barriers
@@ -250,15 +255,27 @@ class Pipeline:
         n, out = ring.number, block.out
         slot = f"slot_{n}"
         out.line(f"barrier_wait({ring.empty(slot)}, parity_{n} ^ 1);")
-        out.line(f"barrier_expect({ring.full(slot)}, {ring.bytes});")
+        out.line(f"barrier_expect({ring.full(slot)}, {self._expected(ring)});")
         for name, box in ring.boxes.items():
             size = block.tiles[name].size * box.dtype.itemsize
             offset = f" + {slot} * {size}" if ring.stages > 1 else ""
             load, share = block.placement.statements[name], ring.shares.get(name)
             assert isinstance(load, Load)
-            arguments = f"{self.block.map_name(name)}, {ring.full(slot)}"
-            copy_boxes(block, load, share or box, ring.offsets[name], offset, arguments)
+            place = f"{ring.offsets[name]}{offset}"
+            copy_boxes(block, load, share or box, place, ring.full(slot), self.edges.get(name))
         self.advance(ring, out)
+
+    def _expected(self, ring: Ring) -> str:
+        """Bytes that fill a slot, as text: fewer in the last tile of an axis."""
+        whole, parts = 0, []
+        for name, box in ring.boxes.items():
+            edge = self.edges.get(name)
+            if edge:
+                here = edge.is_here(self.block.frame.origin)
+                parts.append(f"({here} ? {edge.bytes(box)} : {box.bytes})")
+            else:
+                whole += box.bytes
+        return " + ".join([*parts, *([str(whole)] if whole else [])])
 
     # the whole kernel
 
@@ -300,6 +317,7 @@ class Pipeline:
         self.offset = -(-shared // 8) * 8
         total = self.offset + 8 * self.barriers
         self.maps.update(self.block.stored)
+        self.maps.update({edge_name(n): e.box for n, e in self.edges.items() if e.box})
         held = self.held
         twice = 2 * (total + RESERVED_BYTES) <= SHARED_BYTES and self.may_share
         twice = twice and not self.block.kernel.stream_k  # as many blocks as there are SMs

@@ -36,6 +36,13 @@ def multicast_cases() -> Iterator[Case]:
     yield shared(case("attention-added", attention(512, 77, 64, (128, 32), "added"), 256, 2), 2)
     yield shared(case("convolution", convolution((9, 10, 24, 64), (4, 16, 16), 32), 128, 3), 2)
 
+    for rows in (168, 200, 192):  # the last tile has a part of a slice, one and a part, one
+        sample = gemm(rows, 256, 72, (128, 64, 32), 64, "nt")
+        yield shared(case(f"edge-{rows}", sample, 128, 2), 2)
+    for n, stages in ((168, 1), (280, 2)):  # of the last tile along n one part of two
+        sample = gemm(256, n, 72, (64, 128, 64), 64, "nn")
+        yield shared(case(f"edge-parts-{n}", sample, 128, stages), 2, band=4)
+
 
 def shared(c: Case, blocks: int, band: int = 1) -> Case:
     """The case with clusters of so many blocks."""

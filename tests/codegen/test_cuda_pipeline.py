@@ -172,7 +172,7 @@ STRIPPED = {
     "full": (GEMM, r"barrier_wait\([^;]*, parity_0\);", ""),
     "empty": (GEMM, r"barrier_wait\([^;]*parity_0 \^ 1\);", ""),
     "parity": (GEMM, r"slot_0 = 0, parity_0 \^= 1", "slot_0 = 0"),
-    "expect": (GEMM, r"barrier_expect\((.*), \d+\);", r"barrier_expect(\1, 64);"),
+    "expect": (GEMM, r"barrier_expect\(([^,]*), .*\);", r"barrier_expect(\1, 64);"),
     "release": (GEMM, r"barrier_arrive\(.*\);", ""),
     "early release": (GEMM, r"barrier_arrive\([^,]*,", "barrier_arrive(barriers + 2 + slot_0,"),
     "set up": (GEMM, r"__syncthreads\(\);", ""),
