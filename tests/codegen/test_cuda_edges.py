@@ -1,4 +1,4 @@
-"""What is copied of tiles that reach beyond a tensor. That answers are right is tested elsewhere."""
+"""What is copied of tiles that reach beyond a tensor; answers are tested where products are."""
 
 import re
 
