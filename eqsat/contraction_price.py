@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +23,6 @@ from eqsat.tiling import Tiling
 HELD = 0.8  # part of a thread's registers that sums may take, those under way included
 TURNED = 1.02  # results that lie across what they are stored to cost a little more
 SAME_BANK = 8.0  # threads of a warp that wait for each other's bank
-LOOP = 12.0  # cycles in which a CPU begins a loop
 WORD = 4.0  # bytes of an operand of a multiply-add
 
 
@@ -411,49 +409,6 @@ def as_factor(tiling: Tiling, found: Contraction) -> Array:
             rows = tiling.tile_points(found.rows)
             padding = np.maximum(padding, np.ceil(rows / extent) * extent / rows)
     return padding
-
-
-def rearranged(tiling: Tiling, found: Contraction) -> Iterator[Term]:
-    """The factors that are written to fast memory before they are multiplied: what is computed, and
-    of a CPU also what does not lie in memory as the rows of a matrix.
-    """
-    for side, rows in ((found.left, found.rows), (found.right, found.columns)):
-        read = side.args[0] if side.op == "read" else None
-        if not isinstance(read, Read) or tiling.pricer.overlap:
-            if side.op not in {"read", "gather", "literal"}:
-                yield side
-        elif not _is_matrix(read, rows, found.summed, tiling.form):
-            yield side
-
-
-def _is_matrix(read: Read, rows: int, summed: int, made: Form) -> bool:
-    """Whether rows or columns of a matrix lie as such in memory, the summed names as one."""
-    strides = {str(atom): abs(stride) for atom, stride in read.address.terms}
-    if read.guards or not strides.keys() <= made.extents.keys():
-        return False
-    kept, along = (
-        sorted((n for n in made.facts.universe.members(mask) if n in strides), key=strides.get)
-        for mask in (rows, summed)
-    )
-    one = all(strides[b] == strides[a] * made.extents[a] for a, b in pairwise(along))
-    return one and 1 in {strides[names[0]] for names in (kept, along) if names}
-
-
-def loop_seconds(tiling: Tiling, side: Term) -> Array:
-    """Seconds in which a CPU begins the innermost loops that copy what it reads of a factor to fast
-    memory: each along the longest name whose neighbours are beside each other where they lie.
-    """
-    read = side.args[0] if side.op == "read" else None
-    if not isinstance(read, Read) or tiling.pricer.overlap:
-        return 0 * tiling.shape
-    longest = tiling.shape
-    for atom, stride in read.address.terms:
-        if abs(stride) == 1 and str(atom) in tiling.form.extents:
-            along = tiling.tile_points(tiling.form.facts.universe.mask([str(atom)]))
-            longest = np.maximum(longest, along)
-    mask = tiling.form.facts.free(side)
-    rows = tiling.points(mask) * tiling.times(mask) / longest
-    return rows * LOOP / (tiling.spec.cycles_per_s * tiling.spec.processors)
 
 
 def _packing(tiling: Tiling, found: Contraction) -> Array:

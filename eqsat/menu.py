@@ -14,7 +14,7 @@ from eqsat.form import REDUCING, Form
 from eqsat.graph.index import Affine, free_names
 from eqsat.price import Pricer
 from eqsat.specs import ParallelProcessingUnit
-from eqsat.split import PartMenu, part_menu
+from eqsat.split import PartMenu, core_parts, part_menu
 from eqsat.stream_k import stream_k_parts
 
 SWIZZLED = 128  # bytes of a row of staged operands that keeps clear of bank conflicts
@@ -119,7 +119,7 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit, most: int = 4000) -
         _thin(tiles, most)
         steps = {form.stepped: [1]} if form.steps.recurrent and form.stepped else {}
         kept = tuple(name for name in form.reduced if name not in steps)
-        return Menus(tuple(axes), tiles, steps, kept, (), ())
+        return Menus(tuple(axes), tiles, steps, kept, (), (), core_parts(form, spec))
     tiles = {name: _block_sizes(form, name) for name in form.grid}
     matrix = any(_factors(form, term) for term in form.terms)
     started = any(

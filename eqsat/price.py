@@ -22,12 +22,10 @@ from eqsat.contraction_price import (
     fragment_seconds,
     from_registers,
     gather_cycles,
-    loop_seconds,
     matrix_seconds,
     narrowing_work,
     one_by_one,
     preparing_seconds,
-    rearranged,
     sibling_seconds,
     takes_factors,
     unfit_operands,
@@ -36,6 +34,7 @@ from eqsat.contraction_price import (
 from eqsat.extremes import met_again
 from eqsat.form import REDUCING, SUBSTITUTED, WEIGHTED, Form, passes, walked
 from eqsat.narrow_price import is_joined
+from eqsat.nest_price import fetched_again, loop_seconds, rearranged
 from eqsat.occupancy import FRAGMENTS, Occupancy
 from eqsat.partial_sums import count_parts
 from eqsat.pipeline_price import (
@@ -210,6 +209,7 @@ class _Pricing(Occupancy):
         touched = self.points(names) * read.dtype.itemsize * self.present(read)
         whole = self.pricer.sizes.get(read.buffer, 0) or touched
         lines = self.lines([str(a) for a, stride in read.address.terms if stride == 1], read.dtype)
+        lines = lines * fetched_again(self, term, names)
         drawn = self.drawn(read, touched * self.times(names)) * self.sectors(read)
         self._move(read.buffer, min(touched, whole), drawn, lines)
         self.copied[term] = drawn * self.repeat

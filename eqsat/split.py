@@ -142,6 +142,18 @@ def part_menu(
     return PartMenu(axis, tuple(found), 4 * spec.processors, filling)
 
 
+def core_parts(form: Form, spec: ParallelProcessingUnit) -> PartMenu:
+    """A part for each core, of the longest sum of a nest that has fewer results than those are."""
+    names = [name for name in form.reduced if name != form.stepped]
+    scatters = any(one.term.op in SCATTERS for one in form.stored)
+    points = math.prod(form.extents[name] for name in form.grid)
+    if not names or scatters or points >= spec.processors:
+        return PartMenu()
+    axis = max(names, key=form.extents.__getitem__)
+    count = -(-form.extents[axis] // part_length(form.extents[axis], spec.processors))
+    return PartMenu(axis, (count,) if count > 1 else (), spec.processors)
+
+
 def _multiplies(form: Form) -> bool:
     """Whether tiles are of products, of which a processor has one or two at once."""
     return any(form.contraction(term) for term in form.terms)

@@ -1,0 +1,71 @@
+"""What loop nests of a CPU cost besides arithmetic and what is read and written once: copies of
+factors, and rows that no cache holds from one of their passes to the next.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+
+from eqsat.algebra import Read, Term
+from eqsat.form import Form, passes
+from eqsat.rates import Array, Contraction
+from eqsat.tiling import Tiling
+
+LOOP = 12.0  # cycles in which a CPU begins a loop
+
+
+def rearranged(tiling: Tiling, found: Contraction) -> Iterator[Term]:
+    """The factors that are written to fast memory before they are multiplied: what is computed, and
+    of a CPU also what does not lie in memory as the rows of a matrix.
+    """
+    for side, rows in ((found.left, found.rows), (found.right, found.columns)):
+        read = side.args[0] if side.op == "read" else None
+        if not isinstance(read, Read) or tiling.pricer.overlap:
+            if side.op not in {"read", "gather", "literal"}:
+                yield side
+        elif not _is_matrix(read, rows, found.summed, tiling.form):
+            yield side
+
+
+def _is_matrix(read: Read, rows: int, summed: int, made: Form) -> bool:
+    """Whether rows or columns of a matrix lie as such in memory, the summed names as one."""
+    strides = {str(atom): abs(stride) for atom, stride in read.address.terms}
+    if read.guards or not strides.keys() <= made.extents.keys():
+        return False
+    kept, along = (
+        sorted((n for n in made.facts.universe.members(mask) if n in strides), key=strides.get)
+        for mask in (rows, summed)
+    )
+    one = all(strides[b] == strides[a] * made.extents[a] for a, b in pairwise(along))
+    return one and 1 in {strides[names[0]] for names in (kept, along) if names}
+
+
+def loop_seconds(tiling: Tiling, side: Term) -> Array:
+    """Seconds in which a CPU begins the innermost loops that copy what it reads of a factor to fast
+    memory: each along the longest name whose neighbours are beside each other where they lie.
+    """
+    read = side.args[0] if side.op == "read" else None
+    if not isinstance(read, Read) or tiling.pricer.overlap:
+        return 0 * tiling.shape
+    longest = tiling.shape
+    for atom, stride in read.address.terms:
+        if abs(stride) == 1 and str(atom) in tiling.form.extents:
+            along = tiling.tile_points(tiling.form.facts.universe.mask([str(atom)]))
+            longest = np.maximum(longest, along)
+    mask = tiling.form.facts.free(side)
+    rows = tiling.points(mask) * tiling.times(mask) / longest
+    return rows * LOOP / (tiling.spec.cycles_per_s * tiling.spec.processors)
+
+
+def fetched_again(tiling: Tiling, term: Term, mask: int) -> Array:
+    """How many times more memory gives what is read over `mask` than a nest that passes over it
+    once: rows that are longer than a cache holds are gone when the next pass begins.
+    """
+    if tiling.pricer.overlap:
+        return tiling.shape
+    made = tiling.form
+    reduced = made.facts.universe.mask(made.reduced)
+    row = tiling.tile_points(mask & reduced) * made.facts.dtype(term).itemsize
+    count = passes(made, reduced).get(term, 1)
+    return np.where(row > tiling.pricer.cache.size_bytes / 2, count, 1)
