@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from eqsat.codegen.cuda_box import TensorBox
 from eqsat.codegen.cuda_distribution import Distribution, Factor
 from eqsat.codegen.cuda_math import apply, cast, literal, operand_dtypes, widen
-from eqsat.codegen.cuda_placement import Placement
+from eqsat.codegen.cuda_placement import Placement, reads_again
 from eqsat.graph.dtypes import DType, int64
 from eqsat.graph.index import Affine, FloorDiv, bounds
 from eqsat.kernel import Access, Axis, Kernel, Load, Map, Phase, Position
@@ -369,12 +369,10 @@ class Block:
         return cast(self.placement.dtypes[name], dtype.compute, self.read(name, point))
 
     def is_read_late(self, phase: Phase, s: Load) -> bool:
-        """Whether a value of fewer indices than what uses it is read there, over and over: beside
-        the results of products there are no registers to hold it.
+        """Whether a load is read at each use: beside the results of products there are no registers
+        to hold it.
         """
-        users = [self.placement.statements.get(name) for name in self.placement.users[s.name]]
-        wider = (isinstance(u, Map) and {*s.indices} < {*u.indices} for u in users)
-        return self.has_producer and not phase.stream and not s.access.coordinates and all(wider)
+        return self.has_producer and not phase.stream and reads_again(self.placement, s)
 
     def present(self, s: Load, point: Point) -> str:
         """The condition under which a load reads memory; empty where it always does."""

@@ -6,8 +6,15 @@ from collections.abc import Mapping
 from eqsat.codegen.cuda_distribution import Distribution
 from eqsat.codegen.cuda_emit import choose, emit
 from eqsat.codegen.cuda_narrow import term_bytes
-from eqsat.codegen.cuda_pipeline import AROUND, needs_producer, registers_of
-from eqsat.codegen.cuda_placement import REGISTERS, SHARED, Placement, unique_names
+from eqsat.codegen.cuda_pipeline import needs_producer
+from eqsat.codegen.cuda_placement import (
+    REGISTERS,
+    SHARED,
+    Placement,
+    reads_again,
+    unique_names,
+)
+from eqsat.codegen.cuda_registers import AROUND, registers_of
 from eqsat.codegen.cuda_steps import loads_ahead
 from eqsat.errors import UnsupportedError
 from eqsat.kernel import (
@@ -17,6 +24,7 @@ from eqsat.kernel import (
     Load,
     Map,
     Position,
+    Reduce,
     Update,
     operands,
     store_operands,
@@ -71,18 +79,28 @@ def _shared_misfit(
 def live_bytes(kernel: Kernel, placement: Placement, distribution: Distribution) -> int:
     """The most bytes of tile values that a thread holds at once."""
     kernel = unique_names(kernel)
-    in_place = _in_place(placement) | _fluid(kernel, placement)
+    fluid = _fluid(kernel, placement) | _read_again(kernel, placement)
+    in_place = _in_place(placement) | fluid
     sizes = {
         name: _registers(placement.indices[name], distribution) * _held_bytes(placement, name)
         for name in placement.dtypes
         if placement.where.get(name, REGISTERS) == REGISTERS and name not in in_place
     }
     steps: list[tuple[str, tuple[str, ...]]] = []
+    made_of: dict[str, tuple[str, ...]] = {}  # what lives until a fluid value is used
+
+    def below(names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(n for name in names for n in made_of.get(name, (name,))))
+
     for phase in kernel.phases:
         first = len(steps)
         steps += [(carry.name, ()) for carry in phase.carries]
-        steps += [(statement.name, operands(statement)) for statement in phase.body]
-        steps += [("", store_operands(store)) for store in phase.stores]
+        for statement in phase.body:
+            if statement.name in fluid:
+                made_of[statement.name] = below(operands(statement))
+            else:
+                steps.append((statement.name, below(operands(statement))))
+        steps += [("", below(store_operands(store))) for store in phase.stores]
         if phase.stream:  # what a stream reads lives through all of its chunks
             read = {name for _, names in steps[first:] for name in names}
             steps.append(("", tuple(read - {s.name for s in phase.body})))
@@ -135,30 +153,48 @@ def _fluid(kernel: Kernel, placement: Placement) -> set[str]:
     """Values that compilers make element by element, and never hold as a whole.
 
     They are pointwise (loads too, unless they meet fragments: those go through shared memory), only
-    pointwise values and stores read them, and no reduction runs between
-    the first and the last use.
+    pointwise values and stores read them, and of fragments a reduction that runs in the same loop;
+    and no other reduction runs between the first and the last use. Of several values of fragments
+    that are stored each is made before the first store.
     """
     pointwise = (Map, Load, Literal, Position)
+    matrices = bool(placement.matrices)
+    readers = (Map, Load, Reduce) if matrices else (Map, Load)
     sections: dict[str, int] = {}
     used: dict[str, int] = {}
+    whole: set[str] = set()
     section = 0
     for phase in kernel.phases:
         section += 1
         for statement in phase.body:
+            begun = section
             section += not isinstance(statement, pointwise)
             sections[statement.name] = section
-            used.update(dict.fromkeys(operands(statement), section))
-        used.update(dict.fromkeys((n for s in phase.stores for n in store_operands(s)), section))
+            read = begun if isinstance(statement, Reduce) and matrices else section
+            used.update(dict.fromkeys(operands(statement), read))
+        stored = {name for store in phase.stores for name in store_operands(store)}
+        used.update(dict.fromkeys(stored, section))
+        whole |= stored if matrices and len(stored) > 1 else set()
     return {
         name
         for name, statement in placement.statements.items()
-        if isinstance(statement, Map if placement.matrices else Map | Load)
+        if isinstance(statement, Map if matrices else Map | Load)
+        and name not in whole
         and used.get(name, -1) == sections[name]
         and all(
-            isinstance(placement.statements.get(u, statement), Map | Load)
+            isinstance(placement.statements.get(u, statement), readers)
             for u in placement.users[name]
         )
     }
+
+
+def _read_again(kernel: Kernel, placement: Placement) -> set[str]:
+    """Loads beside the results of a warpgroup's products that each use reads anew."""
+    if not needs_producer(placement.matrices.values()):
+        return set()
+    bodies = [phase.body for phase in kernel.phases if not phase.stream]
+    loads = [s for body in bodies for s in body if isinstance(s, Load)]
+    return {s.name for s in loads if reads_again(placement, s)}
 
 
 def unrolled(placement: Placement, distribution: Distribution) -> int:

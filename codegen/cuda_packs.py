@@ -6,11 +6,41 @@ assembler would merge by itself, which it does without heed of warpgroup operati
 
 from collections.abc import Callable
 
-from eqsat.codegen.cuda_block import Writer
+from eqsat.codegen.cuda_block import Block, Point, Writer
 from eqsat.codegen.cuda_math import SIXTEEN, narrow, storage_type
+from eqsat.codegen.cuda_placement import store_indices
+from eqsat.codegen.cuda_tiles import owns
 from eqsat.graph.dtypes import DType, float64
+from eqsat.kernel import Store
 
 Value = Callable[[str], str]
+
+
+def store_points(
+    block: Block, store: Store, vector: tuple[str, int], value: Callable[[Point], str]
+) -> None:
+    """Write each of a thread's points to memory. `vector`: the index along which they are
+    contiguous, and how many; `value`: the value at a point, in the buffer's compute dtype.
+    """
+    out, buffer = block.out, block.kernel.buffer(store.access.buffer)
+    indices, (index, width) = block.ordered(store_indices(block.placement, store)), vector
+    owner = owns(block, indices)
+    if owner:
+        out.line(f"if ({owner})")
+    with out.block(), block.points(indices, steps={index: width}) as point:
+        conditions = [*block.valid(indices, point), *block.exists(store.access, point)]
+        if conditions:
+            out.line(f"if ({' && '.join(conditions)})")
+        target = f"{block.buffer(buffer.name)} + {block.address(store.access, point)}"
+        with out.block():
+            if width == 1:
+                out.line(f"*({target}) = {narrow(buffer.dtype, value(point))};")
+                return
+            source = block.placement.dtypes[store.value]
+            write_pack(
+                out, buffer.dtype, source, width, target,
+                lambda e: value(block.shifted(point, index, e)),
+            )  # fmt: skip
 
 
 def write_pack(

@@ -35,6 +35,7 @@ from eqsat.idle_chunks import chunk_range, live_bounds, told
 from eqsat.kernel import Axis, Carry, Contract, Load, Phase, Reduce, Update, store_operands
 
 FAR = 1 << 30  # beyond all positions
+AT_ONCE = 4  # chunks in a producer's code: of more its few registers do not hold the addresses
 
 
 def emit_phase(block: Block, phase: Phase, pipeline: Pipeline | None = None) -> None:
@@ -165,6 +166,7 @@ def _emit_consumer(
     _tiles(block, phase, 1, boxes)
     with pipeline.producing(), block.out.block():
         first, last = _live_chunks(block, phase)
+        block.out.line(f"#pragma unroll {AT_ONCE}")
         with block.out.block(f"for (int chunk = {first}; chunk < {last}; ++chunk)"):
             for name, text in _chunk_origins(block, phase.stream, "chunk").items():
                 block.out.line(f"const int {name} = {text};")

@@ -36,18 +36,16 @@ from eqsat.codegen.cuda_edges import Edge, find_edge
 from eqsat.codegen.cuda_math import storage_type
 from eqsat.codegen.cuda_multicast import RANK, Share, shares
 from eqsat.codegen.cuda_placement import Matrix
+from eqsat.codegen.cuda_registers import AROUND, registers_of, shared_out
 from eqsat.codegen.cuda_ring import Ring
 from eqsat.codegen.cuda_warpgroup_operations import WARPGROUP, WarpgroupOperation
 from eqsat.errors import UnsupportedError
 from eqsat.kernel import Load, Phase
 
-PRODUCER_REGISTERS = 24
-MOST_REGISTERS = 240  # that setmaxnreg gives a computing thread here
 MOST_COMPUTING = 896  # threads of a block, less the producer's warpgroup
 SHARED_BYTES, RESERVED_BYTES = 233472, 1024  # of an SM of sm_90, and for each block
 LONG = 16  # times that a tile fills its rings, from which on no block stays for the next
 AHEAD, ROOM = 2, 3  # tiles whose boxes may lie there, and as what part of shared memory at most
-AROUND = 32  # registers that a thread needs besides the result of an instruction
 
 
 class Pipeline:
@@ -410,7 +408,7 @@ __device__ __forceinline__ void block_barrier() {{
     def program(self, origins: Sequence[str]) -> str:
         """The kernel's body: the producer's program, then that of the computing threads."""
         kernel, out, turns = self.block.kernel, Writer(depth=1), self.block.turns
-        _, registers = registers_of(self.threads, self.blocks)
+        producing, registers = shared_out(self.threads, self.blocks, self.held)
         loop = f"for (int tile = blockIdx.x; tile < {kernel.tiles}; tile += gridDim.x)"
         if kernel.stream_k:
             before, loop, begins = cuda_stream_k.loop(kernel)
@@ -421,7 +419,7 @@ __device__ __forceinline__ void block_barrier() {{
             loop = f"for (int round = 0; round * gridDim.x < {kernel.tiles}; ++round)"
         self.initialise(out)
         with out.block(f"if (threadIdx.x >= {self.threads})"):
-            out.line(f"fewer_registers<{PRODUCER_REGISTERS}>();")
+            out.line(f"fewer_registers<{producing}>();")
             with out.block(f"if (threadIdx.x == {self.threads})"):
                 self.state(out)
                 if self.shares:
@@ -487,11 +485,3 @@ def _there_and_back(tiles: int) -> list[str]:
 def needs_producer(matrices: Iterable[Matrix]) -> bool:
     """Whether some contraction is computed by whole warpgroups."""
     return any(isinstance(m.operation, WarpgroupOperation) for m in matrices)
-
-
-def registers_of(threads: int, blocks: int) -> tuple[int, int]:
-    """Registers of a thread at launch, and of a computing thread afterwards, `blocks` on an SM."""
-    whole = threads + WARPGROUP
-    launch = min(65536 // (blocks * whole) // 8 * 8, 248)
-    spare = launch * whole - PRODUCER_REGISTERS * WARPGROUP
-    return launch, min(spare // threads // 8 * 8, MOST_REGISTERS)

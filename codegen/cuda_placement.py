@@ -158,6 +158,13 @@ def place(kernel: Kernel, operations: Mapping[str, ParallelOperation]) -> Placem
     return Placement(statements, dtypes, indices, where, users, fixed, chains, matrices)
 
 
+def reads_again(placement: Placement, s: Load) -> bool:
+    """Whether a value of fewer indices than what uses it may be read there, over and over."""
+    users = [placement.statements.get(name) for name in placement.users[s.name]]
+    wider = (isinstance(u, Map) and {*s.indices} < {*u.indices} for u in users)
+    return not s.access.coordinates and all(wider)
+
+
 def _users(kernel: Kernel) -> dict[str, tuple[str, ...]]:
     """The readers of each value: statements by name, stores as `store of <buffer>`."""
     users: dict[str, list[str]] = {}

@@ -18,11 +18,10 @@ from eqsat.codegen.cuda_math import (
     combine,
     identity,
     literal,
-    narrow,
     register_type,
 )
 from eqsat.codegen.cuda_nearly import NEARLY, rounded_values
-from eqsat.codegen.cuda_packs import write_pack
+from eqsat.codegen.cuda_packs import store_points
 from eqsat.codegen.cuda_patch import Patch
 from eqsat.codegen.cuda_placement import (
     CHAIN,
@@ -34,7 +33,7 @@ from eqsat.codegen.cuda_placement import (
     store_indices,
 )
 from eqsat.codegen.cuda_scatter import combine_stored
-from eqsat.codegen.cuda_tiles import copy, fetch, owns, tile_for
+from eqsat.codegen.cuda_tiles import copy, fetch, tile_for
 from eqsat.codegen.cuda_warpgroup import rest_of
 from eqsat.codegen.cuda_warpgroup_operations import WarpgroupOperation
 from eqsat.codegen.cuda_windows import Windows, load_windows, windows
@@ -283,7 +282,7 @@ class Statements:
             out.line(f"hold({block.value(s.name)});")
 
     def store(self, store: Store) -> None:
-        block, out = self.block, self.out
+        block = self.block
         block.before_reading(store_operands(store))
         indices = block.ordered(store_indices(block.placement, store))
         buffer = block.kernel.buffer(store.access.buffer)
@@ -294,26 +293,8 @@ class Statements:
         if patch := box_store(block, store, indices) or self.patch(store.access, indices):
             patch.store(store, lambda point: self.stored(store, buffer.dtype, point))
             return
-        index, width = self.vector(store.access, indices)
-        owner = owns(block, indices)
-        if owner:
-            out.line(f"if ({owner})")
-        with out.block(), block.points(indices, steps={index: width}) as point:
-            conditions = [*block.valid(indices, point), *block.exists(store.access, point)]
-            if conditions:
-                out.line(f"if ({' && '.join(conditions)})")
-            target = f"{block.buffer(buffer.name)} + {block.address(store.access, point)}"
-            with out.block():
-                if width == 1:
-                    value = self.stored(store, buffer.dtype, point)
-                    out.line(f"*({target}) = {narrow(buffer.dtype, value)};")
-                    return
-
-                def value_of(e: str) -> str:
-                    return self.stored(store, buffer.dtype, block.shifted(point, index, e))
-
-                source = block.placement.dtypes[store.value]
-                write_pack(out, buffer.dtype, source, width, target, value_of)
+        vector = self.vector(store.access, indices)
+        store_points(block, store, vector, lambda at: self.stored(store, buffer.dtype, at))
 
     def stored(self, store: Store, dtype: DType, point: Point) -> str:
         """The register value that is rounded as it is stored, where that takes one rounding."""
@@ -332,12 +313,23 @@ class Statements:
     # elementwise statements and local reductions
 
     def add(self, s: Elementwise) -> None:
+        if self.goes_before(s):
+            group, self.pending = self.pending, [s]
+            self.flush()
+            self.pending = group
+            return
         reduced = {p.name for p in self.pending if isinstance(p, Reduce)}
         if self.pending and (
             self.span(s) != self.span(self.pending[0]) or reduced & {*operands(s)}
         ):
             self.flush()
         self.pending.append(s)
+
+    def goes_before(self, s: Elementwise) -> bool:
+        """Whether a value of fewer points needs nothing that waits, and need not part its loop."""
+        waiting = {p.name for p in self.pending}
+        fewer = any(self.span(s) < self.span(p) for p in self.pending[:1])
+        return fewer and isinstance(s, Map) and not waiting & {*operands(s)}
 
     def span(self, s: Elementwise) -> frozenset[str]:
         return frozenset((*s.indices, *s.over) if isinstance(s, Reduce) else s.indices)

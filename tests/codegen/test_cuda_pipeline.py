@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from cuda_cases import case
 from cuda_emulation import COMPILER, SCHEDULES, Emulator, emulate, run_between_guards
-from kernel_building import arrays, check
+from kernel_building import Body, arrays, at, buffers, check
 from pipeline_cases import (
     OPERATIONS,
     attention,
@@ -27,9 +27,10 @@ from eqsat.codegen.cuda_emit import emit
 from eqsat.codegen.cuda_exchange import bank_passes
 from eqsat.codegen.cuda_fit import misfit
 from eqsat.codegen.cuda_launch import Launch
-from eqsat.codegen.cuda_pipeline import MOST_REGISTERS, PRODUCER_REGISTERS, registers_of
+from eqsat.codegen.cuda_registers import MOST_REGISTERS, PRODUCER_REGISTERS, registers_of
 from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import bfloat16, float8_e4m3fn, float32, int8
+from eqsat.kernel import Buffer, Store
 from eqsat.kernel import check as check_kernel
 from eqsat.specs import load
 
@@ -259,20 +260,35 @@ def test_large_kernels_compile_without_spills_and_products_overlap():
     assert not [(c.name, cubin.log) for c, _, cubin in built if re.search("C75[0-9]{2}", cubin.log)]
     for c, source, cubin in built:
         threads = source.threads - 128  # that compute
-        launch, computing = registers_of(threads, source.resident)
-        given = cubin.registers * source.threads - PRODUCER_REGISTERS * 128
+        launch, _ = registers_of(threads, source.resident)
+        (producing,) = map(int, re.findall(r"fewer_registers<(\d+)>\(\);", source.text))
+        (computing,) = map(int, re.findall(r"more_registers<(\d+)>\(\);", source.text))
+        given = cubin.registers * source.threads - producing * 128
         assert cubin.registers <= launch
         assert computing * threads <= given, f"{c.name} waits for registers for ever"
 
 
+@pytest.mark.parametrize("producing", PRODUCER_REGISTERS)
 @pytest.mark.parametrize("blocks", (1, 2))
 @pytest.mark.parametrize("threads", (128, 256, 384, 512))
-def test_registers_move_from_the_producer_to_those_who_compute(threads, blocks):
-    launch, computing = registers_of(threads, blocks)
+def test_registers_move_from_the_producer_to_those_who_compute(threads, blocks, producing):
+    launch, computing = registers_of(threads, blocks, producing)
     assert launch % 8 == computing % 8 == 0
-    assert PRODUCER_REGISTERS < min(launch, MOST_REGISTERS) <= computing <= MOST_REGISTERS
+    assert producing < min(launch, MOST_REGISTERS) <= computing <= MOST_REGISTERS
     assert blocks * launch * (threads + 128) <= 65536
-    assert threads * computing + 128 * PRODUCER_REGISTERS <= launch * (threads + 128)
+    assert threads * computing + 128 * producing <= launch * (threads + 128)
+
+
+def test_a_producer_keeps_what_others_do_not_need():
+    """Beside 64 sums of a thread more than beside 192, or 96 of three teams."""
+    for tile, threads, kept in (
+        ((128, 128, 64), 256, 40),
+        ((192, 128, 64), 128, 24),
+        ((192, 192, 64), 384, 24),
+        ((192, 64, 64), 384, 40),
+    ):
+        c = case("kept", gemm(512, 768, 512, tile, tile[1]), threads, 3)
+        assert f"fewer_registers<{kept}>" in emit(c.kernel, OPERATIONS).text
 
 
 def test_what_does_not_fit_is_told_before_it_is_compiled():
@@ -290,6 +306,28 @@ def test_what_does_not_fit_is_told_before_it_is_compiled():
     assert fit((128, 200, 64), 256, 256, 3) == ""
     bad = case("strides", gemm(64, 60, 64, (64, 64, 64), 64, "nn"), 128, 2).kernel
     assert misfit(bad, spec) == "what the target can express"
+
+
+def test_sums_are_held_until_what_is_loaded_beside_them_is_added():
+    """y = bfloat16(x w) + r: each thread has its sums and its points of r at once."""
+    spec = load("h200")
+
+    def with_residual(tiles, columns):
+        c = case("residual", gemm(512, 768, 512, tiles, columns), 128, 4)
+        stream, _ = c.kernel.phases
+        (r,) = buffers(bfloat16, r=(512, 768))
+        y, end = Buffer("y", (512, 768), bfloat16, "output"), Body(bfloat16)
+        end.map("rounded", "i j", "cast", "acc")
+        end.load("other", "i j", at(r, "i", "j"))
+        end.map("both", "i j", "add", "rounded", "other")
+        phases = (stream, end.phase(Store(at(y, "i", "j"), "both")))
+        return replace(c.kernel, buffers=(*c.kernel.buffers[:2], r, y), phases=phases)
+
+    fitting, large = with_residual((128, 128, 64), 128), with_residual((128, 192, 64), 192)
+    assert misfit(fitting, spec) == ""
+    assert compile_cubin(emit(fitting, OPERATIONS).text, "sm_90a").spills == 0
+    assert misfit(large, spec) == "registers"
+    assert compile_cubin(emit(large, OPERATIONS).text, "sm_90a").spills > 0
 
 
 def test_what_no_warpgroup_can_compute_is_refused_with_the_way_out():

@@ -1,0 +1,31 @@
+"""How the threads of a kernel with a producer share out the registers of a multiprocessor."""
+
+from eqsat.codegen.cuda_warpgroup_operations import WARPGROUP
+
+PRODUCER_REGISTERS = (40, 32, 24)  # of which fewer are taken where those who compute need more
+MOST_REGISTERS = 240  # that setmaxnreg gives a computing thread here
+AROUND = 32  # registers that a thread needs besides the result of an instruction
+BESIDE = 72  # the same besides all results, what it reads to store them among it
+
+
+def registers_of(
+    threads: int, blocks: int, producing: int = min(PRODUCER_REGISTERS)
+) -> tuple[int, int]:
+    """Registers of a thread at launch, and of a computing thread when those that produce have kept
+    so many, `blocks` on an SM.
+    """
+    whole = threads + WARPGROUP
+    launch = min(65536 // (blocks * whole) // 8 * 8, 248)
+    spare = launch * whole - producing * WARPGROUP
+    return launch, min(spare // threads // 8 * 8, MOST_REGISTERS)
+
+
+def shared_out(threads: int, blocks: int, held: int) -> tuple[int, int]:
+    """Registers of a producing and of a computing thread that holds so many results: enough for
+    both, or else the latter's come first.
+    """
+    for producing in PRODUCER_REGISTERS:
+        _, computing = registers_of(threads, blocks, producing)
+        if held + BESIDE <= computing:
+            break
+    return producing, computing
