@@ -33,6 +33,7 @@ from eqsat.specs import ParallelProcessingUnit
 
 Misfit = Callable[[Kernel, ParallelProcessingUnit], str]
 Runner = Callable[[Mapping[str, Any]], None]
+_UNWATCHED = nullcontext()
 
 
 class HostBackend:
@@ -61,7 +62,7 @@ class HostBackend:
 
     def receive(self, value: Any, argument: Argument) -> np.ndarray:
         """The argument as a contiguous array; ArgumentError if it does not match."""
-        array = _as_numpy(value, argument.name)
+        array = value if type(value) is np.ndarray else _as_numpy(value, argument.name)
         if array.shape != argument.shape:
             raise ArgumentError(
                 f"input {argument.name!r} has shape {array.shape}; the program was compiled for "
@@ -73,7 +74,7 @@ class HostBackend:
                 f"input {argument.name!r} is {array.dtype}; the program was compiled for "
                 f"{argument.dtype.name}. Convert it with .astype, or compile for this dtype."
             )
-        return _unlocked(np.ascontiguousarray(array))
+        return array if array.flags.carray else _unlocked(np.ascontiguousarray(array))
 
     def build(self, kernels: Sequence[Kernel]) -> None:
         """Nothing: kernels are compiled one by one, as they are prepared."""
@@ -108,7 +109,7 @@ class HostBackend:
     def watched(self, launches: Sequence[Launch]) -> AbstractContextManager[None]:
         """The host has no errors of its own."""
         del launches
-        return nullcontext()
+        return _UNWATCHED
 
     def ptx(self, kernel: Kernel) -> str:
         """There is no PTX on the host."""

@@ -173,6 +173,8 @@ class Program:
         self._explainer = explainer
         self._backend = backend
         self._structure = structure
+        self._single = not isinstance(structure, Mapping | list | tuple)
+        self._names = tuple(argument.name for argument in parts.arguments)
         self._run = backend.prepare(parts.launches)
         self._constants: dict[str, Any] | None = None
         self._workspaces: list[dict[str, Any]] = []
@@ -272,14 +274,15 @@ class Program:
             self._backend.give(result, like, dtype)
             for result, (_, _, dtype) in zip(results, self.parts.outputs, strict=True)
         ]
-        return unflatten(self._structure, given)
+        return given[0] if self._single else unflatten(self._structure, given)
 
     def _bind(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> list[Any]:
-        arguments = self.parts.arguments
-        names = [argument.name for argument in arguments]
-        if len(args) > len(arguments):
+        names = self._names
+        if not args and len(named) == len(names) and all(name in named for name in names):
+            return [named[name] for name in names]
+        if len(args) > len(names):
             raise ArgumentError(
-                f"the program takes {len(arguments)} arrays ({', '.join(names)}); got {len(args)}. "
+                f"the program takes {len(names)} arrays ({', '.join(names)}); got {len(args)}. "
                 f"Drop the surplus ones."
             )
         values = dict(zip(names, args, strict=False))
