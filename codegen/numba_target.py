@@ -84,7 +84,9 @@ def _taker(buffer: Buffer) -> Callable[[np.ndarray], np.ndarray]:
     def take(array: np.ndarray) -> np.ndarray:
         if array.dtype != element:
             if array.dtype != own:
-                raise TypeError(f"buffer {buffer.name} has dtype {buffer.dtype}; got {array.dtype}.")
+                raise TypeError(
+                    f"buffer {buffer.name} has dtype {buffer.dtype}; got {array.dtype}."
+                )
             array = array.view(element)
         if array.size != size or not array.flags.c_contiguous:
             raise ValueError(
