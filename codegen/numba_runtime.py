@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core.cgutils import get_or_insert_function
 from numba.extending import intrinsic, register_jitable
 from numba.np.arrayobj import load_item, make_array, store_item
 
@@ -51,6 +52,24 @@ def select(typingctx, condition, yes, no):
 
     kind = types.unliteral(yes)
     return kind(types.boolean, kind, kind), emit
+
+
+@intrinsic
+def unknown(typingctx, value):
+    """The value, of which the compiler knows nothing.
+
+    Where it knows that one side of a selection changes no extreme, it parts maximum(m, select(c,
+    -inf, x)) into branches, and then finds no reduction that it could do in vectors (LLVM 22).
+    """
+
+    def emit(context, builder, signature, arguments):
+        (one,) = arguments
+        fence = f"llvm.arithmetic.fence.{'f32' if one.type == ir.FloatType() else 'f64'}"
+        kind = ir.FunctionType(one.type, [one.type])
+        return builder.call(get_or_insert_function(builder.module, kind, fence), arguments)
+
+    kind = types.unliteral(value)
+    return kind(kind), emit
 
 
 def _reassociated(name: str) -> Any:

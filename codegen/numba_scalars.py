@@ -39,7 +39,7 @@ FLOAT_FUNCTIONS = frozenset({
 
 # Functions of numba_runtime that generated source may call.
 RUNTIME = (
-    "peek", "poke", "select", "quotient", "modulo", "accumulate_sum", "accumulate_prod",
+    "peek", "poke", "select", "unknown", "quotient", "modulo", "accumulate_sum", "accumulate_prod",
     "remainder_float", "floor_divide_float", *_INTEGER_FUNCTIONS.values(), *_SHIFTS,
 )  # fmt: skip
 

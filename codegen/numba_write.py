@@ -1,5 +1,6 @@
 """Writes the values of a kernel as Numba source: scratch memory, addresses, expressions."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from eqsat.codegen import numba_scalars as scalars
@@ -125,11 +126,16 @@ class Writer:
         return variable
 
     def constant(self, value: Number, dtype: DType) -> str:
-        """A module constant; constants of the same value share a name."""
+        """A module constant; constants of the same value share a name. Infinities are variables,
+        lest the compiler take extremes of what is masked by them apart.
+        """
         text = scalars.constant(value, dtype)
         if text not in self.constants:
             self.constants[text] = f"C{len(self.constants)}"
-        return self.constants[text]
+        name = self.constants[text]
+        if dtype.compute.kind != "float" or not math.isinf(value):
+            return name
+        return hoist(self.function, f"unknown({name})", self.names, "infinite")
 
     def fill(self, kept: Stored, indices: Sequence[str], value: str, scope: Scope) -> None:
         """Set a stored value at every point of some indices."""

@@ -20,7 +20,7 @@ if (_HERE.parent / "pyproject.toml").is_file() and (_HERE.parent / "graph").is_d
 # Public name -> the module that defines it. Any other public name comes from eqsat.graph.
 _PUBLIC = {
     "compile": "eqsat.driver",
-    "jit": "eqsat.driver",
+    "jit": "eqsat.jitted",
     "ExecutionConfig": "eqsat.executor",
     "KernelExecutor": "eqsat.executor",
     "Program": "eqsat.program",

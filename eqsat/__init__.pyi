@@ -1,11 +1,11 @@
 # What type checkers and editors see of the names that __init__.py loads on first use.
 from eqsat.cache import Cache as Cache
 from eqsat.driver import compile as compile
-from eqsat.driver import jit as jit
 from eqsat.errors import EqsatError as EqsatError
 from eqsat.executor import ExecutionConfig as ExecutionConfig
 from eqsat.executor import KernelExecutor as KernelExecutor
 from eqsat.graph import *
+from eqsat.jitted import jit as jit
 from eqsat.program import Program as Program
 from eqsat.settings import Settings as Settings
 

@@ -1,11 +1,9 @@
 """The pipeline, wired: graph -> segments -> kernels -> program."""
 
-import inspect
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import update_wrapper
 from typing import Any
 
 import numpy as np
@@ -14,8 +12,7 @@ from eqsat.cache import Cache, content_key
 from eqsat.codegen.targets import TARGETS
 from eqsat.errors import ArgumentError, EqsatError, IdentifierError, UnsupportedError
 from eqsat.fold import settle
-from eqsat.graph import input as graph_input
-from eqsat.graph.dtypes import DType, as_dtype
+from eqsat.graph.dtypes import DType
 from eqsat.graph.evaluate import input_nodes, topological
 from eqsat.graph.tensor import Tensor
 from eqsat.kernel import Buffer
@@ -407,49 +404,3 @@ def _report(
         from_cache=all(s.from_cache for s in distinct.values()),
         notes=tuple(dict.fromkeys(s.note for s in distinct.values() if s.note)),
     )
-
-
-class Jit:
-    """A function of tensors, compiled once for each signature of shapes and dtypes."""
-
-    def __init__(self, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
-        self.function = function
-        self.options = dict(options)
-        self.programs: dict[tuple[tuple[str, tuple[int, ...], str], ...], Program] = {}
-        update_wrapper(self, function)
-
-    def program(self, *args: Any, **named: Any) -> Program:
-        """The program for arrays (or anything with shape and dtype) like these."""
-        bound = inspect.signature(self.function).bind(*args, **named)
-        bound.apply_defaults()
-        arrays = {k: v for k, v in bound.arguments.items() if hasattr(v, "shape")}
-        fixed = {k: v for k, v in bound.arguments.items() if k not in arrays}
-        dtypes = {k: as_dtype(_dtype_name(v)) for k, v in arrays.items()}
-        key = tuple((k, tuple(v.shape), dtypes[k].name) for k, v in arrays.items())
-        key += tuple((k, (), repr(v)) for k, v in fixed.items())
-        if key not in self.programs:
-            inputs = {k: graph_input(k, tuple(v.shape), dtypes[k]) for k, v in arrays.items()}
-            outputs = self.function(**inputs, **fixed)
-            self.programs[key] = compile(outputs, inputs=list(inputs.values()), **self.options)
-        return self.programs[key]
-
-    def __call__(self, *args: Any, **named: Any) -> Any:
-        bound = inspect.signature(self.function).bind(*args, **named)
-        arrays = {k: v for k, v in bound.arguments.items() if hasattr(v, "shape")}
-        return self.program(*args, **named)(**arrays)
-
-
-def _dtype_name(array: Any) -> str:
-    return str(array.dtype).removeprefix("torch.")
-
-
-def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Compile a function of tensors when it is called: `@jit`, or `@jit(spec="h200")`.
-
-    Strict: what the target cannot express raises UnsupportedError. Options are those of `compile`.
-    """
-
-    def decorate(decorated: Callable[..., Any]) -> Jit:
-        return Jit(decorated, options)
-
-    return decorate if function is None else decorate(function)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from eqsat.driver import jit
+from eqsat.jitted import jit
 from eqsat.specs import ParallelProcessingUnit
 
 

@@ -1,5 +1,5 @@
 """What loop nests of a CPU cost besides arithmetic and what is read and written once: copies of
-factors, and rows that no cache holds from one of their passes to the next.
+factors, tests of guards, and rows that no cache holds from one of their passes to the next.
 """
 
 from collections.abc import Iterator
@@ -13,6 +13,7 @@ from eqsat.rates import Array, Contraction
 from eqsat.tiling import Tiling
 
 LOOP = 12.0  # cycles in which a CPU begins a loop
+TESTED = 2  # selections in the time of a read that may have to be left out
 
 
 def rearranged(tiling: Tiling, found: Contraction) -> Iterator[Term]:
@@ -56,6 +57,11 @@ def loop_seconds(tiling: Tiling, side: Term) -> Array:
     mask = tiling.form.facts.free(side)
     rows = tiling.points(mask) * tiling.times(mask) / longest
     return rows * LOOP / (tiling.spec.cycles_per_s * tiling.spec.processors)
+
+
+def tests(tiling: Tiling, mask: int) -> Array:
+    """Selections in the time that a CPU takes to test the guards of a read at points of `mask`."""
+    return TESTED * tiling.points(mask) * tiling.times(mask)
 
 
 def fetched_again(tiling: Tiling, term: Term, mask: int) -> Array:

@@ -17,8 +17,7 @@ ROUNDS = 3  # of blocks: those that read, compute and store
 
 def placed(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
     """The kernel as it is run on a device."""
-    if spec.group(spec.tile_group).max_resident > 1:  # threads, of registers of 32 bits
-        kernel = in_short_integers(kernel)
+    kernel = in_short_integers(kernel)
     kernel = with_workspace(in_runs(in_bands(kernel, spec), spec), spec)
     if spec.group(spec.tile_group).max_resident <= 1:
         return kernel

@@ -34,7 +34,7 @@ from eqsat.contraction_price import (
 from eqsat.extremes import met_again
 from eqsat.form import REDUCING, SUBSTITUTED, WEIGHTED, Form, passes, walked
 from eqsat.narrow_price import is_joined
-from eqsat.nest_price import fetched_again, loop_seconds, rearranged
+from eqsat.nest_price import fetched_again, loop_seconds, rearranged, tests
 from eqsat.occupancy import FRAGMENTS, Occupancy
 from eqsat.partial_sums import count_parts
 from eqsat.pipeline_price import (
@@ -133,12 +133,10 @@ class _Pricing(Occupancy):
 
     def charge(self, unit: str, seconds: Array) -> None:
         """Add work to a unit."""
-        before = self.units.get(unit, np.zeros_like(self.shape))
-        self.units[unit] = before + seconds * self.repeat
+        self.units[unit] = self.units.get(unit, 0 * self.shape) + seconds * self.repeat
 
     def run(self) -> Price:
-        hopeless = self.hopeless()
-        if hopeless:
+        if hopeless := self.hopeless():
             return Price(np.inf * self.shape, refused={hopeless: self.shape > 0})
         facts = self.form.facts
         self.refused["scans"] = self.shape * is_stuck(self.form) > 0
@@ -213,6 +211,8 @@ class _Pricing(Occupancy):
         drawn = self.drawn(read, touched * self.times(names)) * self.sectors(read)
         self._move(read.buffer, min(touched, whole), drawn, lines)
         self.copied[term] = drawn * self.repeat
+        if read.guards and not self.pricer.overlap:
+            self._apply("where", tests(self, mask), read.dtype.name)
         if axes := windowed(self, term):
             rate = self.spec.memory("shared").bandwidth_gb_per_s * 1e9  # the same memory unit
             self.charge("loads", lines_read(self, term, axes) * LINE / rate)

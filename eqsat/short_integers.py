@@ -1,7 +1,7 @@
 """Positions in 32 bits: values of a kernel that are declared int64 and always fit half of it.
 
-A GPU's registers and integer units have 32 bits; where a position of an axis, compared or selected,
-is shorter than that, so is all that is made of it.
+A GPU's registers and integer units have 32 bits, a CPU's vectors more elements of them; where a
+position of an axis, compared or selected, is shorter than that, so is all that is made of it.
 """
 
 from collections.abc import Mapping

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # A package may import those of a lower level, and itself.
 LEVELS = {"specs": 0, "graph": 0, "eqsat": 1, "rules": 2, "codegen": 3, "bench": 5}
 # The files that wire the others together stand above what they wire.
-WIRING = {"eqsat", "eqsat.driver", "eqsat.executor", "eqsat.explain"}
+WIRING = {"eqsat", "eqsat.driver", "eqsat.executor", "eqsat.explain", "eqsat.jitted"}
 WIRING_LEVEL = 4
 LEAVES = {"eqsat.errors", "eqsat.settings"}
 # Slow or optional, hence imported where they are used.

@@ -13,7 +13,7 @@ import pytest
 import eqsat
 import eqsat.graph as g
 from eqsat.cache import Cache
-from eqsat.driver import compile, jit, plan
+from eqsat.driver import compile, plan
 from eqsat.errors import (
     ArgumentError,
     IdentifierError,
@@ -319,26 +319,6 @@ def test_bfloat16_arrays() -> None:
     result = compiled(x + x)(narrow)
     assert result.dtype == x.dtype.numpy
     np.testing.assert_array_equal(result, narrow + narrow)
-
-
-# --- jit -----------------------------------------------------------------------------------------
-
-
-def test_jit_compiles_once_for_each_signature() -> None:
-    @jit(spec=ORACLE, cache=Cache(None))
-    def scaled(x, w, power: int = 1):
-        """A docstring that stays."""
-        return (x @ w) * float(power)
-
-    assert scaled.__doc__ == "A docstring that stays."
-    np.testing.assert_array_equal(scaled(X, W), X @ W)
-    scaled(X + 1, w=W)
-    assert len(scaled.programs) == 1
-    np.testing.assert_allclose(scaled(X[:2], W, power=3), X[:2] @ W * 3, rtol=1e-5)
-    scaled(X.astype(np.float64), W.astype(np.float64))
-    assert len(scaled.programs) == 3
-    with pytest.raises(TypeError, match="missing a required argument"):
-        scaled(X)
 
 
 # --- threads and caches --------------------------------------------------------------------------
