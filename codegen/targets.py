@@ -96,9 +96,11 @@ class HostBackend:
         array = _as_numpy(value, "out")
         right = array.shape == shape and array.dtype == dtype.numpy
         if not right or not array.flags.c_contiguous or not array.flags.writeable:
+            kind = "" if array.flags.writeable else "read-only "
+            kind += "" if array.flags.c_contiguous else "not C-contiguous "
             raise ArgumentError(
-                f"out= is {array.dtype}{list(array.shape)}; the result needs a writeable "
-                f"C-contiguous {dtype.name}{list(shape)}."
+                f"out= is {kind}{array.dtype}{list(array.shape)}; the result needs a writeable "
+                f"C-contiguous {dtype.name}{list(shape)}. Pass numpy.empty(shape, dtype)."
             )
         return array
 
@@ -152,6 +154,11 @@ def _unlocked(array: np.ndarray) -> np.ndarray:
 
 
 def _as_numpy(value: Any, name: str) -> np.ndarray:
+    if isinstance(value, np.ma.MaskedArray):
+        raise ArgumentError(
+            f"input {name!r} is a masked array, whose mask would be lost. Pass .filled(value), or "
+            f"the mask as an input of its own."
+        )
     if isinstance(value, np.ndarray | np.generic):
         return np.asarray(value)
     if hasattr(value, "__cuda_array_interface__"):

@@ -306,15 +306,24 @@ class Program:
         if out is None:
             return [self._backend.empty(shape, dtype) for _, shape, dtype in outputs]
         given = flatten(out)
-        if len(given) != len(outputs):
-            raise ArgumentError(f"out= needs {len(outputs)} arrays; got {len(given)}.")
+        if not same_structure(out, self._structure):
+            raise ArgumentError(
+                f"out= needs {len(outputs)} arrays as the program gives them, "
+                f"{outline(self._structure)}; got {len(given)} as {outline(out)}."
+            )
         return [
             self._backend.output(value, shape, dtype)
             for value, (_, shape, dtype) in zip(given, outputs, strict=True)
         ]
 
     def _refuse_aliases(self, results: Sequence[Any], arrays: Mapping[str, Any]) -> None:
-        """An output over an input would be read after it is written."""
+        """An output over an input would be read after it is written, one over another lost."""
+        for number, result in enumerate(results):
+            if any(self._backend.overlap(result, other) for other in results[:number]):
+                raise ArgumentError(
+                    f"out= number {number} shares memory with one before it, which would be "
+                    f"overwritten. Pass arrays that lie apart."
+                )
         for argument in self.parts.arguments:
             if any(self._backend.overlap(result, arrays[argument.buffer]) for result in results):
                 raise ArgumentError(
@@ -351,6 +360,27 @@ def flatten(structure: Any) -> list[Any]:
         parts = cast("Sequence[Any]", structure)
         return [leaf for value in parts for leaf in flatten(value)]
     return [structure]
+
+
+def same_structure(a: Any, b: Any) -> bool:
+    """Whether two nestings have the same keys and lengths; a list is as good as a tuple."""
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        one, other = cast("Mapping[Any, Any]", a), cast("Mapping[Any, Any]", b)
+        return [*one] == [*other] and all(same_structure(one[k], other[k]) for k in one)
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        pair = cast("Sequence[Any]", a), cast("Sequence[Any]", b)
+        return len(pair[0]) == len(pair[1]) and all(map(same_structure, *pair))
+    return not isinstance(a, Mapping | list | tuple) and not isinstance(b, Mapping | list | tuple)
+
+
+def outline(structure: Any) -> str:
+    """A nesting as text, each leaf a dot."""
+    if isinstance(structure, Mapping):
+        items = cast("Mapping[Any, Any]", structure).items()
+        return "{" + ", ".join(f"{key!r}: {outline(value)}" for key, value in items) + "}"
+    if isinstance(structure, list | tuple):
+        return "(" + ", ".join(map(outline, cast("Sequence[Any]", structure))) + ")"
+    return "."
 
 
 def unflatten(structure: Any, leaves: list[Any]) -> Any:

@@ -223,13 +223,14 @@ def take(x: Tensor, indices: Tensor, axis: int | None = None) -> Tensor:
     """The positions `indices` along an axis; negative ones count from the end.
 
     The result has the shape of `indices` in place of the axis. An index past the ends is
-    unspecified by the standard: here it reads the nearest position. `axis` may be left out if x
-    has one dimension.
+    unspecified by the standard: here it reads the nearest position, and raises ShapeError where
+    the indices are constants. `axis` may be left out if x has one dimension.
     """
     if axis is None and x.ndim != 1:
         raise ShapeError(f"take: {x} has {x.ndim} dimensions. Say which axis.")
     axis = normalise_axis(0 if axis is None else axis, x.ndim, "take", str(x))
     indices = as_index(indices)
+    _check_constant(x, indices, axis)
     before, after = x.shape[:axis], x.shape[axis + 1 :]
     shape = before + indices.shape + after
     names = output_names(len(shape))
@@ -253,6 +254,17 @@ def as_index(indices: Tensor | np.ndarray | Sequence[int]) -> Tensor:
         )
         raise DTypeError(f"take: the index {index} is not integer. {hint}")
     return index
+
+
+def _check_constant(x: Tensor, indices: Tensor, axis: int) -> None:
+    """Raise ShapeError for constant indices past the ends of an axis."""
+    extent, value = x.shape[axis], np.asarray(indices.attributes.get("value", ()))
+    beyond = value[(value < -extent) | (value >= extent)]
+    if beyond.size:
+        raise ShapeError(
+            f"take: index {beyond.flat[0]} is past the ends of axis {axis} of {x}, which has "
+            f"{extent} elements. Use indices from {-extent} to {extent - 1}."
+        )
 
 
 def count_from_end(index: Tensor, n: int) -> Tensor:

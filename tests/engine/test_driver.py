@@ -90,8 +90,9 @@ def test_arguments_that_do_not_match(
         (np.empty((3, 2), np.float64), r"out= is float64\[3, 2\]; .* float32\[3, 2\]"),
         (np.empty((2, 3), np.float32).T, r"writeable C-contiguous float32\[3, 2\]"),
         (np.broadcast_to(np.float32(0), (3, 2)), r"writeable C-contiguous"),
-        ([np.empty((3, 2), np.float32)] * 2, r"out= needs 1 arrays; got 2"),
-        ([[3.0]], r"input 'out' is a float"),
+        ([np.empty((3, 2), np.float32)] * 2, r"out= needs 1 arrays .*, \.; got 2 as \(\., \.\)"),
+        ([np.empty((3, 2), np.float32)], r"out= needs 1 arrays .*, \.; got 1 as \(\.\)"),
+        (3.0, r"input 'out' is a float"),
     ],
 )
 def test_out_that_cannot_take_the_result(matmul: Program, out: object, message: str) -> None:
@@ -370,3 +371,24 @@ def test_an_output_over_an_input_is_refused():
     array = np.ones((64, 64), np.float32)
     with pytest.raises(ArgumentError, match="out= shares memory with input 'x'"):
         program(array, out=array)
+
+
+def test_outputs_have_memory_and_names_of_their_own():
+    x = g.input("x", (8,))
+    program = compiled({"sum": x + 1.0, "all": (x * 2.0, x)})
+    whole, array = np.empty(12, np.float32), np.arange(8, dtype=np.float32)
+    for one, other in ((whole[:8], whole[:8]), (whole[:8], whole[4:])):
+        with pytest.raises(ArgumentError, match="out= number 1 shares memory with one before it"):
+            program(array, out={"sum": one, "all": [other, np.empty(8, np.float32)]})
+    each = [np.empty(8, np.float32) for _ in range(3)]
+    wrong = {"sums": each[0], "all": each[1:]}
+    with pytest.raises(ArgumentError, match=r"\{'sum': \., 'all': \(\., \.\)\}; got 3 as .'sums'"):
+        program(array, out=wrong)
+    given = {"sum": each[0], "all": each[1:]}
+    assert program(array, out=given) is given
+    np.testing.assert_array_equal(each, [array + 1, array * 2, array])
+
+
+def test_a_mask_is_not_lost():
+    with pytest.raises(ArgumentError, match=r"'x' is a masked array, .* Pass .filled\(value\)"):
+        compiled(g.input("x", (2,)) + 1.0)(np.ma.array(np.ones(2, np.float32), mask=[0, 1]))

@@ -183,6 +183,11 @@ def test_errors_name_op_operands_limit_and_next_step():
             lambda: x[2],
             r"index: 2 is outside axis 0 of x float32\[2, 3\], which has 2 pos.*-2 to 1",
         ),
+        (
+            lambda: x[np.array([0, -2, 2])],
+            r"take: index 2 is past the ends of axis 0 of x .*2 elements\. Use .* -2 to 1",
+        ),
+        (lambda: graph.take(x, [[-4]], axis=1), r"index -4 is past the ends of axis 1"),
         (lambda: x[0, 0, 0], r"3 indices for x float32\[2, 3\] of 2 dimensions"),
         (lambda: x[..., ...], "more than one"),
         (lambda: graph.sum(x, axis=2), r"axis 2 is outside x float32\[2, 3\].*Use -2 to 1"),
