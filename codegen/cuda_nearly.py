@@ -22,7 +22,7 @@ KEEPS_SIGN = frozenset({"add", "mul", "div", "reciprocal"})  # of operands that 
 def rounded_values(placement: Placement) -> frozenset[str]:
     """The names of such values."""
     found: dict[str, bool] = {}
-    for name in placement.statements:
+    for name in reversed(placement.statements):  # what reads a value mostly before it
         _is_rounded(placement, name, found)
     return frozenset(name for name, is_rounded in found.items() if is_rounded)
 
@@ -53,11 +53,19 @@ def _rounds(
 
 def _is_positive(placement: Placement, name: str) -> bool:
     """Whether a value is known not to be negative."""
-    match placement.statements.get(name):
-        case Literal(value=value):
-            return value >= 0
-        case Map(op=op) as made if op in KEEPS_SIGN:
-            return all(_is_positive(placement, one) for one in operands(made))
-        case Map(op=op):
-            return op in NOT_NEGATIVE
-    return False
+    seen, todo = set[str](), [name]
+    while todo:
+        one = todo.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        match placement.statements.get(one):
+            case Literal(value=value) if value >= 0:
+                pass
+            case Map(op=op) as made if op in KEEPS_SIGN:
+                todo += operands(made)
+            case Map(op=op) if op in NOT_NEGATIVE:
+                pass
+            case _:
+                return False
+    return True

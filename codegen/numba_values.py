@@ -220,20 +220,28 @@ class Values:
         return False
 
     def _cost(self, name: str) -> int:
-        """Additions that one point of a value costs in the innermost loop, operands included."""
-        if not self.pointwise(name):
-            return 1
-        statement = self.defined[name]
-        own = set(self.varying(statement.indices))
-        # An operand over fewer indices is computed in an outer loop.
-        total = sum(
-            self._cost(operand) if set(self.varying(self.indices(operand))) == own else 1
-            for operand in operands(statement)
-        )
-        if isinstance(statement, Map):
-            op = statement.op
-            return total + (_FUNCTION_COST if op in _FUNCTIONS else _COST.get(op, 1))
-        return total + (_GATHER_COST if isinstance(statement, Load) and total else 1)
+        """Additions that one point of a value costs in the innermost loop, operands included, each
+        once.
+        """
+        own = set(self.varying(self.indices(name)))
+        total, seen, stack = 0, set[str](), [name]
+        while stack:
+            one = stack.pop()
+            if one in seen:
+                continue
+            seen.add(one)
+            inside = one == name or set(self.varying(self.indices(one))) == own
+            if not inside or not self.pointwise(one):
+                total += 1  # read, or computed in an outer loop
+                continue
+            statement, inputs = self.defined[one], operands(self.defined[one])
+            stack += inputs
+            if isinstance(statement, Map):
+                op = statement.op
+                total += _FUNCTION_COST if op in _FUNCTIONS else _COST.get(op, 1)
+            else:
+                total += _GATHER_COST if isinstance(statement, Load) and inputs else 1
+        return total
 
     def leaves(self, names: Iterable[str], opened: str = "") -> Iterator[str]:
         """The loads and stored values that evaluating some values reads, each once.

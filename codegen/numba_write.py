@@ -11,6 +11,20 @@ from eqsat.graph.index import bounds
 from eqsat.kernel import Access, Axis, Kernel, Literal, Load, Map, Number, Position, operands
 
 
+class Homes(dict[Stored, Scope]):
+    """The scopes in which kept values are complete; `places`: what follows of these for values and
+    the scopes that ask for them, forgotten when one changes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: dict[tuple[str, Scope], Scope] = {}
+
+    def __setitem__(self, kept: Stored, scope: Scope) -> None:
+        super().__setitem__(kept, scope)
+        self.places.clear()
+
+
 class Writer:
     """Source under construction, each value written as far out as its indices allow.
 
@@ -27,7 +41,7 @@ class Writer:
         self.function = Scope()
         self.buffers = {b.name: self.names.fresh(b.name) for b in kernel.buffers}
         self.scratch: dict[Stored, str] = {}
-        self.home: dict[Stored, Scope] = {}
+        self.home = Homes()
         self.phase = self.function
 
     def open_tile(self, axes: Sequence[Axis], scope: Scope, number: str) -> None:
@@ -153,13 +167,24 @@ class Writer:
         return text if dtype is None else scalars.convert(text, definition.dtype, dtype)
 
     def evaluate(self, name: str, scope: Scope) -> str:
+        """The source of a value, what it is made of before it."""
+        todo = [(name, False)]
+        while todo:
+            one, ready = todo.pop()
+            if scope.find(one) is not None:
+                continue
+            if not self.values.pointwise(one):
+                self.read(one, scope)
+            elif ready:
+                self.compute(one, self.where(one, scope))
+            else:
+                todo.append((one, True))
+                todo += [(x, False) for x in reversed(operands(self.values.defined[one]))]
         known = scope.find(name)
-        if known is not None:
-            return known
-        if not self.values.pointwise(name):
-            return self.read(name, scope)
-        where = self.where(name, scope)
-        return self.compute(name, where)
+        if known is None:  # a literal, or the variable of a carry
+            literal = self.values.pointwise(name)
+            known = self.compute(name, scope) if literal else self.read(name, scope)
+        return known
 
     def read(self, name: str, scope: Scope) -> str:
         kept = self.plan.stored[name]
@@ -174,10 +199,15 @@ class Writer:
 
     def where(self, name: str, scope: Scope) -> Scope:
         """The outermost scope around this one in which a value can be computed or read."""
-        if not self.values.pointwise(name):
-            kept = self.plan.stored[name]
-            return scope.deepest([*map(scope.offset, kept.dims), scope.common(self.home[kept])])
-        return self.where_computed(name, scope)
+        if (name, scope) not in self.home.places:
+            if self.values.pointwise(name):
+                found = self.where_computed(name, scope)
+            else:
+                kept = self.plan.stored[name]
+                home = scope.common(self.home[kept])
+                found = scope.deepest([*map(scope.offset, kept.dims), home])
+            self.home.places[name, scope] = found
+        return self.home.places[name, scope]
 
     def where_computed(self, name: str, scope: Scope) -> Scope:
         definition = self.values.defined[name]

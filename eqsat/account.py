@@ -1,6 +1,8 @@
 """From a planned program to its explanation: search again, trace, price every step, check all."""
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from eqsat.algebra import Facts, Term
@@ -21,6 +23,8 @@ from eqsat.segments import Segment
 from eqsat.solve import Findings, investigate
 from eqsat.step_costs import KernelCosts, ProgramCosts
 from eqsat.steps import Trace
+
+DEEPEST = 100_000  # calls within each other, in place of Python's own limit
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,22 @@ class Subject:
 
 def explain(subject: Subject) -> Explanation:
     """Trace, price and check a program. Raises TraceError where a trace that was found is wrong."""
+    with _deep_calls():
+        return _explain(subject)
+
+
+@contextmanager
+def _deep_calls() -> Iterator[None]:
+    """Calls as deep as proofs are, which follow terms from the whole to the last operand."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, DEEPEST))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def _explain(subject: Subject) -> Explanation:
     places: dict[str, list[int]] = {}
     for number, segment in enumerate(subject.segments):
         places.setdefault(segment.signature, []).append(number)

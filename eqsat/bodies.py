@@ -135,14 +135,14 @@ def _shares_factors(node: ENode, free: Mapping[int, int]) -> bool:
 
 def _term(root: int, chosen: Mapping[int, ENode]) -> Term:
     done: dict[int, Term] = {}
-
-    def build(number: int) -> Term:
-        if number not in done:
-            node = chosen[number]
-            done[number] = node.term(tuple(build(child) for child in node.children))
-        return done[number]
-
-    return build(root)
+    todo = [root]
+    while todo:
+        node = chosen[todo[-1]]
+        missing = [child for child in node.children if child not in done]
+        if not missing:
+            done[todo.pop()] = node.term(tuple(done[child] for child in node.children))
+        todo += missing
+    return done[root]
 
 
 def _stored(made: Form, body: Term) -> tuple[Stored, ...]:

@@ -192,28 +192,30 @@ def form(stored: Iterable[Stored], facts: Facts) -> Form:
     nested = steps.held
     below: dict[tuple[Term, int], int] = {}
 
-    def visit(term: Term, bound: int) -> int:
-        """The number of phases that must run before the term, in loops over `bound`."""
-        key = (term, bound)
-        if key in below:
-            return below[key]
+    def visit(root: Term, around: int) -> None:
+        """Count the phases that must run before the term, in loops over `around`."""
         nonlocal nested
-        if term.op not in REDUCING:
-            result = max((visit(child, bound) for child in term.children), default=0)
-        else:
-            mask = term.args[0]
+        todo = [(root, around)]
+        while todo:
+            term, bound = todo[-1]
+            reduces = term.op in REDUCING
+            inside, mask = bound, term.args[0] if reduces else 0
             assert isinstance(mask, int)
-            if facts.free(term) & bound:
+            within = reduces and bool(facts.free(term) & bound)
+            if reduces:
+                inside = ((bound if within else steps.along) | mask) & ~facts.whole
+            missing = [(c, inside) for c in term.children if (c, inside) not in below]
+            if missing:
+                todo += missing
+                continue
+            todo.pop()
+            before = max((below[c, inside] for c in term.children), default=0)
+            if within:
                 nested |= mask
-                inside = (bound | mask) & ~facts.whole
-                result = max((visit(c, inside) for c in term.children), default=0)
-            else:
-                inside = (mask | steps.along) & ~facts.whole
-                before = max((visit(c, inside) for c in term.children), default=0)
+            elif reduces:
                 phase[term] = max(phase.get(term, 0), before)
-                result = phase[term] + 1
-        below[key] = result
-        return result
+                before = phase[term] + 1
+            below[term, bound] = before
 
     for one in stored:
         for term in computed(one):

@@ -133,17 +133,15 @@ class _Lowering(CarryLowering):
         """Terms to be computed as values, arguments first."""
         order: list[Term] = []
         seen: set[Term] = set(self.values)
-
-        def visit(term: Term) -> None:
-            if term in seen:
-                return
-            seen.add(term)
-            for child in self._inputs(term):
-                visit(child)
-            order.append(term)
-
-        for root in roots:
-            visit(root)
+        todo = [(root, False) for root in roots][::-1]
+        while todo:
+            term, ready = todo.pop()
+            if ready:
+                order.append(term)
+            elif term not in seen:
+                seen.add(term)
+                todo.append((term, True))
+                todo += [(child, False) for child in reversed(self._inputs(term))]
         return order
 
     def _straight(self) -> Phase:

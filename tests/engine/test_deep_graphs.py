@@ -1,0 +1,43 @@
+"""Programs of many steps, and of steps that use a value again: nothing grows as their paths do."""
+
+import numpy as np
+import pytest
+
+import eqsat.graph as g
+from eqsat.cache import Cache
+from eqsat.codegen.cuda_emit import emit
+from eqsat.driver import compile, plan
+from eqsat.specs import load
+
+A = np.random.default_rng(0).uniform(1, 2, 40).astype(np.float32)
+
+
+def repeated(steps, step):
+    """A program of so many steps from its input, and what they give."""
+    a = g.input("a", (40,))
+    y, expected = a, A.astype(np.float64)
+    for _ in range(steps):
+        y, expected = step(y, a), step(expected, A.astype(np.float64))
+    return y, expected
+
+
+PROGRAMS = {
+    "a chain": (500, lambda y, a: y + 1.0),
+    "a value used twice": (30, lambda y, a: 0.5 * (y + a / y)),
+    "an input used again": (150, lambda y, a: abs(y) * 0.5 + a),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_many_steps_compile(name: str) -> None:
+    y, expected = repeated(*PROGRAMS[name])
+    program = compile(y, load("cpu"), cache=Cache(None))
+    np.testing.assert_allclose(program(A), expected, rtol=1e-4)
+    assert program.source().count("\n") < 6000
+    planned = plan(y, load("h200"), cache=Cache(None))
+    assert all(len(emit(launch.kernel).text) < 200_000 for launch in planned.parts.launches)
+
+
+def test_a_long_proof_is_shown() -> None:
+    y, _ = repeated(250, PROGRAMS["a chain"][1])
+    assert "250" in compile(y, load("cpu"), cache=Cache(None)).explain()
