@@ -21,6 +21,7 @@ from eqsat.library import LibraryCall, PricedCall
 from eqsat.planned import Planned
 from eqsat.program import Argument, Launch, Parts, Program, Report, flatten
 from eqsat.rule import PRECISIONS, Rule, allowed, collect, distinct, priced
+from eqsat.rule_check import checked
 from eqsat.rules import algebra, carries, kernels, roundings
 from eqsat.rules.carries import LAWS, carry_rules
 from eqsat.rules.substitution import float32_products, substitutions
@@ -160,7 +161,7 @@ def plan(
         memory_bytes=settings.search_memory_mb << 20,
     )
     choice = _precision(precision, settings)
-    own_rules = tuple(rules) if rules is not None else default_rules()
+    own_rules = default_rules() if rules is None else checked(rules, default_rules())
     own_rules += substitutions(unit, target.operations, target.splits, target.terms)
     own_rules = distinct(own_rules)
     with SearchWorker(bounds.memory_bytes) as worker:

@@ -36,6 +36,7 @@ from eqsat.rule import (
     Rule,
     Variable,
     distinct,
+    nearest,
 )
 
 BINDERS = (*REDUCTIONS, *SCATTERS, *WEIGHTED, "contract", "narrow_contract")
@@ -339,7 +340,9 @@ class RuleText:
                 return f'(dtype_is {self.pattern(DTypeOf(of))} "{dtype_set_name(names)}")'
             case "fact":
                 return f"({args[0]} {' '.join(self.pattern(a) for a in args[1:])})"
-        raise RuleError(f"unknown condition {condition.kind}")
+        raise RuleError(
+            f"no fact is named {condition.kind}. {nearest(condition.kind, finite.FACTS)}"
+        )
 
     def text(self, group: str, name: str) -> str:
         left = self.pattern(self.one.left)

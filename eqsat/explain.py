@@ -1,7 +1,7 @@
 """The command eqsat-explain: how a program as written became the program as run.
 
     eqsat-explain module_or_file.py:function [--spec h200] [--precision exact|default|tf32|bf16]
-                 [--format text|json|html] [--output FILE]
+                 [--rules module_or_file.py] [--format text|json|html] [--output FILE]
 
 The function is called without arguments, so each parameter needs a default, such as
 `q=eqsat.input("q", (8, 64), "float32")`; it returns a tensor, or a nesting of tensors. No device is
@@ -21,14 +21,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from eqsat.driver import plan
+from eqsat.driver import default_rules, plan
 from eqsat.errors import ArgumentError, EqsatError, TraceError
 from eqsat.explanation import Explanation, from_json
 from eqsat.graph.tensor import Tensor
 from eqsat.program import flatten
 from eqsat.render import FORMATS, render, text
 from eqsat.replay import check
-from eqsat.rule import PRECISIONS
+from eqsat.rule import PRECISIONS, Rule, collect
 
 STYLES = {"heading": "bold", "rule": "bold green", "cost": "cyan", "quiet": "dim", "code": ""}
 FAILED, WRONG_TRACE = 2, 1
@@ -64,6 +64,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--spec", default="cpu", help="a shipped spec or a TOML file (default cpu)")
     parser.add_argument("--precision", help=f"what may be rounded, of {', '.join(PRECISIONS)}")
+    parser.add_argument(
+        "--rules",
+        metavar="MODULE",
+        action="append",
+        default=[],
+        help="a module or a .py file whose rules are used besides the shipped ones; once or more",
+    )
     parser.add_argument("--format", choices=FORMATS, default="text")
     parser.add_argument("--output", metavar="FILE", help="write there instead of to the terminal")
     parser.add_argument(
@@ -76,7 +83,7 @@ def _run(given: argparse.Namespace) -> None:
     function, title = find_function(given.function)
     tensors = call(function, title)
     with _busy("searching"):
-        planned = plan(tensors, given.spec, precision=given.precision)
+        planned = plan(tensors, given.spec, rules=_rules(given), precision=given.precision)
     if given.check is not None:
         trace = from_json(_read(given.check))
         if trace.spec != planned.search.spec.name:
@@ -90,6 +97,18 @@ def _run(given: argparse.Namespace) -> None:
     with _busy("tracing"):
         explanation = planned.explain(title)
     _write(explanation, given.format, given.output)
+
+
+def _rules(given: argparse.Namespace) -> tuple[Rule, ...] | None:
+    """The shipped rules and those of the modules given; None where none are."""
+    places: list[str] = given.rules
+    own = [collect(vars(_module(place))) for place in places]
+    for place, found in zip(places, own, strict=True):
+        if not found:
+            raise ArgumentError(
+                f"{place} defines no rule. Put @rule(group) of eqsat.rule over its functions."
+            )
+    return (*default_rules(), *(one for found in own for one in found)) if own else None
 
 
 def find_function(where: str) -> tuple[Callable[..., Any], str]:

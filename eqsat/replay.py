@@ -201,7 +201,7 @@ def _check_segment(
     algebra = [rule for rule in rules if rule.group in ALGEBRA]
     setting = Setting(Facts(universe), finite_buffers(segment))
     replay(record.trace, source, target, algebra, setting)
-    _compare(name, encoding, target, record.trace.stored, universe)
+    _compare(record.trace, encoding, target, universe)
     buffers = segment_buffers(encoding, stored.values())
     made: list[str] = []
     division: Division | None = None
@@ -253,24 +253,31 @@ def _target(name: str, encoding: Encoding, stored: Mapping[str, Stored]) -> Term
     return Term("program", *terms)
 
 
-def _compare(
-    name: str, encoding: Encoding, target: Term, stored: tuple[Stored, ...], universe: Universe
-) -> None:
+def _compare(trace: Trace, encoding: Encoding, target: Term, universe: Universe) -> None:
     """Both ends are worth the same at a few points, where that costs little."""
-    expanded = Inlining(stored, universe).expand(target.children)
+    inlining = Inlining(trace.stored, universe)
+    expanded = inlining.expand(target.children)
+    ends = ([output.term for output in encoding.outputs], [expanded[t] for t in target.children])
+    if _agree(*ends, universe) is not False:
+        return
+    for step in trace.steps:
+        if step.kind == "rule":
+            sides = [inlining.expand([term])[term] for term in (step.before, step.after)]
+            if _agree(sides[:1], sides[1:], universe) is False:
+                raise TraceError(
+                    f"{trace.name}: rule {step.rule} is unsound: every step holds, and yet this "
+                    f"one changes numbers. Mend the rule or its guards, or leave it out."
+                )
+    raise TraceError(
+        f"{trace.name}: every step holds, and yet the numbers differ: a rule is unsound. Check the "
+        f"guards of {', '.join(sorted({step.rule for step in trace.steps} - {''}))}."
+    )
+
+
+def _agree(left: Sequence[Term], right: Sequence[Term], universe: Universe) -> bool | None:
     scratch = Universe(list(universe.names), dict(universe.extents))
-    ends = [
-        [pushed_down(term, scratch) for term in terms]
-        for terms in (
-            [output.term for output in encoding.outputs],
-            [expanded[term] for term in target.children],
-        )
-    ]
-    if agree(*ends, scratch) is False:
-        raise TraceError(
-            f"{name}: every step holds, and yet the numbers differ: a rule is unsound. Check the "
-            f"guards of the rules that it uses."
-        )
+    ends = [[pushed_down(term, scratch) for term in terms] for terms in (left, right)]
+    return agree(*ends, scratch)
 
 
 def _universe(record: SegmentRecord, own: Universe) -> Universe:

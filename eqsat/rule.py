@@ -5,12 +5,14 @@ is the rule's name everywhere, its docstring opens with the equation. The same d
 egglog text, the matcher of the independent trace checker, and the documentation table.
 """
 
+import difflib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
 from eqsat.errors import RuleError
+from eqsat.graph.dtypes import BY_NAME
 
 # The groups of rules by the search that they grow: that of a segment, that of a kernel.
 ALGEBRA = ("algebra", "distribute")
@@ -28,17 +30,32 @@ class Variable:
     name: str
     sort: str = "Expr"
 
-    def __add__(self, other: "Pattern") -> "Node":
-        return Node("add", (self, other))
+    def __add__(self, other: "Operand") -> "Node":
+        return Node("add", (self, _lifted(other, self)))
 
-    def __mul__(self, other: "Pattern") -> "Node":
-        return Node("mul", (self, other))
+    def __radd__(self, other: float) -> "Node":
+        return Node("add", (_lifted(other, self), self))
 
-    def __sub__(self, other: "Pattern") -> "Node":
-        return Node("sub", (self, other))
+    def __mul__(self, other: "Operand") -> "Node":
+        return Node("mul", (self, _lifted(other, self)))
 
-    def __truediv__(self, other: "Pattern") -> "Node":
-        return Node("div", (self, other))
+    def __rmul__(self, other: float) -> "Node":
+        return Node("mul", (_lifted(other, self), self))
+
+    def __sub__(self, other: "Operand") -> "Node":
+        return Node("sub", (self, _lifted(other, self)))
+
+    def __rsub__(self, other: float) -> "Node":
+        return Node("sub", (_lifted(other, self), self))
+
+    def __truediv__(self, other: "Operand") -> "Node":
+        return Node("div", (self, _lifted(other, self)))
+
+    def __rtruediv__(self, other: float) -> "Node":
+        return Node("div", (_lifted(other, self), self))
+
+    def __neg__(self) -> "Node":
+        return Node("neg", (self,))
 
     def __or__(self, other: "Mask") -> "MaskOp":
         return MaskOp("|", self, other)
@@ -56,12 +73,13 @@ class Node:
     """A pattern: an operation over patterns, masks and atoms."""
 
     op: str
-    args: tuple["Pattern | Mask | float | str", ...]
+    args: tuple["Pattern | Mask | DTypeOf | float | str", ...]
 
-    __add__ = Variable.__add__
-    __mul__ = Variable.__mul__
-    __sub__ = Variable.__sub__
-    __truediv__ = Variable.__truediv__
+    __add__, __radd__ = Variable.__add__, Variable.__radd__
+    __mul__, __rmul__ = Variable.__mul__, Variable.__rmul__
+    __sub__, __rsub__ = Variable.__sub__, Variable.__rsub__
+    __truediv__, __rtruediv__ = Variable.__truediv__, Variable.__rtruediv__
+    __neg__ = Variable.__neg__
 
 
 @dataclass(frozen=True)
@@ -104,6 +122,20 @@ class DTypeOf:
 
 Mask = Variable | Free | MaskOp
 Pattern = Variable | Node
+Operand = Pattern | int | float
+
+
+def _lifted(value: Operand, beside: Pattern) -> Pattern:
+    """A number as a literal of the dtype that the pattern beside it has."""
+    if not isinstance(value, int | float):
+        return value
+    of = next((v for v in variables_of(beside) if v.sort == "Expr"), None)
+    if of is None:
+        raise RuleError(
+            f"nothing tells the dtype of {value} in a pattern: no variable stands beside it. Write "
+            f'apply("literal", {float(value)}, d) with a parameter d: "Text".'
+        )
+    return Node("literal", (float(value), DTypeOf(of)))
 
 
 @dataclass(frozen=True)
@@ -240,7 +272,10 @@ def nonempty(a: Mask) -> Condition:
 
 
 def dtype_in(a: Variable, *names: str) -> Condition:
-    """The dtype of a is one of those named."""
+    """The dtype of a is one of those named. RuleError for a name that is no dtype."""
+    unknown = [name for name in names if name not in BY_NAME]
+    if unknown:
+        raise RuleError(f"dtype_in: no dtype is named {unknown[0]}. {nearest(unknown[0], BY_NAME)}")
     return Condition("dtype_in", (a, names))
 
 
@@ -254,6 +289,12 @@ def known(fact: str, *patterns: Variable) -> tuple[Condition, ...]:
     return tuple(Condition(fact, (pattern,)) for pattern in patterns)
 
 
+def nearest(name: str, names: Iterable[str]) -> str:
+    """What a wrong name may have meant."""
+    found = difflib.get_close_matches(name, [*names], n=1)
+    return f"Did you mean {found[0]}?" if found else f"Use one of {', '.join(names)}."
+
+
 def fact(name: str, *args: object) -> Condition:
     """A relation given to the search holds for the arguments."""
     return Condition("fact", (name, *args))
@@ -264,10 +305,22 @@ WIDE_FLOATS = ("float32", "float64")
 
 
 def rewrite(left: Pattern, right: Pattern) -> Rewrite:
-    """left -> right"""
+    """left -> right; a number beside a pattern is a literal of that pattern's dtype."""
     if not isinstance(left, Node):
         raise RuleError(f"the left side of a rewrite must be an operation; got {left!r}")
-    return Rewrite(left, right)
+    bound = _with_own_dtypes(left)
+    assert isinstance(bound, Node)
+    return Rewrite(bound, right)
+
+
+def _with_own_dtypes(pattern: object) -> object:
+    """A left side that takes the dtypes of its literals as they are: operands agree in theirs."""
+    match pattern:
+        case DTypeOf(of=of):
+            return Variable(f"dtype_of_{of.name}", "Text")
+        case Node(op=op, args=args):
+            return Node(op, tuple(_with_own_dtypes(arg) for arg in args))  # type: ignore[arg-type]
+    return pattern
 
 
 def apply(op: str, *args: "Pattern | Mask | float | str") -> Node:
@@ -279,6 +332,12 @@ def rule(
     group: str, precision: str = "exact"
 ) -> Callable[[Callable[..., Iterator[Rewrite]]], Rule]:
     """Make a Rule from a generator function; parameters annotated with a sort's name."""
+    if not isinstance(group, str):
+        raise RuleError(
+            f'@rule needs a group: write @rule("algebra"), or another of {", ".join(GROUPS)}.'
+        )
+    if precision not in PRECISIONS:
+        raise RuleError(f"no precision is named {precision}. {nearest(precision, PRECISIONS)}")
 
     def decorate(function: Callable[..., Iterator[Rewrite]]) -> Rule:
         variables = [
@@ -299,12 +358,23 @@ def rule(
                     f"parameter {one.name} of rule {function.__name__} needs the name of a sort as "
                     f'its annotation, such as {one.name}: "Expr". Use one of {", ".join(SORTS)}.'
                 )
-        rewrites = tuple(function(*variables))
+        rewrites = _yielded(function.__name__, function(*variables))
         for one in rewrites:
             _check_bound(function.__name__, one)
         return Rule(function.__name__, group, equation, note.strip(), rewrites, precision)
 
     return decorate
+
+
+def _yielded(name: str, found: object) -> tuple[Rewrite, ...]:
+    """The rewrites of a rule. RuleError where its function yields none, or what is none."""
+    given = list(cast("Iterable[object]", found)) if isinstance(found, Iterator) else []
+    wrong = [one for one in given if not isinstance(one, Rewrite)]
+    if wrong or not given:
+        what = f"yields a {type(wrong[0]).__name__}" if wrong else "yields nothing"
+        what = what if isinstance(found, Iterator) else f"returns a {type(found).__name__}"
+        raise RuleError(f"rule {name} {what}. Yield rewrite(left, right), once or more.")
+    return tuple(cast("list[Rewrite]", given))
 
 
 def variables_of(pattern: object) -> Iterator[Variable]:

@@ -1,6 +1,7 @@
 """The command eqsat-explain, as a user runs it; and the formats."""
 
 import json
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -73,6 +74,48 @@ def test_text_of_the_example():
 
 
 @pytest.mark.slow
+def test_the_sample_in_the_docs_is_what_is_shown(capsys):
+    """Line by line, numbers aside: prices change with the spec."""
+    page = (EXAMPLE.parents[1] / "docs" / "explain.md").read_text()
+    sample = page.split("begins so")[1].split("```\n")[1]
+    assert main([ATTENTION, "--spec", "h200"]) == 0
+    shown = capsys.readouterr().out
+
+    def plain(text):
+        return re.sub(r"\s+", " ", re.sub(r"[0-9.]+ us", "us", text)).strip()
+
+    assert plain(shown).startswith(plain(sample))
+
+
+RULES = """
+from eqsat.rule import rewrite, rule
+
+@rule("algebra")
+def double(a: "Expr"):
+    \"\"\"a + a  ->  2 * a\"\"\"
+    yield rewrite(a + a, 2 * a)
+
+@rule("algebra")
+def forget(a: "Expr", b: "Expr"):
+    \"\"\"a - b  ->  a\"\"\"
+    yield rewrite(a - b, a)
+"""
+
+
+def test_rules_of_a_module_are_used_and_an_unsound_one_is_named(program, tmp_path, capsys):
+    own = tmp_path / "own_rules.py"
+    own.write_text(RULES)
+    assert main([f"{program}:plain", "--rules", str(own)]) == 0
+    capsys.readouterr()
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("import eqsat\ndef lost(a=eqsat.input('a', (64, 64)), b=eqsat.input('b', (64, "
+                     "64))):\n    return eqsat.exp(a - b)\n")  # fmt: skip
+    assert main([f"{wrong}:lost", "--rules", str(own)]) == 1
+    assert "rule forget is unsound" in capsys.readouterr().err
+    assert main([f"{program}:plain", "--rules", str(wrong)]) == 2
+    assert "defines no rule" in capsys.readouterr().err
+
+
 def test_json_of_the_example_replays(tmp_path):
     path = tmp_path / "trace.json"
     done = run(ATTENTION, "--format", "json", "--output", str(path))

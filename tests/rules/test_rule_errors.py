@@ -102,7 +102,7 @@ def test_an_operation_used_with_other_arguments_is_refused(worker: SearchWorker)
 
 def test_an_unknown_guard_is_refused(worker: SearchWorker) -> None:
     one = rewrite(A * B, B * A).when(Condition("prime", (A,)))
-    with pytest.raises(RuleError, match=r"unknown condition prime"):
+    with pytest.raises(RuleError, match=r"no fact is named prime. Use one of finite"):
         search(worker, made("odd", one))
 
 
