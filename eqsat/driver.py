@@ -1,10 +1,11 @@
 """The pipeline, wired: graph -> segments -> kernels -> program."""
 
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -112,8 +113,9 @@ def _show(program: Program, level: Debug) -> None:
     if level >= Debug.SUMMARY:
         where = "from the cache" if report.from_cache else f"{report.nodes} e-nodes"
         state = "saturated" if report.saturated else "cut by a limit"
+        kernels = "kernel" if len(program.kernels) == 1 else "kernels"
         print(
-            f"eqsat: {report.operations} operations -> {len(program.kernels)} kernels for "
+            f"eqsat: {report.operations} operations -> {len(program.kernels)} {kernels} for "
             f"{program.parts.spec}, predicted {program.cost * 1e6:.1f} us; "
             f"search {report.search_seconds:.2f} s ({where}, {state}), "
             f"in all {report.compile_seconds:.2f} s",
@@ -148,12 +150,16 @@ def plan(
     """
     started = time.perf_counter()
     settings = Settings.from_environment()
+    _check_numbers(candidates=(candidates, 1), drawn=(drawn, 0), seed=(seed, 0))
     unit = _spec(spec)
     target = TARGETS.get(unit.target, TARGETS["oracle"])
     tensors = flatten(outputs)
     for tensor in tensors:
         if not isinstance(tensor, Tensor):
-            raise ArgumentError(f"compile takes tensors; got a {type(tensor).__name__}.")
+            raise ArgumentError(
+                f"compile takes tensors; got a {type(tensor).__name__}. Build them from "
+                f"eqsat.input(name, shape, dtype), or use eqsat.jit for a function."
+            )
     folded = settle(tensors)
     bounds = limits or Limits(
         nodes=settings.search_nodes,
@@ -190,6 +196,16 @@ def plan(
     return Planned(parts, report, outputs, tuple(segments), tuple(solutions), search)
 
 
+def _check_numbers(**given: tuple[object, int]) -> None:
+    """Raise ArgumentError for an option that is no whole number, or below its least."""
+    for name, (value, least) in given.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ArgumentError(
+                f"{name}={value!r} is no whole number of at least {least}. Give one, or leave it "
+                f"out."
+            )
+
+
 def _precision(given: str | None, settings: Settings) -> str:
     if given is None:
         return settings.precision
@@ -198,10 +214,17 @@ def _precision(given: str | None, settings: Settings) -> str:
     return given
 
 
-def _spec(spec: ParallelProcessingUnit | str | None) -> ParallelProcessingUnit:
+def _spec(spec: object) -> ParallelProcessingUnit:
     if spec is None or spec == "cpu":
         return cpu()
-    return spec if isinstance(spec, ParallelProcessingUnit) else load(spec)
+    if isinstance(spec, str | os.PathLike):
+        return load(os.fspath(cast("str | os.PathLike[str]", spec)))
+    if not isinstance(spec, ParallelProcessingUnit):
+        raise ArgumentError(
+            f"spec= takes a spec, the name of a shipped one or the path of a file; got a "
+            f"{type(spec).__name__}. Pass one of these, or None for this machine."
+        )
+    return spec
 
 
 def _solve_all(segments: Sequence[Segment], search: Search, store: Cache) -> list[Solution]:
@@ -284,9 +307,18 @@ def _restore(record: Mapping[str, Any]) -> Solution | None:
         return None
 
 
+def _is_input(value: object) -> bool:
+    return isinstance(value, Tensor) and value.op == "input"
+
+
 def _arguments(tensors: Sequence[Tensor], inputs: Sequence[Tensor] | None) -> tuple[Argument, ...]:
     nodes = input_nodes(tensors)
     if inputs is not None:
+        wrong = [one for one in inputs if not _is_input(one)]
+        names = [str(one.attributes["name"]) for one in inputs] if not wrong else []
+        if wrong or len(set(names)) < len(names):
+            what = f"{wrong[0]!r} is none" if wrong else f"of {', '.join(names)} one is repeated"
+            raise ArgumentError(f"inputs= takes tensors of eqsat.input, each once; {what}.")
         given = {tensor.attributes.get("name"): tensor for tensor in inputs}
         lacking = [name for name, node in nodes.items() if given.get(name) is not node]
         if lacking:

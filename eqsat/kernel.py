@@ -429,7 +429,8 @@ def show(kernel: Kernel) -> str:
     blocks = f"   cluster {kernel.cluster}" if kernel.cluster > 1 else ""
     blocks += f"   copies for {kernel.multicast}" if kernel.multicast > 1 else ""
     blocks += f"   last tiles in {kernel.stream_k} parts" if kernel.stream_k else ""
-    lines = [head, f"  grid {grid}   spec {kernel.spec}   threads {kernel.threads}{blocks}"]
+    blocks = (f"   threads {kernel.threads}" if kernel.threads > 1 else "") + blocks
+    lines = [head, f"  grid {grid}   spec {kernel.spec}{blocks}"]
     if kernel.inner:
         lines.append("  inner " + " ".join(_axis(axis) for axis in kernel.inner))
     for phase in kernel.phases:

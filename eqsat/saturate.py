@@ -233,8 +233,9 @@ def saturate(
     if "error" in answer:
         _refuse_unsound(answer["error"])
         warnings.warn(
-            f"the search was cut: {answer['error']}; the program is compiled as written. "
-            f"Raise the limits or compile it in parts.",
+            f"the search was cut: {answer['error'].rstrip(': ')}; the program is compiled as "
+            f"written. Raise its limits (EQSAT_SEARCH_SECONDS, EQSAT_SEARCH_NODES or "
+            f"EQSAT_SEARCH_MEMORY_MB), or compile it in parts.",
             SearchWarning,
             stacklevel=2,
         )

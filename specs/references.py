@@ -42,6 +42,10 @@ def reference_problems(
         yield from _repeated(section, parts)
     if groups and tile_group not in group_names:
         yield Problem("", 0, "tile_group", _unknown("group", tile_group, group_names))
+    for position, group in enumerate(groups):
+        if group.name == tile_group and not group.count:
+            text = "is 0: tiles run on so many processors at once. Give their number."
+            yield Problem("parallel_groups", position, "count", text, group.name)
     yield from _group_problems(groups, group_names)
     for position, memory in enumerate(memories):
         for key in ("shared_across", "located_in"):

@@ -33,13 +33,18 @@ def available() -> list[str]:
 
 def load(path_or_name: str | os.PathLike[str]) -> ParallelProcessingUnit:
     """Read a spec from a file, or a shipped one by its name. Raises SpecError."""
+    if not _is_path(path_or_name):
+        raise SpecError(
+            f"a spec is read from a path, or by a shipped name; got a "
+            f"{type(path_or_name).__name__}.\nGive one of {', '.join(available())}, or a path."
+        )
     path = Path(path_or_name)
     if isinstance(path_or_name, str) and path_or_name in available():
         path = _FOLDER / f"{path_or_name}.toml"
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise SpecError(f"{path} is above {_MAX_BYTES} bytes.\nGive a smaller file.")
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         if isinstance(error, SpecError):
             raise
@@ -49,6 +54,10 @@ def load(path_or_name: str | os.PathLike[str]) -> ParallelProcessingUnit:
             f"Give a path, or a shipped name. {did_you_mean(str(path_or_name), available())}"
         ) from error
     return loads(text, origin=path.name)
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, str | os.PathLike)
 
 
 def loads(text: str, origin: str = "spec text") -> ParallelProcessingUnit:

@@ -107,6 +107,22 @@ def test_arguments_by_name_in_any_order_and_not_contiguous(matmul: Program) -> N
     np.testing.assert_allclose(out, X @ W, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"candidates": 0}, "candidates=0 is no whole number of at least 1"),
+        ({"drawn": -1}, "drawn=-1 is no whole number of at least 0"),
+        ({"seed": "x"}, "seed='x' is no whole number"),
+        ({"spec": 3}, r"spec= takes a spec, .*; got a int\. Pass"),
+        ({"inputs": ["x"]}, r"inputs= takes tensors of eqsat.input, each once; 'x' is none"),
+        ({"inputs": [g.input("x", (3,))] * 2}, "of x, x one is repeated"),
+    ],
+)
+def test_options_that_mean_nothing(options: dict, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        compile(g.input("x", (3,)) + 1.0, **{"spec": ORACLE, "cache": Cache(None)} | options)
+
+
 def test_what_is_no_tensor_is_refused() -> None:
     with pytest.raises(ArgumentError, match=r"compile takes tensors; got a ndarray"):
         compiled((product(), X))
@@ -226,7 +242,7 @@ def test_a_search_that_is_cut_gives_the_program_as_written(
 ) -> None:
     monkeypatch.undo()  # a process of its own, since it dies
     cache = Cache(None)
-    with pytest.warns(SearchWarning, match="Raise the limits") as warned:
+    with pytest.warns(SearchWarning, match="Raise (its|the) limits") as warned:
         program = compiled(g.softmax(product()), limits=limits, cache=cache)
     first = str(warned[0].message)
     assert first.startswith("the search was cut: ") and why in first

@@ -74,10 +74,8 @@ def test_a_segment_of_more_names_all_the_same_is_compiled_as_written(
     said = f"{MOST_NAMES + 1} index names, and an e-graph holds {MOST_NAMES}"
     with pytest.warns(SearchWarning) as warned:
         program = run(outputs, arrays)
-    assert [str(one.message) for one in warned] == [
-        f"the search was cut: {said}; the program is compiled as written. "
-        f"Raise the limits or compile it in parts."
-    ]
+    (only,) = (str(one.message) for one in warned)
+    assert only.startswith(f"the search was cut: {said}; the program is compiled as written. ")
     assert program.report.notes == (said,)
 
 
