@@ -70,6 +70,12 @@ def constant(value: Any, dtype: DTypeLike | None = None) -> Tensor:
         raise ShapeError(
             f"constant: the nested list is ragged ({error}). Use equal lengths on each level."
         ) from error
+    if isinstance(value, int) and array.dtype.kind == "O":  # larger than any integer dtype
+        array = np.asarray(float(value) if dtype and as_dtype(dtype).kind == "float" else value)
+    if array.dtype.kind in "OSUMm":
+        raise DTypeError(
+            f"constant: {value!r} is no number, nor a list or array of numbers. Give one."
+        )
     if dtype is None:
         default = {"f": "float32", "i": "int64", "b": "bool"}
         dtype = array.dtype if typed else default.get(array.dtype.kind, array.dtype)

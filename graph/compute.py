@@ -6,6 +6,7 @@ An index is usable as an integer (`2 * i + k - 1`, `i // 3`, `i % 3`), compared 
 (`a[i, j + 1]`), and used as an int64 value. Values are ordinary tensors over the index space.
 """
 
+import inspect
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -122,6 +123,9 @@ class Index(Coordinate):
         return elementwise.multiply(self, other)
 
     __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> Any:
+        return elementwise.divide(self, other)
 
     def __floordiv__(self, other: Any) -> Any:
         if _is_integer(other):
@@ -280,15 +284,34 @@ def _read_dynamic(
     return gather(table, at, axis, moved)
 
 
+def _check_parameters(body: Callable[..., Any], count: int, scope: Scope) -> None:
+    """Raise ShapeError unless the body takes an index for each axis."""
+    try:
+        signature = inspect.signature(body)
+        signature.bind(*range(count))
+    except ValueError:  # a builtin says nothing of its parameters
+        return
+    except TypeError:
+        name = getattr(body, "__name__", "the body")
+        raise ShapeError(
+            f"compute: {name}{inspect.signature(body)} cannot take {count} indices, one for each "
+            f"axis of the index space {scope.own}. Give it as many parameters."
+        ) from None
+
+
 def _run(body: Callable[..., Any], scope: Scope) -> Tensor:
     """The body's value over the scope, for its own indices."""
     indices = [
         Index(affine.const(0) if n == 1 else affine.var(name), scope)
         for name, n in zip(scope.names, scope.own, strict=False)
     ]
+    _check_parameters(body, len(indices), scope)
     token = _current.set(scope)
     try:
-        result = as_tensor(body(*indices))
+        value = body(*indices)
+        if value is None:
+            raise ShapeError("compute: the body returned None. Return the value at its indices.")
+        result = as_tensor(value)
     finally:
         _current.reset(token)
     if broadcast_shapes([result.shape, scope.shape]) != scope.shape:

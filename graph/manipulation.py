@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -104,6 +105,9 @@ def flip(x: Tensor, axis: int | Sequence[int] | None = None) -> Tensor:
 
 def roll(x: Tensor, shift: int | Sequence[int], axis: int | Sequence[int] | None = None) -> Tensor:
     """The elements shifted cyclically along the axes; over the flattened tensor without axes."""
+    each: Sequence[Any] = shift if isinstance(shift, Sequence) else (shift,)
+    if isinstance(shift, str) or not all(isinstance(one, SupportsIndex) for one in each):
+        raise ShapeError(f"roll: the shift {shift!r} of {x} is no integer. Give one for each axis.")
     if axis is None:
         total = shift if isinstance(shift, int) else sum(shift)
         return reshape(roll(reshape(x, -1 if x.size else (0,)), total, 0), x.shape)

@@ -4,7 +4,7 @@ A map says, for each dimension of the operand, which coordinate is read for the 
 (i0, i1, ...). Each function here returns the output shape and the coordinates, or coordinates only.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any, SupportsIndex, cast
 
@@ -165,6 +165,8 @@ def pad(shape: Shape, widths: Sequence[tuple[int, int]]) -> tuple[Shape, Coordin
 
 def slice_axis(n: int, key: slice) -> tuple[int, int, int]:
     """start, step and length of a slice of an axis of n positions, as Python counts them."""
+    if key.step == 0:
+        raise ShapeError("index: the step of a slice is 0. Use a step of at least 1, or below 0.")
     start, stop, step = key.indices(n)
     return start, step, len(range(start, stop, step))
 
@@ -239,7 +241,7 @@ def normalise_axes(
     """Axes in the order given, counted from the front; None means all of them."""
     if axis is None:
         return tuple(range(ndim))
-    given = (axis,) if isinstance(axis, SupportsIndex) else tuple(axis)
+    given = tuple(axis) if isinstance(axis, Sequence) else (axis,)
     axes = tuple(normalise_axis(one, ndim, op, what) for one in given)
     if len(set(axes)) != len(axes):
         raise ShapeError(f"{op}: axis {given} of {what} repeats an axis. Name each axis once.")
@@ -248,7 +250,7 @@ def normalise_axes(
 
 def normalise_shape(shape: int | Sequence[int], op: str) -> Shape:
     """The shape as a tuple of non-negative ints."""
-    given: tuple[Any, ...] = (shape,) if isinstance(shape, SupportsIndex) else tuple(shape)
+    given: tuple[Any, ...] = tuple(shape) if isinstance(shape, Iterable) else (shape,)
     for n in given:
         if not isinstance(n, SupportsIndex) or isinstance(n, bool) or int(n) < 0:
             raise ShapeError(

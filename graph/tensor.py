@@ -109,6 +109,14 @@ class Tensor:
             f"function instead, or compile the graph and use its result."
         )
 
+    def __getattr__(self, name: str) -> NoReturn:
+        known = not name.startswith("_") and callable(getattr(_standard(), name, None))
+        hint = f". Write eqsat.{name}(x)" if known else ""
+        raise AttributeError(f"tensors have no attribute {name!r}{hint}")
+
+    def __len__(self) -> int:
+        raise TypeError(f"a tensor has no len(): {self} has the shape {self.shape}. Use shape[0].")
+
     def __bool__(self) -> bool:
         self._no_value("truth value")
 

@@ -188,6 +188,13 @@ def test_errors_name_op_operands_limit_and_next_step():
             r"take: index 2 is past the ends of axis 0 of x .*2 elements\. Use .* -2 to 1",
         ),
         (lambda: graph.take(x, [[-4]], axis=1), r"index -4 is past the ends of axis 1"),
+        (lambda: x[::0], "the step of a slice is 0"),
+        (lambda: graph.sum(x, axis=1.0), r"sum: axis 1\.0 of x .* is no integer"),
+        (lambda: graph.input("z", None), "extent None"),
+        (lambda: graph.roll(x, "a"), "roll: the shift 'a' of x .* is no integer"),
+        (lambda: x + None, "constant: None is no number"),
+        (lambda: graph.compute((3, 3), lambda i: y[i]), r"<lambda>\(i\) cannot take 2 indices"),
+        (lambda: graph.compute(3, lambda i: None), "the body returned None"),
         (lambda: x[0, 0, 0], r"3 indices for x float32\[2, 3\] of 2 dimensions"),
         (lambda: x[..., ...], "more than one"),
         (lambda: graph.sum(x, axis=2), r"axis 2 is outside x float32\[2, 3\].*Use -2 to 1"),
@@ -211,3 +218,8 @@ def test_errors_name_op_operands_limit_and_next_step():
         x[y]
     with pytest.raises(DTypeError, match="is no index"):
         x["a"]
+    with pytest.raises(AttributeError, match=r"'sum'\. Write eqsat\.sum\(x\)"):
+        x.sum()
+    with pytest.raises(TypeError, match="Use shape"):
+        len(x)
+    assert not hasattr(x, "detach") and graph.evaluate([x + 2**70], {"x": np.zeros((2, 3), "f")})
