@@ -225,9 +225,19 @@ def _report_faults(records: Sequence[Record], console: Console) -> int:
 def _table(options: argparse.Namespace, console: Console) -> int:
     runs = []
     for path in options.files:
-        run = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            run = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UsageError(
+                f"cannot read {path}: {error.strerror}. Give a file that run --json wrote."
+            ) from error
+        except ValueError:
+            run = None  # no JSON
         if not isinstance(run, dict) or run.get("schema") != SCHEMA:
-            raise UsageError(f"{path} is no result of this version; its schema must be {SCHEMA}.")
+            raise UsageError(
+                f"{path} is no result of this version; its schema must be {SCHEMA}. Give a file that "
+                f"run --json wrote."
+            )
         runs.append(run)
     print(table.markdown(runs), end="")
     return 0
