@@ -235,8 +235,8 @@ def _table(options: argparse.Namespace, console: Console) -> int:
             run = None  # no JSON
         if not isinstance(run, dict) or run.get("schema") != SCHEMA:
             raise UsageError(
-                f"{path} is no result of this version; its schema must be {SCHEMA}. Give a file that "
-                f"run --json wrote."
+                f"{path} is no result of this version; its schema must be {SCHEMA}. Give a file "
+                f"that run --json wrote."
             )
         runs.append(run)
     print(table.markdown(runs), end="")
