@@ -24,6 +24,7 @@ from eqsat.codegen.cuda_backend import CudaBackend
 from eqsat.codegen.cuda_fit import misfit
 from eqsat.codegen.cuda_narrow import SPLITS
 from eqsat.codegen.cuda_warpgroup_operations import STORED_TERMS
+from eqsat.codegen.host_memory import HostMemory
 from eqsat.errors import ArgumentError, UnsupportedError
 from eqsat.graph.dtypes import DType
 from eqsat.kernel import Kernel
@@ -34,6 +35,7 @@ from eqsat.specs import ParallelProcessingUnit
 Misfit = Callable[[Kernel, ParallelProcessingUnit], str]
 Runner = Callable[[Mapping[str, Any]], None]
 _UNWATCHED = nullcontext()
+_MEMORY = HostMemory()
 
 
 class HostBackend:
@@ -89,7 +91,7 @@ class HostBackend:
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
         """An uninitialised array."""
-        return np.empty(shape, dtype.numpy)
+        return _MEMORY.empty(shape, dtype.numpy)
 
     def output(self, value: Any, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
         """A caller's array to be written in place."""
