@@ -62,7 +62,7 @@ def _taken(gather: Tensor, copies: dict[Tensor, Tensor], held: dict[Tensor, floa
         where = table, gather.attributes["axis"], gather.attributes["coordinates"]
         if where not in done:
             done[where] = gather
-            computed = table.op in ELEMENTWISE and table not in copies.values()
+            computed = table.op in ELEMENTWISE and all(one is not table for one in copies.values())
             if computed and sum(_held(x, held) for x in table.operands) <= _bytes(table):
                 one = (replace(gather, operands=(x, index), dtype=x.dtype) for x in table.operands)
                 found = tuple(map(take, one))

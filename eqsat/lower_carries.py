@@ -48,7 +48,7 @@ class CarryLowering:
     operations: Mapping[Term, str]
 
     def __init__(self) -> None:
-        self.pivots: dict[tuple[CarryLaw, Term], Pivot] = {}
+        self.pivots: dict[tuple[CarryLaw, Term, tuple[str, ...]], Pivot] = {}
         self.running: dict[tuple[str, str, tuple[str, ...]], tuple[str, str]] = {}
 
     def fresh(self, stem: str) -> str:
@@ -107,10 +107,10 @@ class CarryLowering:
     def weighted_carry(self, term: Term, body: list[Statement], carries: list[Carry]) -> str:
         """Reduce the chunk and update the carried total; the carry's name."""
         law, (s, _) = law_of(term), term.children
-        if (law, s) not in self.pivots:
-            over = self.facts.universe.members(term.args[0])  # type: ignore[arg-type]
-            self.pivots[law, s] = self._pivot(law, s, over, body, carries)
-        pivot = self.pivots[law, s]
+        over = self.facts.universe.members(term.args[0])  # type: ignore[arg-type]
+        if (law, s, over) not in self.pivots:
+            self.pivots[law, s, over] = self._pivot(law, s, over, body, carries)
+        pivot = self.pivots[law, s, over]
         dtype, indices = self.facts.dtype(term), self.indices(term)
         chunk, carry = self._products(term, pivot.weight, body), self.fresh("acc")
         if pivot.shift[0]:

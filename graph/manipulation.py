@@ -118,8 +118,12 @@ def roll(x: Tensor, shift: int | Sequence[int], axis: int | Sequence[int] | None
     return view(x, x.shape, movement.roll(x.shape, dict(zip(axes, shifts, strict=True))))
 
 
-def pad(x: Tensor, widths: Sequence[tuple[int, int]], value: Scalar = 0) -> Tensor:
-    """x surrounded by (before, after) positions per axis that hold `value`."""
+def pad(x: Tensor, widths: Sequence[tuple[int, int]], value: Scalar | None = None) -> Tensor:
+    """x surrounded by (before, after) positions per axis that hold `value`: 0 unless given, False
+    of a bool.
+    """
+    if value is None:
+        value = False if x.dtype.kind == "bool" else 0
     pairs = [(int(before), int(after)) for before, after in widths]
     if len(pairs) != x.ndim or any(width < 0 for pair in pairs for width in pair):
         raise ShapeError(

@@ -338,6 +338,45 @@ def test_bfloat16_arrays() -> None:
     np.testing.assert_array_equal(result, narrow + narrow)
 
 
+# --- reductions of one value over several sets of axes ----------------------------------------
+
+
+@pytest.mark.parametrize("name", ("cpu", "h200"))
+def test_a_value_is_carried_over_several_sets_of_axes(name: str) -> None:
+    """Each about a pivot of its own: the mean of a row, and that of all rows."""
+    array = np.random.default_rng(3).standard_normal((7, 127)).astype(np.float32)
+    array[:, 5] += np.arange(7)
+    x = g.input("x", array.shape)
+    outputs = {
+        "rows": g.var(x, axis=1), "whole": g.var(x), "columns": g.var(x, axis=0),
+        "first": g.argmax(x, axis=1), "least": g.argmin(x, axis=1), "first of all": g.argmax(x),
+        "weights": g.softmax(x), "every weight": g.exp(x - g.logsumexp(x)),
+    }  # fmt: skip
+    weights = np.exp(array - array.max(1, keepdims=True).astype(float))
+    expected = {
+        "rows": array.var(1), "whole": array.var(), "columns": array.var(0),
+        "first": array.argmax(1), "least": array.argmin(1), "first of all": array.argmax(),
+        "weights": weights / weights.sum(1, keepdims=True),
+        "every weight": np.exp(array) / np.exp(array.astype(float)).sum(),
+    }  # fmt: skip
+    unit = replace(load(name), target="oracle")
+    for names in (("rows", "whole"), ("first", "least", "first of all"), tuple(outputs)):
+        chosen = {one: outputs[one] for one in names}
+        found = compile(chosen, unit, cache=Cache(None))(array)
+        for one in names:
+            np.testing.assert_allclose(found[one], expected[one], rtol=2e-4, err_msg=one)
+
+
+def test_rows_taken_of_views_and_of_what_is_computed() -> None:
+    v, at = g.input("v", (8,)), g.input("at", (3,), "int64")
+    array, places = np.arange(8, dtype=np.float32), np.array([1, 7, 0])
+    for turned, expected in ((g.roll(v, 1), np.roll(array, 1)), (v[::-1], array[::-1]),
+                             (g.pad(v, [(1, 1)]), np.pad(array, 1))):  # fmt: skip
+        program = compiled(g.take(turned, at) + g.take(g.exp(v) * 2.0, at), cache=Cache(None))
+        found = program(v=array, at=places)
+        np.testing.assert_allclose(found, expected[places] + np.exp(array)[places] * 2, rtol=1e-6)
+
+
 # --- threads and caches --------------------------------------------------------------------------
 
 

@@ -223,3 +223,9 @@ def test_errors_name_op_operands_limit_and_next_step():
     with pytest.raises(TypeError, match="Use shape"):
         len(x)
     assert not hasattr(x, "detach") and graph.evaluate([x + 2**70], {"x": np.zeros((2, 3), "f")})
+
+
+def test_a_bool_is_padded_with_false():
+    x = graph.input("x", (3,), "bool")
+    (found,) = graph.evaluate([graph.pad(x, [(1, 2)])], {"x": np.ones(3, bool)})
+    np.testing.assert_array_equal(found, [0, 1, 1, 1, 0, 0])
