@@ -1,4 +1,6 @@
-"""What is settled before the search: empty tensors, tables of gathers, repeated outputs."""
+"""What is settled before the search: empty tensors, values of numbers alone, tables of gathers,
+repeated outputs.
+"""
 
 import math
 from collections.abc import Sequence
@@ -7,8 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from eqsat.graph.build import constant, view
-from eqsat.graph.evaluate import topological
+from eqsat.graph.evaluate import evaluate, topological
 from eqsat.graph.index import free_names, substitute, var
+from eqsat.graph.manipulation import broadcast_to
 from eqsat.graph.movement import output_extents, positions
 from eqsat.graph.ops import ELEMENTWISE
 from eqsat.graph.tensor import Tensor
@@ -20,9 +23,9 @@ EMPTY_SUMS = {"reduce_sum": 0, "reduce_prod": 1}
 def settle(outputs: Sequence[Tensor]) -> list[Tensor]:
     """The outputs, equal in value, as the search can take them.
 
-    Every empty tensor is a constant, and every value of one too; every gather reads a buffer or a
-    computed value, not a view, nor what can as well be computed at the points that it takes; no
-    output is given twice.
+    Every empty tensor is a constant, and every value of one or of numbers too; every gather reads
+    a buffer or a computed value, not a view, nor what can as well be computed at the points that it
+    takes; no output is given twice.
     """
     done: dict[Tensor, Tensor] = {}
     copies: dict[Tensor, Tensor] = {}
@@ -37,6 +40,8 @@ def settle(outputs: Sequence[Tensor]) -> list[Tensor]:
             done[tensor] = tensor
         else:
             done[tensor] = replace(tensor, operands=operands)
+        if tensor.op in ELEMENTWISE:
+            done[tensor] = _of_numbers(done[tensor])
         if tensor.op == "gather":
             done[tensor] = _taken(done[tensor], copies, held)
     return _apart([done[output] for output in outputs])
@@ -46,6 +51,27 @@ def _of_nothing(tensor: Tensor) -> Tensor:
     """A tensor with elements, made from one without: an empty sum, or a padding."""
     value = EMPTY_SUMS.get(tensor.op, tensor.attributes.get("fill", 0)) or 0
     return constant(np.full(tensor.shape, value, tensor.dtype.numpy))
+
+
+def _of_numbers(tensor: Tensor) -> Tensor:
+    """A tensor whose operands have one number each, as the number that it has."""
+    numbers = [number for operand in tensor.operands if (number := _number(operand)) is not None]
+    if len(numbers) < len(tensor.operands):
+        return tensor
+    (found,) = evaluate([replace(tensor, operands=tuple(numbers), shape=())], {})
+    value = found.item()
+    if value != value or float(value) != value:  # no literal
+        return tensor
+    return broadcast_to(constant(value, tensor.dtype), tensor.shape)
+
+
+def _number(tensor: Tensor) -> Tensor | None:
+    """The one number of a constant, or of a view of one."""
+    while tensor.op == "view" and tensor.attributes["fill"] is None:
+        (tensor,) = tensor.operands
+    if tensor.op != "constant" or tensor.size != 1:
+        return None
+    return constant(tensor.attributes["value"].reshape(()), tensor.dtype)
 
 
 def _taken(gather: Tensor, copies: dict[Tensor, Tensor], held: dict[Tensor, float]) -> Tensor:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from eqsat.algebra import SCATTERS, WEIGHTED_SUMS, Read, Term, post_order
 from eqsat.clusters import clusters, sharers
 from eqsat.form import REDUCING, Form
-from eqsat.graph.index import Affine, free_names
+from eqsat.graph.index import Affine, free_names, unit_names
 from eqsat.price import Pricer
 from eqsat.specs import ParallelProcessingUnit
 from eqsat.split import PartMenu, core_parts, part_menu
@@ -257,7 +257,9 @@ def _single(form: Form) -> set[str]:
     for term in form.terms:
         if form.contraction(term) and isinstance(term.args[0], int):
             names = form.facts.universe.members(term.args[0])
-            unit = {atom for address in _addresses(post_order([term])) for atom in _unit(address)}
+            unit = {
+                atom for address in _addresses(post_order([term])) for atom in unit_names(address)
+            }
             long = [name for name in names if form.extents[name] >= SHORT_SUM]
             inner = max(long, key=lambda name: (name in unit, form.extents[name]), default="")
             found |= set(names) - {inner} if inner else set()
@@ -272,7 +274,9 @@ def _beside_short(form: Form) -> set[str]:
     for term in form.terms:
         if form.contraction(term) and isinstance(term.args[0], int):
             names = form.facts.universe.members(term.args[0])
-            unit = {atom for address in _addresses(post_order([term])) for atom in _unit(address)}
+            unit = {
+                atom for address in _addresses(post_order([term])) for atom in unit_names(address)
+            }
             short = all(form.extents[name] < SHORT_SUM for name in names)
             inner = max(names, key=lambda name: (name in unit, form.extents[name]), default="")
             found |= {*names} - {inner} if short and inner in unit else set()
@@ -283,7 +287,7 @@ def _crowded(form: Form, chunks: dict[str, list[int]], single: set[str]) -> dict
     """Chunks of more names that must be streamed: of a sum over several, each too short to be
     streamed, that together are more than a tile holds. What lies together in memory stays whole.
     """
-    unit = {atom for address in _addresses(form.terms) for atom in _unit(address)}
+    unit = {atom for address in _addresses(form.terms) for atom in unit_names(address)}
     found: dict[str, int] = {}
     for term in form.terms:
         if term.op in REDUCING and isinstance(term.args[0], int):
@@ -302,18 +306,13 @@ def _crowded(form: Form, chunks: dict[str, list[int]], single: set[str]) -> dict
 def _is_row(form: Form, name: str) -> bool:
     """Whether memory that depends on a grid name is walked along a reduced one."""
     addresses = _addresses(form.terms)
-    return any(name in free_names(a) and _unit(a) & set(form.reduced) for a in addresses)
+    return any(name in free_names(a) and unit_names(a) & set(form.reduced) for a in addresses)
 
 
 def _addresses(terms: Iterable[Term]) -> list[Affine]:
     """Where the reads among some terms lie."""
     reads = [term.args[0] for term in terms if term.op == "read"]
     return [read.address for read in reads if isinstance(read, Read)]
-
-
-def _unit(address: Affine) -> set[str]:
-    """Names along which an address moves by one."""
-    return {str(atom) for atom, stride in address.terms if stride == 1}
 
 
 def _crossed(form: Form) -> set[str]:

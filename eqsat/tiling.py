@@ -8,7 +8,7 @@ import numpy as np
 from eqsat.algebra import Read, Term
 from eqsat.form import REDUCING, WEIGHTED, Form
 from eqsat.graph.dtypes import DType
-from eqsat.graph.index import FloorDiv
+from eqsat.graph.index import FloorDiv, unit_names
 from eqsat.live_share import Live, live_share
 from eqsat.rates import Array, Blocking, Rates
 from eqsat.relayout import walked_axes
@@ -256,24 +256,41 @@ class Tiling:
         """Tiles that run: until it is scheduled, a long reduction of few tiles may be split."""
         if self.blocking is not None or not self.pricer.overlap:
             return tiles
-        longest = max((self.form.extents[name] for name in self.form.reduced), default=0)
-        most = np.minimum(tiles * max(longest // LEAST_PART, 1), self.spec.processors)
+        most = np.minimum(tiles * max(self._parts(), 1), self.spec.processors)
         return np.maximum(tiles, most)
+
+    def _parts(self) -> int:
+        """In how many parts the longest reduced name may be, each of some points: of all names that
+        are reduced with it, where nothing is stored but what is left of them.
+        """
+        extents, universe = self.form.extents, self.form.facts.universe
+        longest = max((extents[name] for name in self.form.reduced), default=0) // LEAST_PART
+        stored = max(math.prod(extents[name] for name in one.names) for one in self.form.stored)
+        for term in self.form.phase:
+            over = [extents[name] for name in universe.members(term.args[0])]  # type: ignore[arg-type]
+            parts = math.prod(over) // LEAST_PART
+            if parts >= stored:
+                longest = max(longest, min(parts, max(over, default=0)))
+        return longest
 
 
 def _streamed(form: Form) -> dict[str, int]:
-    """Points of each reduced name in a tile; of the names of one reduction, the longest first."""
+    """Points of each reduced name in a tile; of the names of one reduction those along which
+    memory is read first, then the longest.
+    """
     whole = form.facts.universe.members(form.facts.whole)
     names = [name for name in form.reduced if name not in whole]
     chunks = {name: min(form.extents[name], STREAMED) for name in names}
     if form.stepped:
         chunks[form.stepped] = 1
+    reads = [term.args[0] for term in form.terms if term.op == "read"]
+    along = {name for r in reads if isinstance(r, Read) for name in unit_names(r.address)}
     for term in form.phase:
         over = term.args[0]
         assert isinstance(over, int)
         names = form.facts.universe.members(over & ~form.facts.whole)
         room = STREAMED
-        for name in sorted(names, key=form.extents.__getitem__, reverse=True):
+        for name in sorted(names, key=lambda n: (n in along, form.extents[n]), reverse=True):
             chunks[name] = min(chunks[name], room)
             room = max(room // chunks[name], 1)
     return chunks

@@ -222,6 +222,11 @@ def free_names(expression: Affine) -> frozenset[str]:
     return _free_names(expression)
 
 
+def unit_names(expression: Affine) -> frozenset[str]:
+    """The names of which one step moves it by one."""
+    return frozenset(atom for atom, by in expression.terms if by == 1 and isinstance(atom, str))
+
+
 def evaluate(expression: Affine, values: Mapping[str, Any]) -> Any:
     """The value where each name has an int or an integer array of `values`."""
     total: Any = expression.constant

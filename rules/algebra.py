@@ -317,6 +317,22 @@ def mul_identity(a: "Expr", d: "Text") -> Iterator[Rewrite]:
 
 
 @rule("algebra")
+def small_power(a: "Expr", d: "Text") -> Iterator[Rewrite]:
+    """a ** 1  ->  a,  a ** 2  ->  a * a,  a ** 3  ->  a * (a * a),  a ** -1  ->  1 / a
+    when: a cubed is an integer or wide, as a product of two is rounded; 1 / a a float. float:
+    rounding changes.
+    """
+
+    def power(exponent: float) -> Node:
+        return apply("pow", a, apply("literal", exponent, d))  # type: ignore[arg-type]
+
+    yield rewrite(power(1.0), a)
+    yield rewrite(power(2.0), a * a)
+    yield rewrite(power(3.0), a * (a * a)).when(dtype_in(a, *RING))
+    yield rewrite(power(-1.0), apply("reciprocal", a)).when(dtype_in(a, *FLOATS))
+
+
+@rule("algebra")
 def add_one_to_erf(a: "Expr", d: "Text") -> Iterator[Rewrite]:
     """erf(a) + 1  ->  one_plus_erf(a)
     when: the spec has a row for it (eqsat.rule.priced); a is wide, as what a kernel computes.

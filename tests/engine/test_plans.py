@@ -16,6 +16,7 @@ from eqsat.driver import compile, plan
 from eqsat.extract import Extractor
 from eqsat.fold import settle
 from eqsat.graph.evaluate import evaluate, topological
+from eqsat.graph.ops import ELEMENTWISE
 from eqsat.graph.tensor import Tensor
 from eqsat.kernel import Contract, Kernel, Load, Map
 from eqsat.program import Program
@@ -51,6 +52,28 @@ def test_cross_entropy_reads_the_logits_once() -> None:
     assert len(kernels) == 1 and not temporary
     (streamed,) = (phase for phase in kernels[0].phases if phase.stream)
     assert len([s for s in streamed.body if isinstance(s, Load)]) == 1
+
+
+def huber(x: Tensor, y: Tensor) -> Tensor:
+    far = g.abs(x - y)
+    return g.mean(g.where(far < 1, 0.5 * (x - y) ** 2, far - 0.5))
+
+
+LOSSES = {
+    "huber": huber,
+    "cubes": lambda x, y: g.sum((x - y) ** 3),
+    "largest": lambda x, y: g.max(g.abs(x * y) + x * y),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("shape", [(8192, 8192), (65536, 512), (64, 1024, 512)])
+def test_a_loss_over_all_axes_reads_its_arrays_once(name: str, shape: tuple[int, ...]) -> None:
+    """In parts, and then the parts: what is used several times is computed, not stored."""
+    x, y = g.input("x", shape), g.input("y", shape)
+    kernels, temporary = planned(LOSSES[name](x, y))
+    assert len(kernels) == 2 and all(points < 4096 for points in temporary.values())
+    assert not any("pow" in str(statement) for k in kernels for statement in k.statements())
 
 
 @pytest.mark.parametrize("axis", [0, 1])
@@ -174,6 +197,36 @@ def test_one_plus_erf_is_one_operation_where_the_spec_has_a_row(form: str) -> No
 def without_one_plus_erf(operation: ParallelOperation) -> ParallelOperation:
     kept = {name: n for name, n in operation.implements.items() if name != "one_plus_erf"}
     return replace(operation, implements=kept) if kept else operation
+
+
+# --- numbers alone -------------------------------------------------------------------------------
+
+
+NUMBERS = {
+    "power": lambda x: g.grad(g.sum(x**2), x),
+    "root": lambda x: x * g.sqrt(g.constant(2.0)),
+    "choice": lambda x: x + g.where(g.constant(1.0) > 2, 3.0, g.full((4,), 5.0) * 2),
+    "bits": lambda x: g.astype(x, "int64") + (g.constant(2**53) - 2**52),
+    "narrow": lambda x: g.astype(x, "bfloat16") * g.sqrt(g.constant(2.0, "bfloat16")),
+}
+KEPT = {
+    "not a number": (lambda x: x + g.log(g.constant(-1.0)), "log"),
+    "more bits than literals": (lambda x: g.astype(x, "int64") + (g.constant(2**53) + 1), "add"),
+}
+
+
+@pytest.mark.parametrize("name", [*NUMBERS, *KEPT])
+def test_what_is_made_of_numbers_alone_is_a_number(name: str) -> None:
+    x = g.input("x", (3, 4))
+    output = NUMBERS[name](x) if name in NUMBERS else KEPT[name][0](x)
+    (settled,) = settle([output])
+    made = [t for t in topological([settled]) if t.op in ELEMENTWISE]
+    alone = {t.op for t in made if not any(o.op == "input" for o in topological([t]))}
+    assert alone == ({KEPT[name][1]} if name in KEPT else set())
+    given = {"x": np.arange(12, dtype=np.float32).reshape(3, 4)}
+    (wanted,) = evaluate([output], given)
+    np.testing.assert_array_equal(evaluate([settled], given)[0], wanted)
+    np.testing.assert_array_equal(np.asarray(compile(output, "cpu")(**given)), wanted)
 
 
 # --- gathers -------------------------------------------------------------------------------------

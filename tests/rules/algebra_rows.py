@@ -358,6 +358,32 @@ def mul_identity(t: Terms) -> Row:
 
 
 @row
+def small_power(t: Terms) -> Row:
+    a, n, h = t.read("a", "i"), t.read("n", "i", "int32"), t.read("h", "i", "float16")
+
+    def power(x: Term, exponent: float, dtype: str = "float32") -> Term:
+        return Term("pow", x, t.number(exponent, dtype))
+
+    return Row(
+        (
+            (power(a, 1), a),
+            (power(a, 2), mul(a, a)),
+            (power(a, 3), mul(a, mul(a, a))),
+            (power(n, 2, "int32"), mul(n, n)),
+            (power(h, 2, "float16"), mul(h, h)),
+            (power(a, -1), Term("reciprocal", a)),
+        ),
+        (
+            Miss(power(a, 2.5), mul(a, a)),
+            Miss(power(a, -1), a),
+            Miss(power(n, -1, "int32"), Term("reciprocal", n), "dtype_in", wrong=False),
+            Miss(Term("pow", t.number(2), a), mul(a, a)),
+            Miss(power(h, 3, "float16"), mul(h, mul(h, h)), "dtype_in", wrong=False),
+        ),
+    )
+
+
+@row
 def add_one_to_erf(t: Terms) -> Row:
     a, b = t.read("a", "ij"), t.read("b", "i", "float64")
     h, one = t.read("h", "i", "float16"), t.number(1, "float16")
