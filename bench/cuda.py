@@ -73,6 +73,8 @@ class Cuda:
         if one.below:
             return random.integers(0, sizes[one.below], shape).astype(dtype.numpy)
         values = self.cupy.asarray(numbers(one, sizes, random))
+        if dtype.kind != "float":
+            return values.astype(dtype.numpy)
         if dtype.itemsize == 1:
             return self.cupy.asarray(values.get().astype(dtype.numpy).view(np.uint8))
         if dtype.name == "bfloat16":

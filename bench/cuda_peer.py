@@ -96,8 +96,8 @@ def whole_error(
             wide = [tensor.double() if tensor.is_floating_point() else tensor for tensor in wide]
             expected = flatten(function(*wide))
             for output, axis, value in zip(outputs, axes, expected, strict=True):
-                found = _part(output, axis, start, stop).to(value.dtype)
-                worst = max(worst, error(found, value))
+                found = _part(output, axis, start, stop)
+                worst = max(worst, error(found.double(), value.double()))
     return worst
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import inf, nan
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from eqsat.bench import check
 from eqsat.bench.case import GROUPS, SCALES, Case, Input, instance, row_axes
 from eqsat.bench.cases import CASES, select
 from eqsat.bench.check import error, reference
+from eqsat.bench.cuda import Cuda
 from eqsat.bench.environment import git_commit
 from eqsat.bench.floor import floor
 from eqsat.bench.host import Host
@@ -152,6 +154,14 @@ def test_inputs_are_normal_and_differ_between_sets():
     assert abs(np.std(one[0].astype(np.float32)) - 1) < 0.05
     assert abs(np.std(one[2].astype(np.float32)) - 0.05) < 0.005  # scaled by h ** -0.5
     assert not np.array_equal(one[0], other[0])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "bool", "float16", "float64"])
+def test_arrays_drawn_for_a_device_are_of_the_dtype(dtype):
+    """But for what CuPy lacks, whose bits they have: of a bfloat16, or of 8 bits."""
+    host = SimpleNamespace(cupy=np)  # all that drawing asks of CuPy, NumPy has too
+    drawn = Cuda._draw(host, Input("n", dtype), {"n": 9}, np.random.default_rng(0))
+    assert drawn.shape == (9,) and drawn.dtype == np.dtype(dtype if dtype != "float16" else "u2")
 
 
 def test_no_commit_outside_a_checkout(tmp_path):
