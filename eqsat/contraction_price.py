@@ -126,9 +126,9 @@ def narrowing_work(
 
 def sibling_seconds(
     tiling: Tiling, operation: ParallelOperation, found: Contraction, work: Array
-) -> tuple[Array, list[str], NDArray[np.intp]]:
-    """Seconds by the best operation for each tile of those that differ in columns alone; their
-    names, and the number of the best.
+) -> tuple[Array, Array, list[str], NDArray[np.intp]]:
+    """Seconds by the best operation for each tile of those that differ in columns alone, and the
+    bytes that it reads from shared memory; their names, and the number of the best.
     """
     options = tiling.pricer.siblings(operation)
     seconds = np.stack(
@@ -137,8 +137,25 @@ def sibling_seconds(
             for o in options
         ]
     )
-    best = seconds.argmin(axis=0)
-    return seconds.min(axis=0), [o.name for o in options], best
+    read = np.stack([fed_bytes(tiling, o, found, s) for o, s in zip(options, seconds, strict=True)])
+    rate = tiling.spec.memory("shared").sustained_gb_per_s * 1e9
+    best = np.maximum(seconds, read / rate).argmin(axis=0)
+    least, fed = (np.take_along_axis(a, best[np.newaxis], axis=0)[0] for a in (seconds, read))
+    return least, fed, [o.name for o in options], best
+
+
+def fed_bytes(
+    tiling: Tiling, operation: ParallelOperation, found: Contraction, seconds: Array
+) -> Array:
+    """Bytes that an operation which takes so long reads of factors that lie in shared memory: each
+    invocation its own rows and columns.
+    """
+    rows, columns, _ = operation.extents.values()
+    size = min(tiling.form.facts.dtype(side).itemsize for side in (found.left, found.right))
+    held = zip(operation.factor_memories, (rows, columns), strict=True)
+    lines = sum(extent for memory, extent in held if memory == "shared")
+    updates = seconds * tiling.spec.updates_per_s(operation)
+    return updates / (rows * columns) * lines * size
 
 
 def parts_fit(
@@ -409,6 +426,18 @@ def as_factor(tiling: Tiling, found: Contraction) -> Array:
             rows = tiling.tile_points(found.rows)
             padding = np.maximum(padding, np.ceil(rows / extent) * extent / rows)
     return padding
+
+
+def written_seconds(tiling: Tiling) -> float:
+    """Seconds that results of products take longer to write to the cache than as many bytes to
+    read, which other teams' products do not hide: the processors wait for the same cache. Whatever
+    tiles and operations, they are the same; in more parts they are more.
+    """
+    cache, facts = tiling.pricer.cache, tiling.form.facts
+    masks = [(facts.universe.mask(one.names), one.dtype.itemsize) for one in tiling.form.stored]
+    stored = sum(tiling.points(mask) * size for mask, size in masks)
+    rates = cache.write_gb_per_s, cache.bandwidth_gb_per_s
+    return stored * (1 / rates[0] - 1 / rates[1]) * 1e-9
 
 
 def _packing(tiling: Tiling, found: Contraction) -> Array:

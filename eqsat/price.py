@@ -30,6 +30,7 @@ from eqsat.contraction_price import (
     takes_factors,
     unfit_operands,
     update_seconds,
+    written_seconds,
 )
 from eqsat.extremes import met_again
 from eqsat.form import REDUCING, SUBSTITUTED, WEIGHTED, Form, passes, walked
@@ -120,6 +121,7 @@ class _Pricing(Occupancy):
         self.scratch_traffic = np.zeros_like(self.shape)
         self.weighed: set[tuple[Term, int, CarryLaw]] = set()
         self.repeat = 1
+        self.fed = np.zeros_like(self.shape)  # bytes between shared memory and matrix operations
         self.halved = np.zeros_like(self.shape)  # bytes' worth of crossings between its halves
         self.gathering = 0 * self.shape
         self.gathers = False  # whether threads copy operands from where values say, none ahead
@@ -312,7 +314,8 @@ class _Pricing(Occupancy):
                 latency = overhead if operation else np.where(better, overhead, latency)
                 ahead = np.where(better, before, ahead)
         if operation and operation.asynchronous and self.blocking is not None:
-            best, names, numbers = sibling_seconds(self, operation, found, work)
+            best, fed, names, numbers = sibling_seconds(self, operation, found, work)
+            self.fed = self.fed + fed
             self.settled[found.term] = names, numbers
             self.started.add(operation.name)
             self.gathering = self.gathering + gather_cycles(self, operation, found)
@@ -350,6 +353,7 @@ class _Pricing(Occupancy):
                 boxed = self.boxed(side) if self.started else self.shape
                 self.shared = self.shared + held * boxed
                 if self.started and self.blocking is not None:
+                    self.fed = self.fed + self.copied[side] * boxed
                     copied = self.copied[side] * self.crossed(side) * boxed
                     if operation and operation.asynchronous:
                         copied = copied * copied_again(self, operation, found, side)
@@ -446,7 +450,8 @@ class _Pricing(Occupancy):
             seconds = seconds + BESIDE * np.minimum(parts["dram"], compute)
             if self.started:
                 seconds = seconds + EVEN * parts["dram"] * self.idle(tiles)
-            seconds = seconds + self._written()
+            if self.blocking is not None and self._multiplies:
+                seconds = seconds + written_seconds(self)
         else:
             seconds = np.maximum(memory, compute + parts["scratch"]) + parts["latency"] + launch
         hidden = {*self.units, pricer.cache.name, "issue"} if pricer.overlap else {*self.units}
@@ -456,19 +461,6 @@ class _Pricing(Occupancy):
         seconds = seconds + self.ahead + self.joined
         seconds = np.where(np.any([*self.refused.values()], axis=0), np.inf, seconds)
         return Price(seconds, parts, self.refused, self.settled)
-
-    def _written(self) -> float:
-        """Seconds that results of products take longer to write to the cache than as many bytes to
-        read, which other teams' products do not hide: the processors wait for the same cache.
-        Whatever tiles and operations, they are the same; in more parts they are more.
-        """
-        if self.blocking is None or not self._multiplies:
-            return 0.0
-        cache, facts = self.pricer.cache, self.form.facts
-        masks = [(facts.universe.mask(one.names), one.dtype.itemsize) for one in self.form.stored]
-        stored = sum(self.points(mask) * size for mask, size in masks)
-        rates = cache.write_gb_per_s, cache.bandwidth_gb_per_s
-        return stored * (1 / rates[0] - 1 / rates[1]) * 1e-9
 
     def _pipelined(self, tiles: Array) -> Array:
         """Seconds of tiles that stay, their products asynchronous."""
@@ -480,8 +472,9 @@ class _Pricing(Occupancy):
         teams = turns * self.blocking.threads / max(spec.members("warpgroup", "thread"), 1)
         gathered = np.where(teams > turns, 0.0, self.gathering)  # else others multiply
         chained = (self.reductions_in_turn(pivots=True) - 1) * cache.latency_cycles
+        fed = self.fed / (spec.memory("shared").sustained_gb_per_s * 1e9)
         flow = Flow(
-            matrix=self.shape * sum(self.units[name] for name in self.started),
+            matrix=np.maximum(sum(self.units[name] for name in self.started), fed),
             other=np.max(other, axis=0) if other else 0 * self.shape,
             after=np.max([*after.values()], axis=0) if after else 0 * self.shape,
             tiles=tiles,

@@ -35,6 +35,15 @@ def test_tiles_do_not_reach_far_beyond_a_product(size):
     assert waste(best.kernel) == 1.0
 
 
+@pytest.mark.parametrize("size", [(1920, 2560, 1280), (640, 8192, 1024), (512, 14336, 4096)])
+def test_matrix_operations_do_not_wait_for_shared_memory(size):
+    """A tile of 64 x 128 in a cluster of two reads and writes 384 cycles' worth of bytes for each
+    256 of multiplications; one of 128 x 128 has 640 for 512.
+    """
+    (best,) = found(*size)
+    assert min(axis.tile for axis in best.kernel.grid) >= 128
+
+
 def test_what_lies_beyond_is_paid_for():
     """2049 rows take the tiles of 2112 or more."""
     assert found(2049, 4096, 4096)[0].seconds > 1.01 * found(2048, 4096, 4096)[0].seconds
