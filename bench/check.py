@@ -61,7 +61,7 @@ class Reference:
             if tuple(array.shape) != like.shape:
                 return inf
             found = np.asarray(device.fetch(array, like, self.rows, axis), np.float64)
-            worst = max(worst, error(found, value))
+            worst = max(worst, error(found, np.asarray(value, np.float64)))
         if self.rows is not None and worst < inf:
             rest = device.whole_error(self.whole, self.inputs, outputs, self.chunk)
             worst = worst if rest is None else max(worst, rest)

@@ -45,7 +45,7 @@ from eqsat.kernel import Load, Phase
 MOST_COMPUTING = 896  # threads of a block, less the producer's warpgroup
 SHARED_BYTES, RESERVED_BYTES = 233472, 1024  # of an SM of sm_90, and for each block
 LONG = 16  # times that a tile fills its rings, from which on no block stays for the next
-AHEAD, ROOM = 2, 3  # tiles whose boxes may lie there, and as what part of shared memory at most
+AHEAD, ROOM = 4, 3  # tiles whose boxes may lie there, and as what part of shared memory at most
 
 
 class Pipeline:
@@ -115,12 +115,12 @@ class Pipeline:
         return len(chain.heads) == 1 or held <= most
 
     def _slots(self, boxes: Mapping[str, TensorBox]) -> int:
-        """Slots for boxes that lie there for a whole tile: where a tile is nothing but these, and
-        room for other blocks is left, those of the next one are copied meanwhile.
+        """Slots for boxes that lie there for a whole tile: where a tile is nothing but these, those
+        of the next ones are copied meanwhile, as far as room for other blocks is left.
         """
         alone = not any(phase.stream for phase in self.block.kernel.phases)
-        held = AHEAD * sum(box.bytes for box in boxes.values())
-        return AHEAD if alone and held <= SHARED_BYTES // ROOM else 1
+        fit = SHARED_BYTES // ROOM // sum(box.bytes for box in boxes.values())
+        return max(min(AHEAD, fit), 1) if alone else 1
 
     def allocate(self, phase: Phase) -> None:
         """Slots for the boxes of a phase, and the tiles that read them."""

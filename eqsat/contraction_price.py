@@ -1,5 +1,6 @@
 """What a contraction costs by a matrix operation or a library call of the spec."""
 
+import math
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
@@ -9,9 +10,10 @@ from numpy.typing import NDArray
 from eqsat.algebra import Read, Term, post_order
 from eqsat.form import SUBSTITUTED, WEIGHTED, Form
 from eqsat.graph.dtypes import BY_NAME, is_held
+from eqsat.graph.index import unit_names
 from eqsat.narrow_price import is_joined, narrowing, products_of
 from eqsat.partial_sums import count_parts
-from eqsat.pipeline_price import arrangements, spread
+from eqsat.pipeline_price import arrangements, copy_seconds, spread
 from eqsat.pixels import pixel_axes
 from eqsat.prepare import Need, lies_right, rows_of_pages
 from eqsat.rates import Array, Contraction
@@ -212,13 +214,42 @@ def one_by_one(tiling: Tiling, side: Term) -> bool:
     read = beneath.args[0] if beneath.op == "read" else None
     if is_sliding(side, made) or not isinstance(read, Read) or read.dtype.itemsize >= word:
         return is_sliding(side, made)
-    extents, together = made.extents, word // read.dtype.itemsize
+    axes = pixel_axes(read, made.extents)
+    return not _in_words(read, tiling) and (axes is None or any(axis.slides for axis in axes))
+
+
+def _in_words(read: Read, tiling: Tiling) -> bool:
+    """Whether elements that make a word of shared memory lie together wherever they are read."""
+    together = tiling.spec.memory("shared").access_granularity_bytes // read.dtype.itemsize
+    extents = tiling.form.extents
     steps = [(atom, step) for atom, step in read.address.terms if extents.get(str(atom), 2) > 1]
     inner = [str(atom) for atom, step in steps if step == 1 and str(atom) in extents]
     others = [step for _, step in steps if step != 1] + [read.address.constant]
-    whole = len(inner) == 1 and not any(n % together for n in (extents[inner[0]], *others))
-    axes = pixel_axes(read, extents)
-    return not whole and (axes is None or any(axis.slides for axis in axes))
+    return len(inner) == 1 and not any(n % together for n in (extents[inner[0]], *others))
+
+
+def copied_alone(tiling: Tiling, operation: ParallelOperation | None, found: Contraction) -> Array:
+    """Lanes that copy an element of a factor each, where they take those of windows one by one;
+    with those that have nothing to copy: a power of two of them is given to each name of the sum,
+    and as many as an operation sums over at once to the one that memory is read along.
+    """
+    made, sides = tiling.form, (found.left, found.right)
+    lanes = 0 * tiling.shape
+    if tiling.blocking is None or not any(one_by_one(tiling, side) for side in sides):
+        return lanes
+    for side in sides:
+        read, mask = made.beneath_cast(side).args[0], made.facts.free(side)
+        if isinstance(read, Read) and not _in_words(read, tiling):
+            copied = tiling.points(mask) * tiling.times(mask)
+            for name in made.facts.universe.members(found.summed):
+                points, least = made.extents[name], 1
+                if operation and name in unit_names(read.address):
+                    least = list(operation.extents.values())[-1]
+                given = max(2.0 ** math.ceil(math.log2(points)), least)
+                most = np.minimum(given, tiling.blocking.threads)
+                copied = copied * np.ceil(points / most) * most / points
+            lanes = lanes + copied
+    return lanes
 
 
 def gathered(tiling: Tiling, operation: ParallelOperation, found: Contraction) -> Term | None:
@@ -245,6 +276,8 @@ def preparing_seconds(tiling: Tiling, operation: ParallelOperation, found: Contr
         points, size = tiling.points(facts.free(side)), facts.dtype(side).itemsize
         axes = walked_axes(side.args[0], tiling.form.extents)  # type: ignore[arg-type]
         points = min(points, elements(axes)) if axes else points
+        if not axes and one_by_one(tiling, side):
+            seconds += points * copy_seconds(spec)
         stored = need.terms * BY_NAME[need.converts].itemsize if need.converts else size
         seconds += points * (size + stored) / (tiling.pricer.dram.sustained_gb_per_s * 1e9) + launch
     return seconds

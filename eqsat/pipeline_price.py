@@ -15,7 +15,7 @@ from eqsat.specs import ParallelMemory, ParallelProcessingUnit
 
 Array = NDArray[np.float64]
 CHUNK_WORK = 150  # instructions of a thread for each chunk of staged operands
-COPY_WORK = 100  # the same of an element of a window, copied with no other under way
+COPY_WORK = 50  # the same of an element of a window, copied with no other under way
 LOADED = 3  # latencies that a trip takes while memory is busy
 HAND_OVER = 6  # trips from a block's sums to another's: 2560^3 in 2 and 4 parts, 3.0 and 4.9 us
 SLOT = 1.7  # trips from asking for a ring's slot until it is asked for again, computing aside
@@ -124,5 +124,10 @@ def issue_seconds(spec: ParallelProcessingUnit, chunks: Array, copies: Array) ->
     addresses, copies; and for elements that are copied one by one. A processor issues one
     instruction a cycle for each part of a warp's size of its lanes.
     """
-    work = chunks * CHUNK_WORK + copies * COPY_WORK
-    return work / (spec.group("thread").count * spec.cycles_per_s)
+    work = chunks * CHUNK_WORK
+    return work / (spec.group("thread").count * spec.cycles_per_s) + copies * copy_seconds(spec)
+
+
+def copy_seconds(spec: ParallelProcessingUnit) -> float:
+    """Seconds of the whole device for an element that is copied by itself."""
+    return COPY_WORK / (spec.group("thread").count * spec.cycles_per_s)

@@ -18,13 +18,13 @@ from eqsat.contraction_price import (
     as_factor,
     beyond_bytes,
     copied_again,
+    copied_alone,
     early,
     fragment_seconds,
     from_registers,
     gather_cycles,
     matrix_seconds,
     narrowing_work,
-    one_by_one,
     preparing_seconds,
     sibling_seconds,
     takes_factors,
@@ -41,6 +41,7 @@ from eqsat.partial_sums import count_parts
 from eqsat.pipeline_price import (
     SLOT,
     Flow,
+    copy_seconds,
     handed_over,
     in_flight,
     issue_seconds,
@@ -53,7 +54,7 @@ from eqsat.scatter import is_misplaced
 from eqsat.scatter_price import combined
 from eqsat.specs import ParallelOperation
 from eqsat.tiling import LINE
-from eqsat.window_price import lines_read, windowed
+from eqsat.window_price import is_unfolded, lines_read, windowed
 
 REDUCING_OP = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 FREE_OPS = frozenset({"read", "literal", "gather", "reindex"})  # reindex: is_stuck
@@ -218,6 +219,8 @@ class _Pricing(Occupancy):
         if axes := windowed(self, term):
             rate = self.spec.memory("shared").bandwidth_gb_per_s * 1e9  # the same memory unit
             self.charge("loads", lines_read(self, term, axes) * LINE / rate)
+        if is_unfolded(self, term):
+            self.charge("loads", self.points(mask) * copy_seconds(self.spec) * self.shape)
 
     def _move(self, buffer: str, unique: float, traffic: Array, lines: Array) -> None:
         cached = buffer[0] in "tb" and unique < self.pricer.cache.size_bytes / 2
@@ -340,6 +343,8 @@ class _Pricing(Occupancy):
         if not self.pricer.overlap:
             return
         stages = self.shape if self.blocking is None else self.blocking.stages
+        if self.blocking is not None and self.blocking.staged and not self.started:
+            self.copies = self.copies + copied_alone(self, operation, found)
         for side in (found.left, found.right):
             facts = self.form.facts
             if side in self.staged or (self.started and side.op not in {"read", "gather"}):
@@ -362,8 +367,6 @@ class _Pricing(Occupancy):
                     self.copied[side] = copied * (1 - self.saved(mask))
                 if side in self.copied:
                     self._copy_again(side)
-                if one_by_one(self, side):  # each element of a window, say
-                    self.copies = self.copies + self.points(mask) * self.times(mask)
             elif mask != found.batch | found.rows | found.columns | found.summed:
                 again = self.points(mask) * self.times(mask) * itemsize
                 self.traffic = self.traffic + again * np.sqrt(self.blocking.threads)

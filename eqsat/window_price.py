@@ -7,10 +7,12 @@ side by side along an outer axis, and lanes of a warp points side by side in mem
 import numpy as np
 
 from eqsat.algebra import Read, Term
+from eqsat.contraction_price import one_by_one
 from eqsat.rates import Array
 from eqsat.relayout import WalkedAxis, walked_axes
 from eqsat.tiling import LINE, Tiling
 
+AGAIN = 1.5  # times that windows together have a tensor's elements, from which on they overlap
 MOST_PLACES = 64  # elements that a thread holds for its points
 LANES = 32
 VECTOR_BYTES = 16  # the widest access of a thread
@@ -25,6 +27,19 @@ def windowed(tiling: Tiling, term: Term) -> tuple[WalkedAxis, ...]:
         return ()
     axes = () if tiling.blocking.staged else walked_axes(read, tiling.form.extents)
     return axes if axes and any(axis.slides for axis in axes) else ()
+
+
+def is_unfolded(tiling: Tiling, term: Term) -> bool:
+    """Whether a read takes overlapping windows apart, element by element, for a kernel that stores
+    them: threads share nothing of a window that lies along the grid.
+    """
+    read, mask = term.args[0], tiling.form.facts.free(term)
+    if not isinstance(read, Read) or mask & ~tiling.grid:
+        return False
+    if not tiling.pricer.overlap or tiling.blocking is None or tiling.blocking.staged:
+        return False
+    size = tiling.pricer.sizes.get(read.buffer, 0) / read.dtype.itemsize
+    return 0 < AGAIN * size < tiling.points(mask) and one_by_one(tiling, term)
 
 
 def held_elements(tiling: Tiling, term: Term, axes: tuple[WalkedAxis, ...]) -> Array:

@@ -79,6 +79,14 @@ def test_a_stem_multiplies_by_warpgroups_what_was_copied_first():
         check_trace(changed, program.segments, program.search.rules, FAST)
 
 
+def test_small_windows_of_few_channels_are_multiplied_where_they_are_copied():
+    """27 elements a window: copies of all windows in memory would cost more than they save."""
+    x, w = g.input("x", (32, 224, 224, 3), "bfloat16"), g.input("w", (64, 3, 3, 3), "bfloat16")
+    (launch,) = plan(g.conv(x, w, padding=1, layout="NHWC"), H200).parts.launches
+    assert ONE in launch.kernel.rules
+    assert any(rule.startswith("substitute_mma") for rule in launch.kernel.rules)
+
+
 @pytest.mark.parametrize(
     ("shape", "window"), [((2, 20, 20, 16), (3, 3)), ((2, 20, 20, 3), (1, 1)), ((2, 64, 3), (17,))]
 )
