@@ -40,7 +40,7 @@ def settle(outputs: Sequence[Tensor]) -> list[Tensor]:
             done[tensor] = tensor
         else:
             done[tensor] = replace(tensor, operands=operands)
-        if tensor.op in ELEMENTWISE:
+        if done[tensor].op in ELEMENTWISE:
             done[tensor] = _of_numbers(done[tensor])
         if tensor.op == "gather":
             done[tensor] = _taken(done[tensor], copies, held)
