@@ -22,6 +22,7 @@ MOST_IN_TURN = 4  # reductions that wait for one another, beyond which no tile o
 AROUND = 40  # bytes of a thread's registers for addresses and what is at hand
 PEERS = 8  # more of them for a thread's place in a cluster
 AROUND_LOOP = 128  # the same where there are products, streams or staged operands
+AT_ONCE = 8  # blocks of a processor that start as fast as one
 MEETING = 12  # barriers' time until blocks that meet first copy for each other: 1024^3, 2048^3
 SHORT = 64  # points of a sum that a thread adds up by itself
 FILLED = 512  # threads that keep a processor's arithmetic busy
@@ -227,11 +228,16 @@ class Occupancy(Tiling):
         return waiting * busy / np.maximum(self.beside(tiles), 1)
 
     def starts(self, tiles: Array) -> Array | float:
-        """Seconds in which clusters start, each when there is room for all of its blocks; blocks
-        that copy for each other meet before the first copy.
+        """Seconds in which clusters start, each when there is room for all of its blocks, or many
+        blocks that are all there is of a kernel; blocks that copy for each other meet before the
+        first copy.
         """
         if not (self.blocks > 1).any():
-            return MEETING * self.meeting() / self.spec.cycles_per_s
+            each = self.spec.group(self.spec.tile_group).start_interval_cycles
+            late = np.maximum(tiles - AT_ONCE * self.spec.processors, 0.0)
+            few = (tiles <= self.resident()) & (self.blocking is not None)
+            begun = np.where(few, late * each, 0.0)
+            return (MEETING * self.meeting() + begun) / self.spec.cycles_per_s
         cluster = self.spec.group(CLUSTER)
         each = np.where(self.blocks > 1, (self.blocks / cluster.size) ** 2, 0.0)
         return tiles * each * cluster.start_interval_cycles / self.spec.cycles_per_s
