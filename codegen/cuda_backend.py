@@ -24,7 +24,7 @@ from eqsat.program import Argument, Launch
 from eqsat.specs import ParallelProcessingUnit
 
 BURST = 2e-3  # seconds of the calls that are measured at once
-MOST_CALLS = 20
+MOST_CALLS = 64
 Runner = Callable[[Mapping[str, Any]], None]
 
 

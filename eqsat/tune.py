@@ -20,7 +20,8 @@ from eqsat.graph.dtypes import DType, iinfo
 from eqsat.kernel import Access, Buffer, Kernel, Load, Map, Statement
 from eqsat.program import Backend, Launch
 
-ROUNDS = 5
+ROUNDS = 7
+FASTER = 0.99  # times the seconds of the best predicted, from where on another is faster
 MOST_SETS = 64  # of arrays
 SAMPLED = 1 << 20  # random numbers drawn, and results compared, of an array
 
@@ -89,6 +90,8 @@ def _fastest(
     sound = [_is_sound(candidate, arrays, expected, backend) for candidate in candidates]
     seconds = _measured(candidates, sound, _sets(arrays, candidates, warm, backend), backend)
     place = int(np.argmin(seconds))
+    if seconds[0] < np.inf and seconds[place] > FASTER * seconds[0]:
+        place = 0  # no faster than runs differ
     found = [s if np.isfinite(s) else None for s in seconds]
     store.put("tuned", key, {"winner": prints[place], "seconds": found})
     return place, seconds[place]
@@ -230,9 +233,9 @@ def _measured(
     sets: Sequence[dict[str, Any]],
     backend: Backend,
 ) -> list[float]:
-    """Least seconds of a few runs, infinite for candidates that are not sound. They take turns, and
-    the first turn does not count: a device that gets warm slows down, and would favour those that
-    come first.
+    """Seconds of a run, the median of a few, infinite for candidates that are not sound. They take
+    turns, and the first turn does not count: a device that gets warm slows down, and would favour
+    those that come first; its clock goes up and down with its power, which the least would favour.
     """
     kept: dict[tuple[Any, ...], Any] = {}
     runs = []
@@ -246,11 +249,10 @@ def _measured(
                         kept[key] = backend.empty(buffer.shape, buffer.dtype)
                     own[number][name] = kept[key]
             runs.append((place, backend.prepare(_named(candidate)), own))
+    turns = [[backend.measure(run, own) for _, run, own in runs] for _ in range(1 + ROUNDS)]
     seconds = [np.inf] * len(candidates)
-    for number in range(1 + ROUNDS):
-        for place, run, own in runs:
-            found = backend.measure(run, own)
-            seconds[place] = min(seconds[place], found) if number else np.inf
+    for number, (place, _, _) in enumerate(runs):
+        seconds[place] = float(np.median([turn[number] for turn in turns[1:]]))
     return seconds
 
 

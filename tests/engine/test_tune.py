@@ -105,6 +105,20 @@ def test_a_device_that_gets_warm_favours_none(planned: Planned) -> None:
     assert len(tuned) == 2 and calls[:4] == [1, 2, 1, 2]
 
 
+@pytest.mark.parametrize(("usual", "once", "kept"), [(1.05, 0.5, 1), (0.995, 0.9, 1), (0.97, 2, 2)])
+def test_one_run_makes_no_candidate_the_fastest(
+    planned: Planned, usual: float, once: float, kept: int
+) -> None:
+    """Nor does less than runs differ by."""
+    calls: list[int] = []
+
+    def seconds(launches: Sequence[Launch]) -> float:
+        calls.append(len(launches))
+        return 1.0 if len(launches) == 1 else once if calls.count(2) == 4 else usual
+
+    assert len(fastest(planned.parts.launches, Timed(seconds), Cache(None))) == kept
+
+
 def test_a_candidate_of_other_results_is_refused(planned: Planned) -> None:
     """Of several kernels the results are compared, not what lies between them."""
     (launch,) = planned.parts.launches
