@@ -6,6 +6,7 @@ Every variable is listed in `VARIABLES`; a bad value is refused with the good on
 import os
 import re
 import tempfile
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from eqsat.errors import SettingsError
 from eqsat.rule import PRECISIONS
+from eqsat.specs.fields import did_you_mean
 
 VARIABLES = {
     "EQSAT_DEBUG": "what to print: 0 nothing, 1 summary, 2 explain, 3 kernel IR, 4 source",
@@ -23,6 +25,10 @@ VARIABLES = {
     "EQSAT_SEARCH_NODES": "e-node limit of one search, from 1",
     "EQSAT_SEARCH_MEMORY_MB": "memory limit of the search process in MB, from 1",
 }
+
+
+class SettingsWarning(UserWarning):
+    """A variable of this package's that it does not know."""
 
 
 class Debug(IntEnum):
@@ -66,9 +72,14 @@ class Settings:
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Settings":
         """The settings that `environment` (default `os.environ`) asks for.
 
-        Raises SettingsError for a bad value, naming the variable and the good values.
+        Raises SettingsError for a bad value, naming the variable and the good values. Warns of
+        variables with the package's prefix that it does not know.
         """
         given = os.environ if environment is None else environment
+        for name in given:
+            if name.startswith("EQSAT_") and name not in VARIABLES:
+                hint = did_you_mean(name, VARIABLES)
+                warnings.warn(f"{name} is set, but is no setting. {hint}", SettingsWarning, 1)
         return cls(
             debug=_debug(given),
             cache_dir=_cache_dir(given),

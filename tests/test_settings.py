@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from eqsat.errors import SettingsError
-from eqsat.settings import Debug, Settings
+from eqsat.settings import Debug, Settings, SettingsWarning
 
 
 def test_defaults_need_nothing_set():
@@ -88,3 +88,11 @@ def test_a_bad_precision_lists_the_good_ones():
     assert str(caught.value) == (
         "EQSAT_PRECISION is 'half'. Use one of exact, default, tf32, bf16."
     )
+
+
+def test_a_misspelt_variable_is_named():
+    with pytest.warns(
+        SettingsWarning, match="EQSAT_CACHEDIR is set.*Did you mean `EQSAT_CACHE_DIR"
+    ):
+        settings = Settings.from_environment({"EQSAT_CACHEDIR": "off", "OTHER": "x"})
+    assert settings.cache_dir is not None
