@@ -212,7 +212,7 @@ class _Pricing(Occupancy):
         lines = self.lines([str(a) for a, stride in read.address.terms if stride == 1], read.dtype)
         lines = lines * fetched_again(self, term, names)
         drawn = self.drawn(read, touched * self.times(names)) * self.sectors(read)
-        self._move(read.buffer, min(touched, whole), drawn, lines)
+        self._move(read.buffer, self.unseen(read, min(touched, whole)), drawn, lines)
         self.copied[term] = drawn * self.repeat
         if read.guards and not self.pricer.overlap:
             self._apply("where", tests(self, mask), read.dtype.name)

@@ -50,6 +50,7 @@ class Tiling:
         self._times: dict[tuple[int, int], Array] = {}
         self._points: dict[int, float] = {}
         self._inside: dict[int, Array] = {}
+        self._walks: dict[tuple[object, ...], dict[int, float]] = {}  # bytes read, by start
 
     def times(self, mask: int) -> Array:
         """How often a value over `mask` is computed: once per tile of each grid name it lacks;
@@ -97,6 +98,19 @@ class Tiling:
         for count in self.count.values():
             total = total * count
         return total
+
+    def unseen(self, read: Read, unique: float) -> float:
+        """Bytes that a read draws from memory beyond those of others that walk the same axes of the
+        same buffer a little before or behind: what a stencil reads of a point's neighbours.
+        """
+        walk, whole = (read.buffer, read.address.terms), self.pricer.sizes.get(read.buffer, 0)
+        near = self.pricer.cache.size_bytes / 4 / read.dtype.itemsize
+        others = self._walks.setdefault(walk, {})
+        start = read.address.constant
+        seen = sum(size for other, size in others.items() if abs(other - start) <= near)
+        left = min(unique, max(whole - seen, 0.0)) if seen and whole else unique
+        others[start] = others.get(start, 0.0) + left
+        return left
 
     def lines(self, contiguous: Sequence[str], dtype: DType) -> Array:
         """How many times its bytes a tile moves along the name that is contiguous in memory: where

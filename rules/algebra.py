@@ -318,9 +318,10 @@ def mul_identity(a: "Expr", d: "Text") -> Iterator[Rewrite]:
 
 @rule("algebra")
 def small_power(a: "Expr", d: "Text") -> Iterator[Rewrite]:
-    """a ** 1  ->  a,  a ** 2  ->  a * a,  a ** 3  ->  a * (a * a),  a ** -1  ->  1 / a
-    when: a cubed is an integer or wide, as a product of two is rounded; 1 / a a float. float:
-    rounding changes.
+    """a ** 1  ->  a,  a ** 2  ->  a * a,  a ** 3  ->  a * (a * a),  a ** 4  ->  (a * a) * (a * a),
+    a ** -1  ->  1 / a
+    when: a to the third and the fourth is an integer or wide, as a product of two is rounded; 1 / a
+    a float. float: rounding changes.
     """
 
     def power(exponent: float) -> Node:
@@ -329,6 +330,7 @@ def small_power(a: "Expr", d: "Text") -> Iterator[Rewrite]:
     yield rewrite(power(1.0), a)
     yield rewrite(power(2.0), a * a)
     yield rewrite(power(3.0), a * (a * a)).when(dtype_in(a, *RING))
+    yield rewrite(power(4.0), (a * a) * (a * a)).when(dtype_in(a, *RING))
     yield rewrite(power(-1.0), apply("reciprocal", a)).when(dtype_in(a, *FLOATS))
 
 

@@ -98,3 +98,17 @@ def test_short_sums_with_weights_are_products_that_each_thread_adds_up() -> None
     (product,) = (s for s in launch.kernel.statements() if isinstance(s, Contract))
     assert not product.operation
     assert all(s.memory == "registers" for s in launch.kernel.statements() if isinstance(s, Load))
+
+
+@pytest.mark.parametrize("far", [1, 64])
+def test_neighbours_of_a_point_come_from_memory_once(far: int) -> None:
+    """Rows a little apart are in a cache still; arrays apart are not."""
+    x = g.input("x", (8192 + 2 * far, 8192))
+    rows = [x[n * far : n * far + 8192] for n in range(3)]
+    (near,) = plan([rows[0] + rows[1] + rows[2]], H200, cache=Cache(None)).parts.launches
+    y, z = g.input("y", (8192, 8192)), g.input("z", (8192, 8192))
+    (apart,) = plan([rows[0] + y + z], H200, cache=Cache(None)).parts.launches
+    (halves,) = plan([x[:4096] + x[4096:8192]], H200, cache=Cache(None)).parts.launches
+    once = 2 * 8192 * 8192 * 4 / (H200.main_memory.bandwidth_gb_per_s * 1e9)
+    assert near.seconds < 1.6 * once < 2.0 * once < apart.seconds
+    assert halves.seconds > 0.7 * once

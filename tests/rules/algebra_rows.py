@@ -369,6 +369,7 @@ def small_power(t: Terms) -> Row:
             (power(a, 1), a),
             (power(a, 2), mul(a, a)),
             (power(a, 3), mul(a, mul(a, a))),
+            (power(a, 4), mul(mul(a, a), mul(a, a))),
             (power(n, 2, "int32"), mul(n, n)),
             (power(h, 2, "float16"), mul(h, h)),
             (power(a, -1), Term("reciprocal", a)),
