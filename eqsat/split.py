@@ -114,6 +114,10 @@ def part_menu(
         if form.extents[axis] > LONGEST_ROW:
             counts = tuple(-(-form.extents[axis] // length) for length in ROWS)
             return PartMenu(axis, counts, MOST_POINTS * spec.processors)
+    rows = [name for name in form.reduced if name not in form.held] if form.held else []
+    if rows and not form.grid:  # each with what is resident for it: one by one
+        axis = max(rows, key=form.extents.__getitem__)
+        return PartMenu(axis, (form.extents[axis],), MOST_POINTS * spec.processors)
     whole = math.prod(-(-form.extents[name] // sizes[0]) for name, sizes in tiles.items())
     whole = max(whole, math.prod(form.extents[name] for name in form.grid) // MOST_POINTS)
     names = [name for name in form.reduced if chunks.get(name) and name != form.stepped]

@@ -289,22 +289,25 @@ class Tiling:
 
 
 def _streamed(form: Form) -> dict[str, int]:
-    """Points of each reduced name in a tile; of the names of one reduction those along which
-    memory is read first, then the longest.
+    """Points of each reduced name in a tile; of the names of one reduction that first along which
+    the largest array is read, then the longest.
     """
     whole = form.facts.universe.members(form.facts.whole)
     names = [name for name in form.reduced if name not in whole]
     chunks = {name: min(form.extents[name], STREAMED) for name in names}
     if form.stepped:
         chunks[form.stepped] = 1
-    reads = [term.args[0] for term in form.terms if term.op == "read"]
-    along = {name for r in reads if isinstance(r, Read) for name in unit_names(r.address)}
+    along = dict.fromkeys(form.extents, 0)  # points of arrays that are read along a name
+    for term in form.terms:
+        read = term.args[0] if term.op == "read" else None
+        for name in unit_names(read.address) if isinstance(read, Read) else ():
+            along[name] = max(along[name], form.facts.universe.size(form.facts.free(term)))
     for term in form.phase:
         over = term.args[0]
         assert isinstance(over, int)
         names = form.facts.universe.members(over & ~form.facts.whole)
         room = STREAMED
-        for name in sorted(names, key=lambda n: (n in along, form.extents[n]), reverse=True):
+        for name in sorted(names, key=lambda n: (along[n], form.extents[n]), reverse=True):
             chunks[name] = min(chunks[name], room)
             room = max(room // chunks[name], 1)
     return chunks

@@ -23,7 +23,7 @@ from eqsat.explanation import from_json, to_json
 from eqsat.form import SUBSTITUTED, Form, Stored, form
 from eqsat.graph import index
 from eqsat.graph.dtypes import as_dtype
-from eqsat.kernel import Axis, Buffer, Kernel, check
+from eqsat.kernel import Access, Axis, Buffer, Kernel, Load, check
 from eqsat.lower import Schedule, lower
 from eqsat.program import Program
 from eqsat.ranking import Offer, Ranked, rank
@@ -340,6 +340,39 @@ def test_a_program_runs_the_parts_and_then_what_joins_them(tmp_path) -> None:
         assert [b.role for b in program.parts.buffers.values()].count("temporary") == 1
         expected = np.tanh(a.astype(np.float64) @ b / 99)
         np.testing.assert_allclose(program(a, b), expected, rtol=1e-4, atol=1e-5)
+
+
+def rows(x: g.Tensor) -> g.Tensor:
+    return g.abs(x - g.mean(x, axis=-1, keepdims=True))
+
+
+OF_ROWS = {
+    "mean": lambda x: g.mean(rows(x)),
+    "largest": lambda x: g.max(rows(x)),
+    "weights": lambda x: g.sum(g.softmax(x) ** 2),
+    "normal": lambda x: g.sum(g.layer_norm(x) ** 3),
+}
+
+
+@pytest.mark.usefixtures("shared_search")
+@pytest.mark.parametrize("name", OF_ROWS)
+@pytest.mark.parametrize("shape", [(600, 1000), (4, 150, 520)], ids=str)
+def test_what_rows_are_reduced_to_is_reduced_after_one_pass(name, shape) -> None:
+    """Each row is a part, and stays where its own reduction left it."""
+    data = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    x = g.input("x", shape, "float32")
+    program = program_of(OF_ROWS[name](x), Cache(None))
+    reads = [a.buffer for k in program.kernels for a in loads(k)]
+    assert reads.count("x0") == 1 and len(reads) > 1
+    (wanted,) = g.evaluate([OF_ROWS[name](x)], {"x": data}, np.float64)
+    np.testing.assert_allclose(program(x=data), wanted, rtol=2e-5)
+    planned = plan(OF_ROWS[name](x), H200, cache=Cache(None))
+    explanation = from_json(json.loads(json.dumps(to_json(planned.explain()))))
+    assert check_trace(explanation, planned.segments, planned.search.rules, H200) > 0
+
+
+def loads(kernel: Kernel) -> list[Access]:
+    return [s.access for s in kernel.statements() if isinstance(s, Load)]
 
 
 @pytest.mark.usefixtures("shared_search")
