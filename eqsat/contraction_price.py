@@ -220,8 +220,8 @@ def one_by_one(tiling: Tiling, side: Term) -> bool:
 
 def _in_words(read: Read, tiling: Tiling) -> bool:
     """Whether elements that make a word of shared memory lie together wherever they are read."""
-    together = tiling.spec.memory("shared").access_granularity_bytes // read.dtype.itemsize
-    extents = tiling.form.extents
+    word, extents = tiling.spec.memory("shared").access_granularity_bytes, tiling.form.extents
+    together = max(word // read.dtype.itemsize, 1)
     steps = [(atom, step) for atom, step in read.address.terms if extents.get(str(atom), 2) > 1]
     inner = [str(atom) for atom, step in steps if step == 1 and str(atom) in extents]
     others = [step for _, step in steps if step != 1] + [read.address.constant]

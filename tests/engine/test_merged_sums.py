@@ -79,6 +79,16 @@ def test_a_stem_multiplies_by_warpgroups_what_was_copied_first():
         check_trace(changed, program.segments, program.search.rules, FAST)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "float8_e4m3fn"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_windows_of_every_width_of_element_have_a_price(dtype, channels):
+    x, w = g.input("x", (8, 64, 64, channels), dtype), g.input("w", (32, channels, 3, 3), dtype)
+    if dtype.startswith("float8"):
+        x, w = g.astype(x, "bfloat16"), g.astype(w, "bfloat16")
+    launches = plan(g.conv(x, w, padding=1, layout="NHWC"), H200).parts.launches
+    assert 0 < sum(launch.seconds for launch in launches) < 1e-3
+
+
 def test_small_windows_of_few_channels_are_multiplied_where_they_are_copied():
     """27 elements a window: copies of all windows in memory would cost more than they save."""
     x, w = g.input("x", (32, 224, 224, 3), "bfloat16"), g.input("w", (64, 3, 3, 3), "bfloat16")
