@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from eqsat.carry_law import CarryLaw
 from eqsat.graph.dtypes import DType, as_dtype
-from eqsat.graph.index import Affine, free_names
+from eqsat.graph.index import Affine, free_names, unit_names
 from eqsat.kernel import Guard
 
 REDUCTIONS = {"reduce_sum": "sum", "reduce_prod": "prod", "reduce_max": "max", "reduce_min": "min"}
@@ -153,6 +153,12 @@ def post_order(roots: Iterable[Term]) -> Iterator[Term]:
                 continue
             stack.append((term, True))
             stack += [(child, False) for child in reversed(term.children) if child not in seen]
+
+
+def read_along(terms: Iterable[Term]) -> set[str]:
+    """Names along which memory is walked by the reads among some terms."""
+    reads = [term.args[0] for term in terms if term.op == "read"]
+    return {n for read in reads if isinstance(read, Read) for n in unit_names(read.address)}
 
 
 class Facts:

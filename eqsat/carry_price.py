@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from eqsat.algebra import Read, Term, post_order
+from eqsat.algebra import Term, post_order, read_along
 from eqsat.carry_terms import law_of
 from eqsat.form import Form
 from eqsat.pipeline_price import spread
@@ -81,9 +81,4 @@ def _in_registers(made: Form, product: Term) -> Iterator[tuple[Term, Term]]:
 
 def _contiguous(tiling: Tiling, term: Term) -> int:
     """The names along which neighbours lie in what a term reads."""
-    names: list[str] = []
-    for sub in post_order([term]):
-        read = sub.args[0] if sub.op == "read" else None
-        if isinstance(read, Read):
-            names += [str(name) for name, stride in read.address.terms if stride == 1]
-    return tiling.form.facts.universe.mask(names)
+    return tiling.form.facts.universe.mask(read_along(post_order([term])))

@@ -215,10 +215,10 @@ def one_by_one(tiling: Tiling, side: Term) -> bool:
     if is_sliding(side, made) or not isinstance(read, Read) or read.dtype.itemsize >= word:
         return is_sliding(side, made)
     axes = pixel_axes(read, made.extents)
-    return not _in_words(read, tiling) and (axes is None or any(axis.slides for axis in axes))
+    return not _in_words(tiling, read) and (axes is None or any(axis.slides for axis in axes))
 
 
-def _in_words(read: Read, tiling: Tiling) -> bool:
+def _in_words(tiling: Tiling, read: Read) -> bool:
     """Whether elements that make a word of shared memory lie together wherever they are read."""
     word, extents = tiling.spec.memory("shared").access_granularity_bytes, tiling.form.extents
     together = max(word // read.dtype.itemsize, 1)
@@ -228,27 +228,28 @@ def _in_words(read: Read, tiling: Tiling) -> bool:
     return len(inner) == 1 and not any(n % together for n in (extents[inner[0]], *others))
 
 
-def copied_alone(tiling: Tiling, operation: ParallelOperation | None, found: Contraction) -> Array:
-    """Lanes that copy an element of a factor each, where they take those of windows one by one;
-    with those that have nothing to copy: a power of two of them is given to each name of the sum,
+def copied_alone(
+    tiling: Tiling, operation: ParallelOperation | None, found: Contraction, side: Term
+) -> Array:
+    """Lanes that copy an element of a factor each, where those of windows are taken one by one;
+    with lanes that have nothing to copy: a power of two of them is given to each name of the sum,
     and as many as an operation sums over at once to the one that memory is read along.
     """
-    made, sides = tiling.form, (found.left, found.right)
-    lanes = 0 * tiling.shape
-    if tiling.blocking is None or not any(one_by_one(tiling, side) for side in sides):
-        return lanes
-    for side in sides:
-        read, mask = made.beneath_cast(side).args[0], made.facts.free(side)
-        if isinstance(read, Read) and not _in_words(read, tiling):
-            copied = tiling.points(mask) * tiling.times(mask)
-            for name in made.facts.universe.members(found.summed):
-                points, least = made.extents[name], 1
-                if operation and name in unit_names(read.address):
-                    least = list(operation.extents.values())[-1]
-                given = max(2.0 ** math.ceil(math.log2(points)), least)
-                most = np.minimum(given, tiling.blocking.threads)
-                copied = copied * np.ceil(points / most) * most / points
-            lanes = lanes + copied
+    made, read = tiling.form, tiling.form.beneath_cast(side).args[0]
+    alone = any(one_by_one(tiling, factor) for factor in (found.left, found.right))
+    if tiling.blocking is None or not alone:
+        return 0 * tiling.shape
+    if not isinstance(read, Read) or _in_words(tiling, read):
+        return 0 * tiling.shape
+    mask = made.facts.free(side)
+    lanes = tiling.points(mask) * tiling.times(mask)
+    for name in made.facts.universe.members(found.summed):
+        points, least = made.extents[name], 1
+        if operation and name in unit_names(read.address):
+            least = list(operation.extents.values())[-1]
+        given = max(2.0 ** math.ceil(math.log2(points)), least)
+        most = np.minimum(given, tiling.blocking.threads)
+        lanes = lanes * np.ceil(points / most) * most / points
     return lanes
 
 

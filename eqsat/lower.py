@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from eqsat.algebra import REDUCTIONS, SCANS, Read, Term, post_order
+from eqsat.algebra import REDUCTIONS, SCANS, Read, Term, post_order, read_along
 from eqsat.form import REDUCING, WEIGHTED, Form, Stored, computed, walked
 from eqsat.graph.dtypes import DType
 from eqsat.graph.index import Affine
@@ -234,21 +234,15 @@ class _Lowering(CarryLowering):
         """
         left, right = factors
         own = [set(self.indices(left)) & set(indices), set(self.indices(right)) & set(indices)]
-        unit = [bool((own[i] - own[1 - i]) & self._unit_names(f)) for i, f in enumerate(factors)]
+        unit = [
+            bool((own[i] - own[1 - i]) & read_along(post_order([f]))) for i, f in enumerate(factors)
+        ]
         if unit[0] != unit[1]:
             return (right, left) if unit[0] else (left, right)
         order = list(dict.fromkeys(n for one in self.form.stored for n in one.names))
         inner = [name for name in self.facts.universe.names if name not in order]
         last = max(indices, key=[*order, *inner].index, default="")
         return (right, left) if last in own[0] - own[1] else (left, right)
-
-    def _unit_names(self, term: Term) -> set[str]:
-        """Names that a read below the term walks with stride one."""
-        found: set[str] = set()
-        for sub in post_order([term]):
-            if sub.op == "read" and isinstance(sub.args[0], Read):
-                found |= {str(atom) for atom, stride in sub.args[0].address.terms if stride == 1}
-        return found
 
     # -- scans -----------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from eqsat.algebra import SCATTERS, WEIGHTED_SUMS, Read, Term, post_order
+from eqsat.algebra import SCATTERS, WEIGHTED_SUMS, Read, Term, post_order, read_along
 from eqsat.clusters import clusters, sharers
 from eqsat.form import REDUCING, Form
 from eqsat.graph.index import Affine, free_names, unit_names
@@ -257,9 +257,7 @@ def _single(form: Form) -> set[str]:
     for term in form.terms:
         if form.contraction(term) and isinstance(term.args[0], int):
             names = form.facts.universe.members(term.args[0])
-            unit = {
-                atom for address in _addresses(post_order([term])) for atom in unit_names(address)
-            }
+            unit = read_along(post_order([term]))
             long = [name for name in names if form.extents[name] >= SHORT_SUM]
             inner = max(long, key=lambda name: (name in unit, form.extents[name]), default="")
             found |= set(names) - {inner} if inner else set()
@@ -274,9 +272,7 @@ def _beside_short(form: Form) -> set[str]:
     for term in form.terms:
         if form.contraction(term) and isinstance(term.args[0], int):
             names = form.facts.universe.members(term.args[0])
-            unit = {
-                atom for address in _addresses(post_order([term])) for atom in unit_names(address)
-            }
+            unit = read_along(post_order([term]))
             short = all(form.extents[name] < SHORT_SUM for name in names)
             inner = max(names, key=lambda name: (name in unit, form.extents[name]), default="")
             found |= {*names} - {inner} if short and inner in unit else set()
@@ -287,7 +283,7 @@ def _crowded(form: Form, chunks: dict[str, list[int]], single: set[str]) -> dict
     """Chunks of more names that must be streamed: of a sum over several, each too short to be
     streamed, that together are more than a tile holds. What lies together in memory stays whole.
     """
-    unit = {atom for address in _addresses(form.terms) for atom in unit_names(address)}
+    unit = read_along(form.terms)
     found: dict[str, int] = {}
     for term in form.terms:
         if term.op in REDUCING and isinstance(term.args[0], int):
@@ -324,7 +320,7 @@ def _crossed(form: Form) -> set[str]:
     for read in (term.args[0] for term in form.terms if term.op == "read"):
         assert isinstance(read, Read)
         names = free_names(read.address)
-        along = {atom for atom, stride in read.address.terms if stride == 1} & set(form.grid)
+        along = unit_names(read.address) & set(form.grid)
         for one in form.stored:
             if one.names and one.names[-1] in names and one.names[-1] not in along:
                 found |= {*along, one.names[-1]} if along else set()

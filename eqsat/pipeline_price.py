@@ -124,10 +124,14 @@ def issue_seconds(spec: ParallelProcessingUnit, chunks: Array, copies: Array) ->
     addresses, copies; and for elements that are copied one by one. A processor issues one
     instruction a cycle for each part of a warp's size of its lanes.
     """
-    work = chunks * CHUNK_WORK
-    return work / (spec.group("thread").count * spec.cycles_per_s) + copies * copy_seconds(spec)
+    return chunks * _instruction_seconds(spec) * CHUNK_WORK + copies * copy_seconds(spec)
 
 
 def copy_seconds(spec: ParallelProcessingUnit) -> float:
     """Seconds of the whole device for an element that is copied by itself."""
-    return COPY_WORK / (spec.group("thread").count * spec.cycles_per_s)
+    return _instruction_seconds(spec) * COPY_WORK
+
+
+def _instruction_seconds(spec: ParallelProcessingUnit) -> float:
+    """Seconds of the whole device for an instruction of one thread."""
+    return 1 / (spec.group("thread").count * spec.cycles_per_s)

@@ -343,8 +343,6 @@ class _Pricing(Occupancy):
         if not self.pricer.overlap:
             return
         stages = self.shape if self.blocking is None else self.blocking.stages
-        if self.blocking is not None and self.blocking.staged and not self.started:
-            self.copies = self.copies + copied_alone(self, operation, found)
         for side in (found.left, found.right):
             facts = self.form.facts
             if side in self.staged or (self.started and side.op not in {"read", "gather"}):
@@ -367,6 +365,8 @@ class _Pricing(Occupancy):
                     self.copied[side] = copied * (1 - self.saved(mask))
                 if side in self.copied:
                     self._copy_again(side)
+                if not self.started:
+                    self.copies = self.copies + copied_alone(self, operation, found, side)
             elif mask != found.batch | found.rows | found.columns | found.summed:
                 again = self.points(mask) * self.times(mask) * itemsize
                 self.traffic = self.traffic + again * np.sqrt(self.blocking.threads)

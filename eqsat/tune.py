@@ -90,7 +90,7 @@ def _fastest(
     sound = [_is_sound(candidate, arrays, expected, backend) for candidate in candidates]
     seconds = _measured(candidates, sound, _sets(arrays, candidates, warm, backend), backend)
     place = int(np.argmin(seconds))
-    if seconds[0] < np.inf and seconds[place] > FASTER * seconds[0]:
+    if seconds[place] > FASTER * seconds[0]:
         place = 0  # no faster than runs differ
     found = [s if np.isfinite(s) else None for s in seconds]
     store.put("tuned", key, {"winner": prints[place], "seconds": found})
