@@ -175,6 +175,8 @@ def _emit_consumer(
     known = prod(axis.count for axis in phase.stream) if block.kernel.stream_k else None
     pipeline.chunks[phase] = int(last) - int(first) if last.isdigit() else known
     loop = f"for (int chunk = {first}; chunk < {last}; ++chunk)"
+    if not last.isdigit():  # one at least: else a compiler has products wait for the sums' zeros
+        loop = f"for (int chunk = {first}, more = 1; more; more = ++chunk < {last})"
     if phase in pipeline.chains:
         _emit_chain(block, phase, pipeline, partial, (first, last))
         return

@@ -73,8 +73,11 @@ __device__ __forceinline__ void sums_given(int* given) {
 template <int Others>
 __device__ __forceinline__ void await_sums(int* given, int apart) {  // leaves numbers as they were
     const int lane = threadIdx.x % 32;
+    bool there = lane >= Others;
+    do {  // all lanes alike: products after a loop that parts them would wait for each other
+        if (!there) there = *(volatile int*)(given + lane * apart) != 0;
+    } while (!__all_sync(0xffffffffu, there));
     if (lane < Others) {
-        while (*(volatile int*)(given + lane * apart) == 0) {}
         *(volatile int*)(given + lane * apart) = 0;
         __threadfence();
     }

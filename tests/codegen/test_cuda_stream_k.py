@@ -75,6 +75,13 @@ def test_nvrtc_takes_it(c):
     assert f"last tiles in {c.kernel.stream_k} parts" in show(c.kernel).splitlines()[1]
 
 
+@pytest.mark.parametrize("c", CASES, ids=lambda c: c.name)
+def test_products_run_on_while_others_are_started(c):
+    """A compiler that cannot tell that sums stay alone has each product wait for the one before."""
+    log = compile_cubin(emit(c.kernel, OPERATIONS).text, "sm_90a").log
+    assert "serialized" not in log
+
+
 def test_teams_still_take_turns():
     texts = {c.name: emit(c.kernel, OPERATIONS).text for c in CASES}
     assert "item % 2 != turn" in texts["two-teams-200"]
