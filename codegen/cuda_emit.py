@@ -111,7 +111,7 @@ def _emit(
     shared += 2 * block.exchange_bytes
     text = _assemble(block, entry, body, operations, pipeline)
     resident = pipeline.resident if pipeline else kernel.resident
-    grid = kernel.blocks or kernel.tiles * kernel.cluster
+    grid = kernel.blocks or kernel.all_turns * kernel.cluster
     return CudaSource(text, entry, threads, shared, grid, tuple(maps.values()), resident)
 
 
@@ -152,35 +152,38 @@ def _check_cluster(kernel: Kernel, placement: Placement) -> None:
 def _origin_lines(block: Block, tile: str) -> list[str]:
     """The first point of tile number `tile` along each grid axis.
 
-    Of the last two axes that are cut, `band` tiles of the first come before the next of the
-    second, so that tiles which run together share what they read.
+    Of the last two axes that are cut, `band` tiles of one come before the next of the other, so
+    that tiles which run together share what they read.
     """
     kernel, lines = block.kernel, []
-    cut = [axis for axis in kernel.grid if axis.count > 1]
+    cut = kernel.cut
+    turns = {axis.name: kernel.turns(axis) for axis in cut}
     inner = 1
     numbers: dict[str, str] = {}
     if len(cut) > 1 and (kernel.band > 1 or kernel.backwards):
         rows, columns = cut[-2:]
-        band = min(kernel.band, rows.count)
-        inner = rows.count * columns.count
-        within = tile if inner == kernel.tiles else f"{tile} % {inner}"
-        lines.append(f"const int within = {within}, band = within / {band * columns.count};")
-        lines.append(f"const int member = within % {band * columns.count};")
-        height = str(band)
-        if rows.count % band:
-            height = "height"
-            last = rows.count % band
-            lines.append(f"const int height = band == {rows.count // band} ? {last} : {band};")
-        numbers[rows.name] = f"(band * {band} + member % {height})"
-        number = f"member / {height}"
+        height, width = turns[rows.name], turns[columns.name]
+        band = min(kernel.band, height)
+        inner = height * width
+        within = tile if inner == kernel.all_turns else f"{tile} % {inner}"
+        lines.append(f"const int within = {within}, band = within / {band * width};")
+        lines.append(f"const int member = within % {band * width};")
+        rest, high = height % band, str(band)
+        if rest:
+            lines.append(f"const int height = band == {height // band} ? {rest} : {band};")
+            high = "height"
+        numbers[rows.name] = f"(band * {band} + member % {high})"
+        number = f"member / {high}"
         numbers[columns.name] = f"({columns.count - 1} - {number})" if kernel.backwards else number
     for axis in reversed(cut):
         text = numbers.get(axis.name)
         if text is None:
             text = tile if inner == 1 else f"{tile} / {inner}"
-            if inner * axis.count < kernel.tiles:
-                text += f" % {axis.count}"
-            inner *= axis.count
+            if inner * turns[axis.name] < kernel.all_turns:
+                text += f" % {turns[axis.name]}"
+            inner *= turns[axis.name]
+        if axis.name == kernel.repeats:
+            text = f"min({text}, {axis.count - 1})"
         scaled = text if axis.tile == 1 else f"{text} * {axis.tile}"
         lines.append(f"const int {block.frame.origin[axis.name]} = {scaled};")
     return lines

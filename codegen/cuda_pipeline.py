@@ -409,7 +409,7 @@ __device__ __forceinline__ void block_barrier() {{
         """The kernel's body: the producer's program, then that of the computing threads."""
         kernel, out, turns = self.block.kernel, Writer(depth=1), self.block.turns
         producing, registers = shared_out(self.threads, self.blocks, self.held)
-        loop = f"for (int tile = blockIdx.x; tile < {kernel.tiles}; tile += gridDim.x)"
+        loop = f"for (int tile = blockIdx.x; tile < {kernel.all_turns}; tile += gridDim.x)"
         if kernel.stream_k:
             before, loop, begins = cuda_stream_k.loop(kernel)
             out.lines += ["    " + line for line in before]
@@ -437,7 +437,7 @@ __device__ __forceinline__ void block_barrier() {{
             out.line(f"const int turn = __shfl_sync(0xffffffffu, {turn}, 0);")
         if turns > 1 and not kernel.stream_k:
             start, step = "blockIdx.x + turn * gridDim.x", f"{turns} * gridDim.x"
-            loop = f"for (int tile = {start}; tile < {kernel.tiles}; tile += {step})"
+            loop = f"for (int tile = {start}; tile < {kernel.all_turns}; tile += {step})"
         team = f"int({self.block.thread}) / {WARPGROUP}"
         out.line(f"const int warpgroup = __shfl_sync(0xffffffffu, {team}, 0);")
         self.state(out)

@@ -14,6 +14,7 @@ their own names. Inside the body a carry's name is its value before the chunk, t
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from math import prod
 
 from eqsat.graph.dtypes import DType
 from eqsat.graph.index import Affine
@@ -262,10 +263,12 @@ class Kernel:
     `buffers` are the parameters in order. `threads` is the size of a block on a GPU, 1 elsewhere;
     so many blocks of a `cluster` compute a tile together. `beside`: so many blocks that a processor
     is to hold at once, if registers are shared out so; 0: as many as there is room for.
-    So many blocks of a cluster copy for each other what their tiles share: `multicast`. The tiles
-    that are no whole wave of so many `blocks` are in so many parts of their chunks: `stream_k`.
-    `band`: how many tiles of the last but one axis that is cut come before the next of the last;
-    `backwards`: that axis begins with its last tile. `resident`: so many groups a processor stay
+    So many blocks of a cluster copy for each other what their tiles share: `multicast`; where the
+    tiles along an axis are no whole runs of as many, the last of them is computed again: `repeats`
+    names the axis. The tiles that are no whole wave of so many `blocks` are in so many parts of
+    their chunks: `stream_k`. `band`: how many tiles of the last but one axis that is cut come
+    before the next of the last, or, `across`, of the last before the next of the one before it;
+    `backwards`: the last begins with its last tile. `resident`: so many groups a processor stay
     and take one tile after the other; 0: each takes one.
     """
 
@@ -278,11 +281,13 @@ class Kernel:
     spec: str = ""
     rules: tuple[str, ...] = ()
     band: int = 1
+    across: bool = False
     backwards: bool = False
     resident: int = 0
     cluster: int = 1
     beside: int = 0
     multicast: int = 1
+    repeats: str = ""
     stream_k: int = 0
     blocks: int = 0
 
@@ -305,6 +310,24 @@ class Kernel:
         for axis in self.grid:
             count *= axis.count
         return count
+
+    @property
+    def cut(self) -> list[Axis]:
+        """The axes of the grid that have several tiles; that along which bands lie is the last but
+        one.
+        """
+        found = [axis for axis in self.grid if axis.count > 1]
+        return [*found[:-2], *reversed(found[-2:])] if self.across else found
+
+    def turns(self, axis: Axis) -> int:
+        """Number of tiles that are computed along an axis of the grid, repeated ones too."""
+        run = self.multicast if axis.name == self.repeats else 1
+        return -(-axis.count // run) * run
+
+    @property
+    def all_turns(self) -> int:
+        """Number of tiles that are computed, repeated ones too."""
+        return prod(self.turns(axis) for axis in self.grid)
 
     def axes(self) -> dict[str, Axis]:
         """Every index of the kernel by name."""

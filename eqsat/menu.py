@@ -192,7 +192,7 @@ def _block_sizes(form: Form, name: str) -> list[int]:
     inner += form.grid[-1:] if any(one.term.op in SCATTERS for one in form.stored) else ()
     crossed = set() if form.reduced or form.nested else _crossed(form)
     if any(bool(left) != bool(right) for left, right in sides):
-        offered = [128, 64, 256, 192, 96, 32, 16]
+        offered = [128, 64, 256, 192, 160, 96, 32, 16]
     elif name in crossed:
         return [size for size in (64, 128) if size < extent] if extent > 64 else [extent]
     elif name in inner and not _is_row(form, name):

@@ -20,6 +20,7 @@ from eqsat.window_price import held_elements, windowed
 
 MOST_IN_TURN = 4  # reductions that wait for one another, beyond which no tile of threads is tried
 AROUND = 40  # bytes of a thread's registers for addresses and what is at hand
+FEW_CHUNKS = 8  # for which threads that copy for themselves wait: 424 x 984 x 296
 PEERS = 8  # more of them for a thread's place in a cluster
 AROUND_LOOP = 128  # the same where there are products, streams or staged operands
 AT_ONCE = 8  # blocks of a processor that start as fast as one
@@ -215,12 +216,17 @@ class Occupancy(Tiling):
         for each other too, for all of it.
 
         Staged operands are under way while their tile computes, of chunks before them or, where a
-        producer copies, of the tile before.
+        producer copies, of the tile before; threads that copy for themselves wait for the first.
         """
-        if self.blocking is None or not self.pricer.overlap:
+        if (
+            self.blocking is None
+            or not self.pricer.overlap
+            or (self.blocking.staged and (self.started or (self.chunks and not self._multiplies)))
+        ):
             return np.zeros_like(self.shape)
-        if self.blocking.staged and (self.chunks or self.started):
-            return np.zeros_like(self.shape)
+        if self.blocking.staged and self.chunks:
+            few = self.steps() <= FEW_CHUNKS
+            return np.where(few, busy / np.maximum(self.beside(tiles), 1), 0.0)
         if self.blocking.staged:  # tiles that all start at once wait at once
             rounds = np.where(tiles > self.resident(), np.maximum(self.beside(tiles), 1), 1.0)
             return 0.5 * busy / rounds

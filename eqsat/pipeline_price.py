@@ -18,6 +18,9 @@ CHUNK_WORK = 150  # instructions of a thread for each chunk of staged operands
 COPY_WORK = 50  # the same of an element of a window, copied with no other under way
 LOADED = 3  # latencies that a trip takes while memory is busy
 HAND_OVER = 6  # trips from a block's sums to another's: 2560^3 in 2 and 4 parts, 3.0 and 4.9 us
+LATE = (
+    0.04  # of the time of copies, in a ring of three slots: 6 of half their size take 4 to 5 % less
+)
 SLOT = 1.7  # trips from asking for a ring's slot until it is asked for again, computing aside
 
 
@@ -26,19 +29,20 @@ class Flow:
     """What a kernel does, an array entry for each choice; seconds are of the whole device.
 
     matrix: seconds of the matrix operations; other: of the unit that is busiest besides in chunks,
-    after: of that which works on results; tiles; steps: chunks of a tile; waits: how often its
-    products are waited for; stages of the ring, and one more where a slot is let go of with its
-    chunk, before the next one is computed; teams: groups of threads that take turns; resident:
-    blocks at once on a processor; stored: bytes that a tile writes; turns: tiles of a block under
-    way, of which one stores while another multiplies; gathered: seconds of a chunk for which all
-    wait for a factor in registers; chain: for which a team's products, and what is computed from
-    them, wait for each other while other teams have their turn; last_parts: in how many the tiles
-    of a last wave are, 0 where each is whole.
+    after: of that which works on results; copied: of copies from the cache; tiles; steps: chunks of
+    a tile; waits: how often its products are waited for; stages of the ring, and one more where a
+    slot is let go of with its chunk, before the next one is computed; teams: groups of threads that
+    take turns; resident: blocks at once on a processor; stored: bytes that a tile writes; turns:
+    tiles of a block under way, of which one stores while another multiplies; gathered: seconds of a
+    chunk for which all wait for a factor in registers; chain: for which a team's products, and what
+    is computed from them, wait for each other while other teams have their turn; last_parts: in how
+    many the tiles of a last wave are, 0 where each is whole.
     """
 
     matrix: Array
     other: Array
     after: Array
+    copied: Array
     tiles: Array
     steps: Array
     waits: Array
@@ -67,12 +71,13 @@ def pipelined(
     ahead = np.maximum(flow.stages - 1, 0.5)  # a slot is let go of one chunk later
     turn = (flow.matrix + flow.other) * each / flow.teams + flow.steps * flow.chain
     turns = np.maximum(work, turn) + flow.steps * flow.gathered
-    streamed = np.maximum(turns, (turns + flow.steps * trip) / ahead)
+    late = LATE * np.minimum(flow.copied * each, turns) * ((flow.stages <= 3) & (flow.chain == 0))
+    streamed = np.maximum(turns + late, (turns + flow.steps * trip) / ahead)
     store = flow.stored * spec.processors / rate + trip / LOADED + flow.after * each
     beside = np.clip(np.ceil(flow.tiles / spec.processors), 1, flow.resident * flow.turns)
     rounds = np.ceil(flow.tiles / (spec.processors * beside))
     waves = np.ceil(flow.tiles / spec.processors)
-    alone = np.where(flow.turns > 1, streamed, work)  # teams that take turns share a ring
+    alone = np.where(flow.turns > 1, streamed, work + late)  # teams that take turns share a ring
     parts = flow.last_parts
     shared = np.floor(1 / each) + 1 / np.maximum(parts, 1)
     waves = np.where(parts > 0, shared, waves)

@@ -60,7 +60,6 @@ REDUCING_OP = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 FREE_OPS = frozenset({"read", "literal", "gather", "reindex"})  # reindex: is_stuck
 TIE = 0.005  # part of hidden work that still counts
 EVEN = TIE / 10  # the same of a last round with few blocks, where rings wait for memory alone
-CROSSING = 0.25  # part of the cache's time for bytes that both halves keep, which memory waits for
 BESIDE = 0.05  # part of memory's time that arithmetic does not hide: they share power
 MATRIX = "matrix operations"  # the best of them, until one is chosen
 TEAMS = 2  # that take turns at operations which run on, until a schedule says how many
@@ -364,20 +363,12 @@ class _Pricing(Occupancy):
                     self.spared = self.spared + copied * self.saved(mask)
                     self.copied[side] = copied * (1 - self.saved(mask))
                 if side in self.copied:
-                    self._copy_again(side)
+                    self.halved = self.halved + self.kept_twice(side, self.copied[side])
                 if not self.started:
                     self.copies = self.copies + copied_alone(self, operation, found, side)
             elif mask != found.batch | found.rows | found.columns | found.summed:
                 again = self.points(mask) * self.times(mask) * itemsize
                 self.traffic = self.traffic + again * np.sqrt(self.blocking.threads)
-
-    def _copy_again(self, side: Term) -> None:
-        """What several blocks copy of a factor crosses the cache once: it has halves, and of what
-        is asked for from both each keeps its own.
-        """
-        free, itemsize = self.form.facts.free(side), self.form.facts.dtype(side).itemsize
-        whole = self.points(free) * itemsize
-        self.halved = self.halved + CROSSING * np.clip(self.copied[side] - whole, 0.0, whole)
 
     def _named_operation(self, found: Contraction) -> ParallelOperation | None:
         name = found.term.args[3] if found.term.op in SUBSTITUTED else ""
@@ -385,7 +376,7 @@ class _Pricing(Occupancy):
 
     def _total(self) -> Price:
         spec, pricer = self.spec, self.pricer
-        whole = self.tiles_in_all()
+        whole = self._computed()
         tiles = self.in_parts(whole)
         waves = self.waves(tiles)
         imbalance = waves * self.at_once() / tiles
@@ -429,7 +420,8 @@ class _Pricing(Occupancy):
         if self.started or self.takes_turns:
             cache_bw, part = pricer.cache.bandwidth_gb_per_s * 1e9, self.shape
         per_core = cache_bw / spec.processors * cores * part
-        parts[pricer.cache.name] = (self.traffic - self.spared) / per_core + self.combined
+        again = waves * cores / tiles if self.started and self.blocking else self.shape
+        parts[pricer.cache.name] = (self.traffic - self.spared) / per_core * again + self.combined
         spill = self.scratch > pricer.private.size_bytes
         level = np.where(spill, cache_bw, pricer.private.sustained_gb_per_s * 1e9)
         if self.pricer.overlap:
@@ -444,7 +436,7 @@ class _Pricing(Occupancy):
             again = self.again / cache_bw  # by phases that no product of another hides
             work = np.maximum(memory, compute + again)
             if self.started:
-                parts["pipeline"] = self._pipelined(tiles)
+                parts["pipeline"] = self._pipelined(tiles, parts[pricer.cache.name])
             waits = parts.get("pipeline", parts["latency"])
             exposed = self.exposed(tiles, np.minimum(work, waits)) + self.starts(tiles)
             seconds = np.maximum(work, waits) + exposed + parts["launch"]
@@ -465,8 +457,17 @@ class _Pricing(Occupancy):
         seconds = np.where(np.any([*self.refused.values()], axis=0), np.inf, seconds)
         return Price(seconds, parts, self.refused, self.settled)
 
-    def _pipelined(self, tiles: Array) -> Array:
-        """Seconds of tiles that stay, their products asynchronous."""
+    def _computed(self) -> Array:
+        """Tiles in all, with those that are computed again, as is what they take of each unit."""
+        times = self.repeated()
+        for found in (self.units, self.after):
+            found.update({name: seconds * times for name, seconds in found.items()})
+        self.fed, self.traffic = self.fed * times, self.traffic * times
+        self.spared = self.spared * times
+        return self.tiles_in_all() * times
+
+    def _pipelined(self, tiles: Array, copied: Array) -> Array:
+        """Seconds of tiles that stay, their products asynchronous, their copies `copied`."""
         assert self.blocking is not None
         spec, cache = self.spec, self.pricer.cache
         after = {n: s for n, s in self.after.items() if n not in self.started}
@@ -480,6 +481,7 @@ class _Pricing(Occupancy):
             matrix=np.maximum(sum(self.units[name] for name in self.started), fed),
             other=np.max(other, axis=0) if other else 0 * self.shape,
             after=np.max([*after.values()], axis=0) if after else 0 * self.shape,
+            copied=copied,
             tiles=tiles,
             steps=self.steps(),
             waits=np.maximum(self.steps(), count_parts(spec, self.form)),

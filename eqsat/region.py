@@ -97,7 +97,7 @@ class Region:
             return
         menus, processors = self.menus, self.menus.processors
         grid = decode_choice(tuple(entries), self.made).grid_tiles(self.made)
-        offered: list[Row] = [("share", "", n) for n in menus.sharers if grid % n == 0]
+        offered: list[Row] = [("share", "", n) for n in menus.sharers if n <= grid]
         if not split:
             offered += [("parts", axis, n) for axis, n in menus.parts.offered(grid)]
             if any(op == "stream" for op, *_ in entries):

@@ -72,14 +72,14 @@ def _offered(ops: Ops) -> list[str]:
             ("parts", "x", "(part_menu x n) (most_tiles m) (<= (* c n) m)"),
             ("parts", "x", "(filling x c n)"),
             ("cluster", NO_AXIS, "(whole s) (cluster_menu n)"),
-            ("share", NO_AXIS, "(share_menu n) (= 0 (% c n))"),
+            ("share", NO_AXIS, "(share_menu n) (<= n c)"),
             ("stream_k", NO_AXIS, f"(streamed s) (stream_k_menu n) {wave}"),
         )
     ]
     if "split" in ops:  # parts may be copied for each other too
         split = f'(= s ({constructor("split")} x m t)) (next_axis t "share") (= c (grid s))'
         shared = f'(on_offer s "share" {NO_AXIS} n)'
-        lines.append(_rule(f"{split} (share_menu n) (= 0 (% c n))", shared))
+        lines.append(_rule(f"{split} (share_menu n) (<= n c)", shared))
     return lines
 
 

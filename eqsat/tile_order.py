@@ -1,6 +1,8 @@
 """The order of tiles: those that run together share what they read, and long ones come first."""
 
+from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 from math import prod, sqrt
 
 from eqsat.graph.index import free_names
@@ -13,13 +15,13 @@ def in_bands(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
     """The kernel with its tiles in bands of the last but one cut axis.
 
     Where the last two cut axes each have loads of their own, as many tiles as there are processors
-    form a rectangle about as high as wide. Where tiles further along the last axis have more live
-    chunks, these come first, for as many of the other axis as the last cache holds reads of.
+    form a rectangle about as high as wide; bands lie along the last one where blocks that copy for
+    each other have fewer tiles to repeat by that. Where tiles further along the last axis have more
+    live chunks, these come first, for as many of the other axis as the last cache holds reads of.
     """
-    cut = [axis for axis in kernel.grid if axis.count > 1]
-    if len(cut) < 2 or spec.group(spec.tile_group).max_resident <= 1:
+    if len(kernel.cut) < 2 or spec.group(spec.tile_group).max_resident <= 1:
         return kernel
-    rows, columns = cut[-2:]
+    rows, columns = kernel.cut[-2:]
     loads = [s for s in kernel.statements() if isinstance(s, Load)]
     along = [s for s in loads if rows.name in s.indices and columns.name not in s.indices]
     across = [s for s in loads if columns.name in s.indices and rows.name not in s.indices]
@@ -31,9 +33,17 @@ def in_bands(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
         return replace(kernel, band=band, backwards=True)
     if not (along and across):
         return kernel
-    height = min(round(sqrt(spec.processors * columns.tile / rows.tile)), rows.count)
     together = kernel.multicast
-    return replace(kernel, band=max(height // together * together, together))
+    across = _repeated(columns, together) < _repeated(rows, together)
+    if across:
+        rows, columns = columns, rows
+    height = min(round(sqrt(spec.processors * columns.tile / rows.tile)), rows.count)
+    return replace(kernel, band=max(height // together * together, together), across=across)
+
+
+def _repeated(axis: Axis, together: int) -> Fraction:
+    """How many times as many tiles whole runs along an axis have."""
+    return Fraction(-(-axis.count // together) * together, axis.count)
 
 
 def in_runs(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
@@ -44,21 +54,39 @@ def in_runs(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
         return kernel
     names = {s.operation for s in kernel.statements() if isinstance(s, Contract)} - {""}
     started = any(spec.operation(name).asynchronous for name in names)
+    same = not any(live_bounds(kernel, phase) for phase in kernel.phases)
+    found = (one for one in (kernel, *_repeating(kernel)) if started and same and _shares(one))
+    return next(found, replace(kernel, multicast=1))
+
+
+def _repeating(kernel: Kernel) -> Iterator[Kernel]:
+    """The kernel with whole runs along one axis, whose last tile is computed again; none where what
+    is stored twice would count twice.
+    """
+    cut = kernel.cut
+    adds = any(store.monoid for phase in kernel.phases for store in phase.stores)
+    if cut and not adds and not kernel.backwards:
+        axis = cut[-2] if len(cut) > 1 and kernel.band > 1 else cut[-1]
+        if axis.count % kernel.multicast:
+            yield replace(kernel, repeats=axis.name)
+
+
+def _shares(kernel: Kernel) -> bool:
+    """Whether the blocks of a cluster read some tile alike."""
     axes = {axis.name for axis in run_axes(kernel, kernel.multicast)}
     staged = [s for s in kernel.statements() if isinstance(s, Load) and s.memory == "shared"]
-    alike = any(not axes & {*free_names(s.access.address)} for s in staged)
-    same = not any(live_bounds(kernel, phase) for phase in kernel.phases)
-    shared = started and axes and alike and same
-    return kernel if shared else replace(kernel, multicast=1)
+    return bool(axes) and any(not axes & {*free_names(s.access.address)} for s in staged)
 
 
 def run_axes(kernel: Kernel, count: int) -> tuple[Axis, ...]:
     """The axes along which every `count` tiles that follow one another lie, from tile 0 on; none
     where the tiles are no whole runs, or no two of a run are alike in what they compute.
     """
-    cut = [axis for axis in kernel.grid if axis.count > 1]
-    if count == 1 or kernel.backwards or kernel.tiles % count:
+    cut = kernel.cut
+    if count == 1 or kernel.backwards or kernel.all_turns % count:
         return ()
+    if kernel.repeats:
+        return tuple(axis for axis in cut if axis.name == kernel.repeats)
     if len(cut) > 1 and kernel.band > 1:
         rows = cut[-2]
         if min(kernel.band, rows.count) % count == 0 and rows.count % count == 0:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from eqsat.algebra import Read, Term
 from eqsat.form import REDUCING, WEIGHTED, Form
@@ -13,7 +14,11 @@ from eqsat.live_share import Live, live_share
 from eqsat.rates import Array, Blocking, Rates
 from eqsat.relayout import walked_axes
 
+CROSSING = 0.25  # part of the cache's time for bytes that both halves keep, which memory waits for
 LINE = 128  # bytes that memory moves at best
+BROKEN = (
+    1.5  # times as much is drawn of 160 columns that lie no whole lines apart (536 x 5864 x 3384)
+)
 STREAMED = 32  # points of a reduction that a tile is taken to hold before it is scheduled
 LEAST_PART = 128  # points of a reduction that are worth a tile of their own
 
@@ -156,15 +161,38 @@ class Tiling:
 
     def saved(self, mask: int) -> Array:
         """The part of the copies of a factor over `mask` that blocks which copy for each other
-        need not make. Their tiles lie along the last but one axis that is cut, or the only one.
+        need not make.
         """
         assert self.blocking is not None
-        lacking, cut = 0 * self.shape, 0 * self.shape
-        for name in reversed(self.form.grid):
-            here = self.count[name] > 1
-            cut = cut + here
-            lacking = np.where(here & (cut <= 2), float(not mask & self.bit[name]), lacking)
+        lacking = 0 * self.shape
+        for name, along in self._runs()[0]:
+            lacking = np.where(along, float(not mask & self.bit[name]), lacking)
         return lacking * (1 - 1 / self.blocking.shared)
+
+    def repeated(self) -> Array:
+        """How many times as many tiles are computed where those of blocks that copy for each other
+        are no whole runs.
+        """
+        if self.blocking is None or not (self.blocking.shared > 1).any():
+            return self.shape
+        return self._runs()[1]
+
+    def _runs(self) -> tuple[list[tuple[str, NDArray[np.bool_]]], Array]:
+        """Where the runs of blocks that copy for each other lie along which axis, the last of those
+        told, and how many times as many tiles these have: of the last two axes that are cut along
+        the one that has fewer to repeat, or the first of them.
+        """
+        assert self.blocking is not None
+        together = self.blocking.shared
+        along: list[tuple[str, NDArray[np.bool_]]] = []
+        least, cut = np.inf * self.shape, 0 * self.shape
+        for name in reversed(self.form.grid):
+            count = self.count[name]
+            times = np.ceil(count / together) * together / count
+            better = (count > 1) & (cut < 2) & (times <= least)
+            least, cut = np.where(better, times, least), cut + (count > 1)
+            along.append((name, better))
+        return along, np.where(np.isfinite(least), least, 1.0)
 
     def sectors(self, read: Read) -> Array:
         """How many times its bytes a tile draws from the cache, which gives whole sectors: where
@@ -204,7 +232,9 @@ class Tiling:
         steps = [step * size for atom, step in read.address.terms if extents.get(str(atom)) != 1]
         apart = math.gcd(LINE, *(step for step in steps if abs(step) != size))
         unit = [str(atom) for atom, step in read.address.terms if step == 1]
-        return (2 - apart / LINE) * self.lines(unit, read.dtype)
+        width = self.tile_points(self.form.facts.universe.mask(unit)) * size
+        broken = (width > 2 * LINE) & (width % LINE > 0) & (apart < LINE)
+        return (2 - apart / LINE) * self.lines(unit, read.dtype) * np.where(broken, BROKEN, 1.0)
 
     def boxed(self, side: Term) -> Array:
         """How many times a factor's bytes its boxes have, whose parts are a line wide where the
@@ -219,6 +249,14 @@ class Tiling:
                 width = tile * read.dtype.itemsize
                 return np.where(width > LINE, np.ceil(width / LINE) * LINE / width, 1.0)
         return self.shape
+
+    def kept_twice(self, side: Term, copied: Array) -> Array:
+        """Bytes' worth of what several blocks copy of a factor, which crosses the cache once: that
+        has halves, and of what is asked for from both each keeps its own.
+        """
+        free, itemsize = self.form.facts.free(side), self.form.facts.dtype(side).itemsize
+        whole = self.points(free) * itemsize
+        return CROSSING * np.clip(copied - whole, 0.0, whole)
 
     def largest(self, absorbed: Collection[Term]) -> Array:
         """Bytes of the largest value of a tile, of those that are computed."""

@@ -125,8 +125,9 @@ def cluster(b: "Expr", s: "Expr", n: "Count") -> Iterator[Rewrite]:
 @rule("tiling")
 def share(b: "Expr", s: "Expr", n: "Count") -> Iterator[Rewrite]:
     """kernel b under s  ->  kernel b under s, the blocks of n tiles copying factors for each other
-    when: s settles every axis, in parts or not, its tiles are a multiple of n, and n blocks, which
-    lie side by side on any device with clusters, can be one.
+    when: s settles every axis, in parts or not, it has n tiles at least, and n blocks, which lie
+    side by side on any device with clusters, can be one. Where tiles are no multiple of n, the last
+    are computed twice.
     """
     yield rewrite(kernel(b, s), kernel(b, apply("share", n, s))).when(
         fact("on_offer", s, "share", "", n)

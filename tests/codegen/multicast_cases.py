@@ -36,6 +36,19 @@ def multicast_cases() -> Iterator[Case]:
     yield shared(case("attention-added", attention(512, 77, 64, (128, 32), "added"), 256, 2), 2)
     yield shared(case("convolution", convolution((9, 10, 24, 64), (4, 16, 16), 32), 128, 3), 2)
 
+    # tiles of odd number: runs along the other axis, and tiles that are computed again
+    for name, m, n, own in (
+        ("across", 190, 248, {"across": True, "band": 2}),
+        ("again", 190, 104, {"repeats": "i", "band": 2}),
+        ("again-across", 190, 304, {"repeats": "j", "across": True, "band": 4}),
+        ("again-last", 64, 184, {"repeats": "j"}),
+    ):
+        sample = gemm(m, n, 72, (64, 64, 32), 64, "nn", out=bfloat16)
+        one = shared(case(f"odd-{name}", sample, 128, 3), 2)
+        yield replace(one, kernel=replace(one.kernel, **own))
+    one = shared(case("odd-batched", batched(190, 104, 40, (64, 64, 32), 64), 128, 2), 2, band=2)
+    yield replace(one, kernel=replace(one.kernel, repeats="i"))
+
     for rows in (168, 200, 192):  # the last tile has a part of a slice, one and a part, one
         sample = gemm(rows, 256, 72, (128, 64, 32), 64, "nt")
         yield shared(case(f"edge-{rows}", sample, 128, 2), 2)

@@ -62,7 +62,7 @@ def flow(**more) -> Flow:
     """A product of 4096 in tiles of 128 x 256 and chunks of 64."""
     fields = {"matrix": 2e-4, "other": 1e-6, "after": 0, "tiles": 512, "steps": 64, "stages": 4}
     fields |= {"teams": 2, "resident": 1, "stored": 65536, "turns": 1, "last_parts": 0}
-    fields |= {"gathered": 0, "chain": 0, **more}
+    fields |= {"copied": 0, "gathered": 0, "chain": 0, **more}
     fields.setdefault("waits", fields["steps"])
     return Flow(**{name: np.array([float(value)]) for name, value in fields.items()})
 
@@ -83,6 +83,13 @@ def test_tiles_take_at_least_what_their_matrix_operations_take():
 )
 def test_more_of_what_hides_latency_is_no_slower(name, fewer, more):
     assert seconds(**{name: more}, other=1e-4) <= seconds(**{name: fewer}, other=1e-4)
+
+
+def test_three_slots_are_few_where_copies_take_most_of_the_time():
+    long = {"matrix": 2e-3, "copied": 2e-3}
+    assert seconds(**long, stages=3) > 1.02 * seconds(**long, stages=4)
+    long["copied"] = 2e-4
+    assert seconds(**long, stages=3) < 1.01 * seconds(**long, stages=4)
 
 
 def test_work_on_results_hides_behind_another_team():

@@ -70,7 +70,7 @@ def test_rows_of_boxes_are_whole_lines():
 
 def test_candidates_are_not_all_of_two_tiles():
     tiles = {tuple(axis.tile for axis in one.kernel.grid) for one in found(1536, 1536, 1536, 8)}
-    assert len(tiles) > 4
+    assert len(tiles) >= 4
 
 
 def test_sums_that_parts_leave_take_their_time_to_be_written():

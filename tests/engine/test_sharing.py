@@ -96,6 +96,26 @@ def test_runs_of_tiles_lie_along_one_axis():
     two = banded(kernel, 2)
     (axis,) = run_axes(two, 2)
     assert axis.name == kernel.grid[0].name and two.band % 2 == 0
-    odd = replace(kernel, grid=(replace(kernel.grid[0], extent=kernel.grid[0].tile * 3),
-                                kernel.grid[1]))  # fmt: skip
-    assert run_axes(odd, 2) and banded(odd, 2).multicast == 1  # of both axes: nothing is alike
+
+
+def test_tiles_of_odd_number_are_shared_along_the_other_axis_or_repeated():
+    kernel = candidates(product(2048, 2048, 2048), H200, 1)[0].kernel
+    first, second = kernel.grid
+    odd = replace(kernel, grid=(replace(first, extent=first.tile * 3), second))
+    (axis,) = run_axes(across := banded(odd, 2), 2)
+    assert axis.name == second.name and across.across and not across.repeats
+    both = replace(odd, grid=(odd.grid[0], replace(second, extent=second.tile * 9)))
+    (axis,) = run_axes(repeated := banded(both, 2), 2)
+    assert axis.name == second.name == repeated.repeats  # one in ten, not one in four
+    assert (repeated.tiles, repeated.all_turns) == (27, 30)
+
+
+def test_results_that_are_added_up_are_not_computed_twice():
+    kernel = candidates(product(2048, 2048, 2048), H200, 1)[0].kernel
+    first, second = kernel.grid
+    odd = (replace(first, extent=first.tile * 3), replace(second, extent=second.tile * 9))
+    phases = tuple(
+        replace(phase, stores=tuple(replace(store, monoid="sum") for store in phase.stores))
+        for phase in kernel.phases
+    )
+    assert banded(replace(kernel, grid=odd, phases=phases), 2).multicast == 1

@@ -125,12 +125,13 @@ def schedule_rows() -> dict[str, Row]:
         "share": Row(
             (
                 case(tiled, paired, *pairs, '(extent "i" 7)'),  # 4 tiles of 2
+                case(tiled, paired, *pairs, '(extent "i" 6)'),  # 3, of which one is repeated
                 case(cut_grid, parted, *pairs, '(extent "i" 7)'),
             ),
             (
-                case(cut_grid, parted, *pairs, '(extent "i" 6)'),  # of all parts even, of each odd
+                case(cut_grid, parted, *pairs, '(extent "i" 2)'),  # of each part one tile
                 case(parted, Term("share", 2, parted), *pairs, '(extent "i" 7)'),
-                case(tiled, paired, *pairs, '(extent "i" 6)'),
+                case(tiled, paired, *pairs, '(extent "i" 2)'),
                 case(tiled, Term("share", 4, tiled), *pairs, '(extent "i" 7)'),
                 case(UNTILED, Term("share", 2, UNTILED), *pairs, '(extent "i" 7)'),
                 case(paired, Term("share", 2, paired), *pairs, '(extent "i" 7)'),
