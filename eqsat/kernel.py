@@ -451,6 +451,7 @@ def show(kernel: Kernel) -> str:
     grid = " ".join(_axis(axis) for axis in kernel.grid) or "one tile"
     blocks = f"   cluster {kernel.cluster}" if kernel.cluster > 1 else ""
     blocks += f"   copies for {kernel.multicast}" if kernel.multicast > 1 else ""
+    blocks += f", the last along {kernel.repeats} twice" if kernel.repeats else ""
     blocks += f"   last tiles in {kernel.stream_k} parts" if kernel.stream_k else ""
     blocks = (f"   threads {kernel.threads}" if kernel.threads > 1 else "") + blocks
     lines = [head, f"  grid {grid}   spec {kernel.spec}{blocks}"]

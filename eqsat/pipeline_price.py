@@ -18,9 +18,7 @@ CHUNK_WORK = 150  # instructions of a thread for each chunk of staged operands
 COPY_WORK = 50  # the same of an element of a window, copied with no other under way
 LOADED = 3  # latencies that a trip takes while memory is busy
 HAND_OVER = 6  # trips from a block's sums to another's: 2560^3 in 2 and 4 parts, 3.0 and 4.9 us
-LATE = (
-    0.04  # of the time of copies, in a ring of three slots: 6 of half their size take 4 to 5 % less
-)
+LATE = 0.04  # of the time of copies, in a ring of three slots: 6 of half the size gain 4 to 5 %
 SLOT = 1.7  # trips from asking for a ring's slot until it is asked for again, computing aside
 
 

@@ -34,11 +34,11 @@ def in_bands(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
     if not (along and across):
         return kernel
     together = kernel.multicast
-    across = _repeated(columns, together) < _repeated(rows, together)
-    if across:
+    turned = _repeated(columns, together) < _repeated(rows, together)
+    if turned:
         rows, columns = columns, rows
     height = min(round(sqrt(spec.processors * columns.tile / rows.tile)), rows.count)
-    return replace(kernel, band=max(height // together * together, together), across=across)
+    return replace(kernel, band=max(height // together * together, together), across=turned)
 
 
 def _repeated(axis: Axis, together: int) -> Fraction:

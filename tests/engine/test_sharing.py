@@ -108,6 +108,7 @@ def test_tiles_of_odd_number_are_shared_along_the_other_axis_or_repeated():
     (axis,) = run_axes(repeated := banded(both, 2), 2)
     assert axis.name == second.name == repeated.repeats  # one in ten, not one in four
     assert (repeated.tiles, repeated.all_turns) == (27, 30)
+    assert f"copies for 2, the last along {axis.name} twice" in show(repeated)
 
 
 def test_results_that_are_added_up_are_not_computed_twice():
