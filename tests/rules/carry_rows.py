@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from algebra_rows import Miss, Pair, Row, row
 from kernel_cases import Case
-from rounding_rows import ROWS
+from mask_rows import ROWS
 from terms import Terms, add, mul, sub
 
 from eqsat.algebra import Facts, Term
