@@ -306,10 +306,7 @@ class Kernel:
     @property
     def tiles(self) -> int:
         """Number of grid tiles."""
-        count = 1
-        for axis in self.grid:
-            count *= axis.count
-        return count
+        return prod(axis.count for axis in self.grid)
 
     @property
     def cut(self) -> list[Axis]:

@@ -420,8 +420,9 @@ class _Pricing(Occupancy):
         if self.started or self.takes_turns:
             cache_bw, part = pricer.cache.bandwidth_gb_per_s * 1e9, self.shape
         per_core = cache_bw / spec.processors * cores * part
-        again = waves * cores / tiles if self.started and self.blocking else self.shape
-        parts[pricer.cache.name] = (self.traffic - self.spared) / per_core * again + self.combined
+        whole_waves = self.started and self.blocking is not None  # each processor's own copies
+        moved = (self.traffic - self.spared) * (waves * cores / tiles if whole_waves else 1.0)
+        parts[pricer.cache.name] = moved / per_core + self.combined
         spill = self.scratch > pricer.private.size_bytes
         level = np.where(spill, cache_bw, pricer.private.sustained_gb_per_s * 1e9)
         if self.pricer.overlap:

@@ -16,9 +16,7 @@ from eqsat.relayout import walked_axes
 
 CROSSING = 0.25  # part of the cache's time for bytes that both halves keep, which memory waits for
 LINE = 128  # bytes that memory moves at best
-BROKEN = (
-    1.5  # times as much is drawn of 160 columns that lie no whole lines apart (536 x 5864 x 3384)
-)
+BROKEN = 1.5  # times as much is drawn of 160 columns, whose last box is half a line, in such rows
 STREAMED = 32  # points of a reduction that a tile is taken to hold before it is scheduled
 LEAST_PART = 128  # points of a reduction that are worth a tile of their own
 

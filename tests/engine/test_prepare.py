@@ -175,8 +175,7 @@ def test_plans_prepare_where_it_pays(extents, dtype, precision, prepared):
     assert len(before) == prepared
     contracts = [s for s in main.kernel.statements() if isinstance(s, Contract)]
     assert [one.operation.startswith("wgmma") for one in contracts] == [min(extents) > 1000]
-    if min(extents) > 256 or dtype != "float32":  # of small ones either way of splitting may pay
-        assert (contracts[0].terms == 3) == ((prepared, dtype) == (2, "float32"))
+    assert (contracts[0].terms == 3) == ((dtype, precision) == ("float32", "default"))
 
 
 def test_the_explanation_has_the_preparations_and_holds():

@@ -1,5 +1,6 @@
 """What prices of products know of sizes that tiles, chunks and lines of memory do not divide."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -69,8 +70,10 @@ def test_rows_of_boxes_are_whole_lines():
 
 
 def test_candidates_are_not_all_of_two_tiles():
-    tiles = {tuple(axis.tile for axis in one.kernel.grid) for one in found(1536, 1536, 1536, 8)}
-    assert len(tiles) >= 4
+    tiles = Counter(
+        tuple(axis.tile for axis in one.kernel.grid) for one in found(1536, 1536, 1536, 8)
+    )
+    assert tiles.total() == 8 and max(tiles.values()) <= 2
 
 
 def test_sums_that_parts_leave_take_their_time_to_be_written():
