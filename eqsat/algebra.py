@@ -171,6 +171,7 @@ class Facts:
         self.universe, self.whole = universe, whole
         self._free: dict[Term, int] = {}
         self._dtype: dict[Term, DType] = {}
+        self.ranges: dict[Term, tuple[int, int] | None] = {}  # of integers, where known
 
     def free(self, term: Term) -> int:
         """Mask of the free indices."""

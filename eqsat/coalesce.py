@@ -22,6 +22,7 @@ from eqsat.form import REDUCING, Stored
 from eqsat.graph.index import (
     Affine,
     FloorDiv,
+    Mod,
     add,
     floordiv,
     free_names,
@@ -37,10 +38,10 @@ BINDING = REDUCING | SCANS | SCATTERS.keys()
 def coalesce(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, ...], Facts]:
     """The same values over fewer names, in a universe of their own.
 
-    A name of which an access takes the quotient becomes two. Two names merge where every access
-    walks them as one axis, every stored value has them side by side, and every reduction takes both
-    or neither. The number of a page that a gather reads and the row in it merge as well, where both
-    are reduced: the page is the quotient.
+    A name of which an access takes the quotient or the remainder becomes two. Two names merge where
+    every access walks them as one axis, every stored value has them side by side, and every
+    reduction takes both or neither. The number of a page that a gather reads and the row in it
+    merge as well, where both are reduced: the page is the quotient.
     """
     stored, facts = _in_groups(stored, facts)
     old = facts.universe
@@ -80,7 +81,9 @@ def as_digits(
 
 
 def _in_groups(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, ...], Facts]:
-    """Each name n of which an access takes n // size as two: n = size * group + member."""
+    """Each name n of which an access takes n // size or n % size as two: n = size * group + member,
+    where the extent is a multiple of the size.
+    """
     old = facts.universe
     sizes = {n: size for n, size in _quotients(stored) if old.extents[n] % size == 0}
     stays = {n for one in stored for t in post_order([one.term]) for n in _bound(t, old)}
@@ -111,10 +114,15 @@ def _quotients(stored: tuple[Stored, ...]) -> Iterator[tuple[str, int]]:
     for term in post_order(one.term for one in stored):
         for expression, is_address in _expressions(term):
             for atom, _ in expression.terms if is_address else ():
-                if isinstance(atom, FloorDiv) and atom.numerator.terms:
+                if isinstance(atom, FloorDiv | Mod) and atom.numerator.terms:
                     ((name, by), *more) = atom.numerator.terms
-                    if isinstance(name, str) and by == 1 and not more:
+                    if isinstance(name, str) and by == 1 and not more and not _shifted(atom):
                         yield name, atom.divisor
+
+
+def _shifted(atom: FloorDiv | Mod) -> bool:
+    """Whether a remainder is of more than a name: groups of it start elsewhere."""
+    return isinstance(atom, Mod) and atom.numerator.constant != 0
 
 
 def _bound(term: Term, universe: Universe) -> tuple[str, ...]:

@@ -361,6 +361,14 @@ def _padding(tiling: Tiling, operation: ParallelOperation, roles: tuple[int, ...
     """How many times the tile's work an operation does: it has whole extents, and each group of
     threads has the same number of them, where each keeps its own rows along these alone.
     """
+    extents = tuple(operation.extents.values())
+    key = (extents, operation.supported_by, roles)
+    if key not in tiling.paddings:
+        tiling.paddings[key] = _padded(tiling, operation, roles)
+    return tiling.paddings[key]
+
+
+def _padded(tiling: Tiling, operation: ParallelOperation, roles: tuple[int, ...]) -> Array:
     inside = [tiling.tile_points(mask) for mask in roles]
     extents = list(operation.extents.values())
     counts = [

@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from eqsat.algebra import SCANS, Facts, Read, Renaming, Term, Universe, post_order
+from eqsat.decided import Decisions
 from eqsat.graph.dtypes import as_dtype, iinfo
 from eqsat.graph.index import (
     Affine,
@@ -299,9 +300,10 @@ class TermBuilder:
         """The index, past the ends the nearest position."""
         table, at = gather.operands
         last, limits = table.shape[gather.attributes["axis"]] - 1, iinfo(at.dtype)
-        if limits.max > last:
+        low, high = Decisions().bounds(at) or (limits.min, limits.max)
+        if high > last:
             index = Term("minimum", index, Term("literal", float(last), at.dtype.name))
-        if limits.min < 0:
+        if low < 0:
             index = Term("maximum", index, Term("literal", 0.0, at.dtype.name))
         return index
 

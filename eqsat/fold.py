@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from eqsat.decided import Decisions
 from eqsat.graph.build import constant, view
 from eqsat.graph.evaluate import evaluate, topological
 from eqsat.graph.index import free_names, substitute, var
@@ -23,13 +24,15 @@ EMPTY_SUMS = {"reduce_sum": 0, "reduce_prod": 1}
 def settle(outputs: Sequence[Tensor]) -> list[Tensor]:
     """The outputs, equal in value, as the search can take them.
 
-    Every empty tensor is a constant, and every value of one or of numbers too; every gather reads
+    Every empty tensor is a constant, and every value of one or of numbers too; what the bounds of
+    integers decide is decided; every gather reads
     a buffer or a computed value, not a view, nor what can as well be computed at the points that it
     takes; no output is given twice.
     """
     done: dict[Tensor, Tensor] = {}
     copies: dict[Tensor, Tensor] = {}
     held: dict[Tensor, float] = {}
+    decisions = Decisions()
     for tensor in topological(outputs):
         operands = tuple(done[operand] for operand in tensor.operands)
         if tensor.size == 0:
@@ -41,7 +44,7 @@ def settle(outputs: Sequence[Tensor]) -> list[Tensor]:
         else:
             done[tensor] = replace(tensor, operands=operands)
         if done[tensor].op in ELEMENTWISE:
-            done[tensor] = _of_numbers(done[tensor])
+            done[tensor] = decisions.settle(_of_numbers(done[tensor]))
         if tensor.op == "gather":
             done[tensor] = _taken(done[tensor], copies, held)
     return _apart([done[output] for output in outputs])

@@ -19,6 +19,7 @@ from eqsat.stream_k import stream_k_parts
 
 SWIZZLED = 128  # bytes of a row of staged operands that keeps clear of bank conflicts
 SHORT_ROWS = 128  # rows below which several names share the rows of a tile
+SHORT_TAIL = 16  # points of a stored value's last names below which tiles are long along the next
 LEAST_ROWS = 64  # rows of a tile that fill a matrix operation
 MOST_ROWS = 256  # rows of a tile that holds all of several names
 SHORT_SUM = 32  # points of a sum from where they are streamed in chunks
@@ -187,9 +188,10 @@ def _block_sizes(form: Form, name: str) -> list[int]:
     group = _companions(form, name)
     inside = math.prod(form.extents[other] for other in group[group.index(name) + 1 :])
     if len(group) > 1 and extent < SHORT_ROWS and (inside > 1 or extent < LEAST_ROWS):
-        return _shared_sizes(extent, inside)
-    inner = [one.names[-1] for one in form.stored if one.names and one.term.op not in SCATTERS]
-    inner += form.grid[-1:] if any(one.term.op in SCATTERS for one in form.stored) else ()
+        found = _shared_sizes(extent, inside)
+        alone = max(form.extents[other] for other in group) >= LEAST_ROWS  # rows of one name
+        return list(dict.fromkeys([*found, *((1,) if alone else ())]))
+    inner = _innermost(form)
     crossed = set() if form.reduced or form.nested else _crossed(form)
     if any(bool(left) != bool(right) for left, right in sides):
         offered = [128, 64, 256, 192, 160, 96, 32, 16]
@@ -197,6 +199,7 @@ def _block_sizes(form: Form, name: str) -> list[int]:
         return [size for size in (64, 128) if size < extent] if extent > 64 else [extent]
     elif name in inner and not _is_row(form, name):
         offered = [512, 128, 1024, 2048, 64, 32, 256]
+        offered = list(dict.fromkeys(_power(size // inner[name]) for size in offered))
     else:
         offered = [1, 4, 16, 2, 8, 32]
         if any(one.term.op in SCATTERS for one in form.stored):
@@ -207,6 +210,28 @@ def _block_sizes(form: Form, name: str) -> list[int]:
     return (
         list(dict.fromkeys([*kept[:1], extent, 1, *kept[1:]])) if extent <= 64 else [*kept, extent]
     )
+
+
+def _power(size: int) -> int:
+    """The greatest power of two up to a size, at least 1."""
+    return 1 << max(size, 1).bit_length() - 1
+
+
+def _innermost(form: Form) -> dict[str, int]:
+    """Names along which a tile is long, as values are stored along them, and the points of those
+    inside each: the last one, and where nothing is reduced the next one out, if that is shorter
+    than a vector.
+    """
+    found: dict[str, int] = {}
+    for one in form.stored:
+        names = form.grid[-1:] if one.term.op in SCATTERS else one.names
+        points = 1
+        for name in reversed(names):
+            found[name] = min(points, found.get(name, points))
+            points *= form.extents[name]
+            if points >= SHORT_TAIL or form.reduced:
+                break
+    return found
 
 
 def _factors(form: Form, term: Term) -> tuple[Term, Term] | None:

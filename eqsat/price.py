@@ -34,6 +34,7 @@ from eqsat.contraction_price import (
 )
 from eqsat.extremes import met_again
 from eqsat.form import REDUCING, SUBSTITUTED, WEIGHTED, Form, passes, walked
+from eqsat.line_price import looked_up
 from eqsat.narrow_price import is_joined
 from eqsat.nest_price import fetched_again, loop_seconds, rearranged, tests
 from eqsat.occupancy import FRAGMENTS, Occupancy
@@ -52,6 +53,7 @@ from eqsat.rates import Array, Blocking, Contraction, Rates
 from eqsat.scan_price import is_stuck, redone
 from eqsat.scatter import is_misplaced
 from eqsat.scatter_price import combined
+from eqsat.short_integers import works_in
 from eqsat.specs import ParallelOperation
 from eqsat.tiling import LINE
 from eqsat.window_price import is_unfolded, lines_read, windowed
@@ -182,9 +184,8 @@ class _Pricing(Occupancy):
             self._elementwise(term.op, term, mask)
 
     def _elementwise(self, op: str, term: Term, mask: int) -> None:
-        dtype = self.form.facts.dtype(term.children[0] if term.children else term).name
-        if op == "position":
-            op, dtype = "add", "int64"
+        dtype = works_in(term, self.form.facts).name
+        op = "add" if op == "position" else op
         work, own = self.points(mask) * self.repeat, mask
         after = not mask & self.form.facts.universe.mask(self.chunks)
         mask &= -1 if self.form.stepped in self.chunks else self.grid | self.masked.stream
@@ -211,6 +212,9 @@ class _Pricing(Occupancy):
         lines = self.lines([str(a) for a, stride in read.address.terms if stride == 1], read.dtype)
         lines = lines * fetched_again(self, term, names)
         drawn = self.drawn(read, touched * self.times(names)) * self.sectors(read)
+        if read.extent:
+            drawn, looking = looked_up(self, read, names, drawn)
+            self.charge("loads", looking)
         self._move(read.buffer, self.unseen(read, min(touched, whole)), drawn, lines)
         self.copied[term] = drawn * self.repeat
         if read.guards and not self.pricer.overlap:
@@ -289,7 +293,8 @@ class _Pricing(Occupancy):
         each = sum(s for _, s in self.pricer.rates("fma", dtype))
         best = work * update_seconds(self, found, each) * as_factor(self, found)
         unit, latency, ahead = "fma", np.zeros_like(self.shape), np.zeros_like(self.shape)
-        operation = self._named_operation(found)
+        name = found.term.args[3] if found.term.op in SUBSTITUTED else ""
+        operation = self.spec.operation(str(name)) if name else None
         candidates = self.pricer.matrix_operations(self.form, found)
         if any(term.op in SCANS for term in self.form.terms):  # no layout serves both
             candidates = []
@@ -306,12 +311,12 @@ class _Pricing(Occupancy):
             self.computes |= any(map(from_registers, started))
             if started:  # whole operations of each, whatever rows a tile has
                 self.scratch = self.scratch + beyond_bytes(self, started[0], found)
-        for candidate in candidates:
-            seconds, overhead = matrix_seconds(self, candidate, found, work)
-            before = 0.0 if operation else preparing_seconds(self, candidate, found)
+        for one in candidates:
+            seconds, overhead = matrix_seconds(self, one, found, work)
+            before = 0.0 if operation else preparing_seconds(self, one, found)
             better = seconds + overhead + before < best + latency + ahead
             if better.any() or operation:
-                unit = candidate.name if operation else MATRIX
+                unit = one.name if operation else MATRIX
                 best = seconds if operation else np.where(better, seconds, best)
                 latency = overhead if operation else np.where(better, overhead, latency)
                 ahead = np.where(better, before, ahead)
@@ -370,10 +375,6 @@ class _Pricing(Occupancy):
                 again = self.points(mask) * self.times(mask) * itemsize
                 self.traffic = self.traffic + again * np.sqrt(self.blocking.threads)
 
-    def _named_operation(self, found: Contraction) -> ParallelOperation | None:
-        name = found.term.args[3] if found.term.op in SUBSTITUTED else ""
-        return self.spec.operation(str(name)) if name else None
-
     def _total(self) -> Price:
         spec, pricer = self.spec, self.pricer
         whole = self._computed()
@@ -397,8 +398,8 @@ class _Pricing(Occupancy):
             sums = sum(t.op in REDUCING and t not in self.form.phase for t in self.form.terms)
             trips = pricer.dram.latency_cycles + sums * pricer.cache.latency_cycles
             stored = sum(self.points(mask) * size for mask, size in self.stored_points())
-            compute = compute + waves * trips / spec.cycles_per_s
-            compute = compute + stored / (pricer.cache.bandwidth_gb_per_s * 1e9)
+            rate = pricer.cache.bandwidth_gb_per_s * 1e9
+            compute = compute + waves * trips / spec.cycles_per_s + stored / rate
         cache_bw = pricer.cache.sustained_gb_per_s * 1e9
         dram_bw = pricer.dram.sustained_gb_per_s * 1e9
         alone = pricer.dram.bandwidth_per_processor_gb_per_s * 1e9 or dram_bw

@@ -4,19 +4,20 @@ A GPU's registers and integer units have 32 bits, a CPU's vectors more elements 
 position of an axis, compared or selected, is shorter than that, so is all that is made of it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from eqsat.algebra import Facts, Term, post_order
 from eqsat.graph.dtypes import DType, bool_, iinfo, int32, int64
-from eqsat.graph.index import bounds
+from eqsat.graph.index import Affine, bounds
 from eqsat.kernel import Carry, Kernel, Literal, Map, Position, Reduce, Statement, Update, operands
 
 Held = TypeVar("Held", Statement, Carry)
 Range = tuple[int, int]
 LIMIT = iinfo(int32)
 EXTREMES = frozenset({"min", "max"})
-SELECTS = frozenset({"where", "minimum", "maximum"})
+KNOWN = frozenset({"where", "minimum", "maximum", "add", "sub"})
 
 
 def in_short_integers(kernel: Kernel) -> Kernel:
@@ -92,14 +93,50 @@ def _range(
             return (min(inside[0], 0), max(inside[1], 0)) if inside and known else None
         case Map(op="cast", arguments=(name,)) if dtypes[name] == bool_:
             return 0, 1
-        case Map(op=op, arguments=names) if op in SELECTS | {"add", "sub"}:
-            found = [ranges.get(name) for name in names[op == "where" :]]
-            if None in found:
-                return None
-            (low, high), (least, most) = found  # type: ignore[misc]
-            if op == "add":
-                return low + least, high + most
-            if op == "sub":
-                return low - most, high - least
-            return min(low, least), max(high, most)
+        case Map(op=op, arguments=names) if op in KNOWN:
+            return _joint(op, [ranges.get(name) for name in names[op == "where" :]])
+    return None
+
+
+def _joint(op: str, found: Sequence[Range | None]) -> Range | None:
+    """The range of a sum, a difference or one of two values."""
+    if None in found:
+        return None
+    (low, high), (least, most) = found  # type: ignore[misc]
+    if op == "add":
+        return low + least, high + most
+    if op == "sub":
+        return low - most, high - least
+    return min(low, least), max(high, most)
+
+
+def works_in(term: Term, facts: Facts) -> DType:
+    """The dtype of the arguments that a term's operation is computed in, short where it will be."""
+    of = facts.dtype(term.children[0] if term.children else term)
+    values = term.children[term.op == "where" :] or (term,)
+    if facts.dtype(values[0]) != int64 or of not in (int64, bool_):
+        return of
+    whole = (*values, *((term,) if facts.dtype(term) == int64 else ()))
+    return int32 if all(_fits(one, facts) for one in whole) else int64
+
+
+def _fits(term: Term, facts: Facts) -> bool:
+    """Whether the values of an int64 term fit in 32 bits."""
+    for one in post_order([term]):
+        if one not in facts.ranges:
+            facts.ranges[one] = _term_range(one, facts)
+    found = facts.ranges[term]
+    return found is not None and LIMIT.min <= found[0] and found[1] <= LIMIT.max
+
+
+def _term_range(term: Term, facts: Facts) -> Range | None:
+    match term.op, term.args:
+        case "position", (Affine() as expression,):
+            return bounds(expression, facts.universe.extents)
+        case "literal", (value, _) if facts.dtype(term).kind == "int":
+            return int(value), int(value)  # type: ignore[call-overload]
+        case "cast", _ if facts.dtype(term.children[0]) == bool_:
+            return 0, 1
+        case op, _ if op in KNOWN:
+            return _joint(op, [facts.ranges[one] for one in term.children[op == "where" :]])
     return None

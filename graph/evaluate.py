@@ -8,9 +8,8 @@ from eqsat.errors import ArgumentError, IdentifierError
 from eqsat.graph.dtypes import DType, as_dtype
 from eqsat.graph.meanings import read_used_axes
 from eqsat.graph.ops import OPS
+from eqsat.graph.selections import Product, Selection, reduced, selections
 from eqsat.graph.tensor import Tensor
-
-Product = tuple[tuple[int, ...], np.ndarray]  # the joint axes that a factor has, and its array
 
 
 def topological(outputs: Sequence[Tensor]) -> list[Tensor]:
@@ -61,13 +60,15 @@ def evaluate(
     input_nodes(outputs)
     order = topological(outputs)
     wanted = None if float_dtype is None else as_dtype(np.dtype(float_dtype))
-    streamed = _streamed_products(order, outputs)
+    selecting, inside = selections(order, outputs)
+    streamed = {**_streamed_products(order, outputs), **inside}
     last_use = _last_uses(order, outputs, streamed)
     values: dict[Tensor, np.ndarray] = {}
     with np.errstate(all="ignore"):
         for at, node in enumerate(order):
             if node not in streamed:
-                values[node] = _value(node, values, inputs, wanted, streamed)
+                chosen = selecting.get(node)
+                values[node] = _value(node, values, inputs, wanted, streamed, chosen)
             for done in last_use.get(at, ()):
                 values.pop(done, None)
     return [np.array(values[output]) for output in outputs]
@@ -79,12 +80,17 @@ def _value(
     inputs: Mapping[str, np.ndarray],
     float_dtype: DType | None,
     streamed: Mapping[Tensor, Sequence[Tensor]],
+    selection: Selection | None,
 ) -> np.ndarray:
     stored = _stored(node.dtype, float_dtype)
     computed = stored if node.op == "cast" else stored.compute
     if node.op == "input":
         return _input_value(node, inputs).astype(stored.numpy, copy=False)
-    if node.op == "reduce_sum" and node.operands[0] in streamed:
+    if selection is not None:
+        both = (selection.index, selection.chosen)
+        factors = [_factor(x, streamed, values, float_dtype) for x in both]
+        result = reduced(node, selection, *factors)
+    elif node.op == "reduce_sum" and node.operands[0] in streamed:
         result = _sum_of_products(node, streamed, values, float_dtype)
     else:
         arrays = [_widened(values[x], _stored(x.dtype, float_dtype)) for x in node.operands]

@@ -1,14 +1,17 @@
 """The derivatives of the two primitives that read at other positions: view and gather."""
 
 from collections.abc import Sequence
+from math import prod
 
 from eqsat.graph.build import build, cast, expand, iota, view
 from eqsat.graph.dtypes import int64
 from eqsat.graph.elementwise import clip, equal
 from eqsat.graph.gradient_maps import invert
-from eqsat.graph.index import Affine, const, free_names, substitute, var
-from eqsat.graph.movement import Shape, output_names
+from eqsat.graph.index import Affine, const, free_names, substitute, var, within
+from eqsat.graph.movement import Shape, output_extents, output_names
 from eqsat.graph.tensor import Tensor
+
+MOST_AGAIN = 2  # times as many products as points of a product that one sum may take
 
 
 def scatter(g: Tensor, coordinates: Sequence[Affine], shape: Shape) -> Tensor:
@@ -20,6 +23,10 @@ def scatter(g: Tensor, coordinates: Sequence[Affine], shape: Shape) -> Tensor:
     read = frozenset[str]().union(*map(free_names, coordinates))
     names = output_names(g.ndim)
     dropped = tuple(axis for axis, name in enumerate(names) if name not in read)
+    if dropped and g.op == "mul" and g.size and 0 not in shape:
+        found = _summed_at_once(g, dropped, coordinates, shape)
+        if found is not None:
+            return found
     if dropped:
         g = sum_axes(g, dropped)
         kept = (name for name in names if name in read)
@@ -33,6 +40,52 @@ def scatter(g: Tensor, coordinates: Sequence[Affine], shape: Shape) -> Tensor:
     point = [*inverse.point, *(expression for expression, _ in inverse.guards)]
     found = view(g, (*shape, *inverse.summed), point, fill=0)
     return sum_axes(found, tuple(range(len(shape), found.ndim)))
+
+
+def _summed_at_once(
+    g: Tensor, dropped: Sequence[int], coordinates: Sequence[Affine], shape: Shape
+) -> Tensor | None:
+    """The same where g is a product summed over the axes that no coordinate has: one sum over
+    those and the windows, so that the gradient of a convolution is one. 0 is in the place of one
+    factor, not of the product, outside; None where a factor cannot be read so, or where there are
+    more products than a sum for each point of g takes.
+    """
+    kept = [axis for axis in range(g.ndim) if axis not in dropped]
+    rename = {f"i{axis}": var(f"i{at}") for at, axis in enumerate(kept)}
+    sizes = tuple(g.shape[axis] for axis in kept)
+    inverse = invert([substitute(c, rename) for c in coordinates], sizes, shape)
+    outer = (*shape, *inverse.summed)
+    if not inverse.summed or prod(outer) > MOST_AGAIN * prod(sizes):
+        return None
+    joint = (*outer, *(g.shape[axis] for axis in dropped))
+    place = {f"i{axis}": point for axis, point in zip(kept, inverse.point, strict=True)}
+    place |= {f"i{axis}": var(f"i{len(outer) + at}") for at, axis in enumerate(dropped)}
+    extents = output_extents(joint)
+    open_axes = {
+        f"i{axis}" for axis in kept if not within(place[f"i{axis}"], extents, g.shape[axis])
+    }
+    factors: list[Tensor] = []
+    bounded = not open_axes
+    for factor in g.operands:
+        whole = factor.op != "view" or factor.attributes["fill"] is not None
+        read = factor if whole else factor.operands[0]
+        at = [var(n) for n in output_names(g.ndim)] if whole else factor.attributes["coordinates"]
+        point = [substitute(c, place, extents) for c in at]
+        crossing = open_axes & frozenset[str]().union(*map(free_names, at))
+        if not crossing and (factors or not inverse.guards):
+            factors.append(view(read, joint, point))
+            continue
+        ends = {str(c): n for c, n in zip(at, read.shape, strict=True)}
+        if any(ends.get(name) != g.shape[int(name[1:])] for name in open_axes):
+            return None
+        guarded = (*read.shape, *(n for _, n in inverse.guards))
+        read = view(read, guarded, [var(f"i{axis}") for axis in range(read.ndim)])
+        point += [expression for expression, _ in inverse.guards]
+        factors.append(view(read, joint, point, fill=0))
+        bounded = True
+    if not bounded:
+        return None
+    return sum_axes(build("mul", factors), tuple(range(len(shape), len(joint))))
 
 
 def sum_axes(x: Tensor, axes: tuple[int, ...]) -> Tensor:

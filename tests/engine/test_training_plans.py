@@ -17,6 +17,7 @@ from eqsat.driver import plan
 from eqsat.errors import SpecError
 from eqsat.form import Stored, form
 from eqsat.graph.dtypes import as_dtype
+from eqsat.graph.evaluate import topological
 from eqsat.graph.index import row_major
 from eqsat.graph.tensor import Tensor
 from eqsat.join import join, read_buffers
@@ -284,3 +285,32 @@ def test_gradients_of_attention_store_no_scores(
     largest = max(buffer.size for buffer in planned.parts.buffers.values())
     assert largest < batch * heads * length * length
     assert len(planned.parts.launches) <= 6
+
+
+def image(n: int, s: int, c: int, o: int, **options: int) -> tuple[Tensor, Tensor, Tensor]:
+    """A convolution with channels last, and its image and weights."""
+    x, w = g.input("x", (n, s, s, c), "bfloat16"), g.input("w", (o, c, 3, 3), "bfloat16")
+    return g.conv(x, w, layout="NHWC", **options), x, w
+
+
+def test_the_gradient_of_a_convolution_is_one_sum_over_channels_and_windows():
+    def axes_summed(**options: int) -> list[int]:
+        y, x, _ = image(2, 8, 16, 24, padding=1, **options)
+        gradient = g.grad(y, x, cotangent=g.input("d", y.shape, "bfloat16"))
+        sums = [t for t in topological([gradient]) if t.op == "reduce_sum"]
+        return [len(t.attributes["axes"]) for t in sums]
+
+    assert axes_summed() == [3]
+    assert axes_summed(stride=2) == [1, 2], "three of four products with zeros are not worth it"
+
+
+def test_gradients_of_a_convolution_are_products_of_warpgroups_that_store_no_windows():
+    y, x, w = image(32, 28, 128, 128, padding=1)
+    d = g.input("d", y.shape, "bfloat16")
+    for wanted, most in ((x, 1.1), (w, 40.0)):
+        planned = plan(g.grad(y, wanted, cotangent=d), specs.load("h200"), cache=Cache(None))
+        kernels = [launch.kernel for launch in planned.parts.launches]
+        assert sum(any("wgmma" in r for r in k.rules) for k in kernels) == 1
+        stored = [b for k in kernels for b in k.buffers if b.role != "input"]
+        size = wanted.size * wanted.dtype.itemsize
+        assert all(np.prod(b.shape) * b.dtype.itemsize <= most * size for b in stored)

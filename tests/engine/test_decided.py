@@ -1,0 +1,116 @@
+"""What the bounds of integers decide before the search, and tables that are looked up in."""
+
+import itertools
+import operator
+
+import numpy as np
+import pytest
+from fast_products import H200, normal, planned
+
+import eqsat.graph as g
+from eqsat.codegen.targets import TARGETS
+from eqsat.decided import COMPARISONS, Decisions
+from eqsat.graph.evaluate import topological
+from eqsat.graph.tensor import Tensor
+from eqsat.kernel import Kernel, Load, Map
+from eqsat.program import Program
+
+COMPARE = {
+    "less": operator.lt,
+    "less_equal": operator.le,
+    "greater": operator.gt,
+    "greater_equal": operator.ge,
+    "equal": operator.eq,
+    "not_equal": operator.ne,
+}
+
+
+def settled(x: Tensor) -> Tensor:
+    return Decisions().settle(x)
+
+
+def between(low: int, high: int) -> Tensor:
+    """Integers of which each in [low, high] is one."""
+    return g.arange(high - low + 1) + low
+
+
+@pytest.mark.parametrize("name", sorted(COMPARISONS))
+def test_a_comparison_is_decided_where_it_always_holds_or_never(name):
+    for low, high, least, most in itertools.product(range(4), repeat=4):
+        if low > high or least > most:
+            continue
+        a, b = g.expand_dims(between(low, high), 1), between(least, most)
+        out = g.broadcast_arrays(getattr(g, name)(a, b))[0]
+        values = {COMPARE[name](x, y) for x in range(low, high + 1) for y in range(least, most + 1)}
+        found = settled(out)
+        if found is out:
+            assert len(values) == 2 or name in ("equal", "not_equal")
+        else:
+            (value,) = values
+            assert found.op == "view" and found.shape == out.shape
+            assert found.operands[0].attributes["value"] == value
+
+
+@pytest.mark.parametrize("name", ["minimum", "maximum"])
+def test_an_extreme_is_an_operand_where_that_is_always_it(name):
+    for low, high, least, most in itertools.product(range(4), repeat=4):
+        if high - low != most - least:
+            continue
+        out = getattr(g, name)(between(low, high), between(least, most))
+        found = settled(out)
+        if found is out:
+            assert not (high <= least or low >= most)
+        else:
+            wanted, value = (g.evaluate([x], {})[0] for x in (out, found))
+            np.testing.assert_array_equal(value, wanted)
+
+
+def test_what_overflows_or_is_unknown_is_not_decided():
+    x = g.input("x", (4,), "int8")
+    near = g.astype(g.arange(4) + 120, "int8") + g.constant(10, "int8")  # wraps below 0
+    for out in (x < 100, near < 0, near >= 0, g.minimum(x, 100)):
+        assert settled(out) is out
+    assert settled(g.where(g.arange(4) < 9, x, x + 1)).op == "where"  # its condition comes first
+
+
+def relative(n: int, d: int, size: int) -> Tensor:
+    """Attention with a bias for each distance, clipped to a table."""
+    q, k, v = (g.input(name, (2, 4, n, d), "bfloat16") for name in "qkv")
+    table = g.input("t", (4, size), "float32")
+    apart = g.expand_dims(g.arange(n), 1) - g.arange(n)
+    place = g.clip(apart + size // 2, 0, size - 1)
+    scores = g.astype(q, "float32") @ g.astype(k, "float32").mT * d**-0.5
+    return g.astype(g.softmax(scores + g.take(table, place, axis=1)), "bfloat16") @ v
+
+
+def kernels(out: Tensor) -> list[Kernel]:
+    return [launch.kernel for launch in planned(out, H200).parts.launches]
+
+
+def test_a_position_that_is_clipped_already_is_taken_as_it_is():
+    (kernel,) = kernels(relative(2048, 64, 128))
+    ops = [s.op for s in kernel.statements() if isinstance(s, Map) and s.dtype.kind == "int"]
+    assert sorted(ops) == ["add", "maximum", "minimum", "sub"]
+    assert not any(s.op == "less" for s in kernel.statements() if isinstance(s, Map))
+
+
+def test_a_short_table_leaves_the_products_to_warpgroups():
+    """Looking up in what the first cache holds is no traffic of the second."""
+    (kernel,) = kernels(relative(2048, 64, 128))
+    assert sum("wgmma" in rule for rule in kernel.rules) == 2
+    assert any(isinstance(s, Load) and s.access.coordinates for s in kernel.statements())
+
+
+def test_a_bias_that_is_looked_up_is_right():
+    out = relative(48, 16, 8)
+    program = planned(out, H200)
+    arrays = {
+        node.attributes["name"]: normal(*node.shape).astype(node.dtype.numpy)
+        for node in topological([out])
+        if node.op == "input"
+    }
+    backend = TARGETS["oracle"].backend(H200, None)
+    made = Program(program.parts, backend, out, program.report, program.explain)
+    (wanted,) = g.evaluate([out], arrays, np.float64)
+    found = np.asarray(made(**arrays), np.float64)
+    np.testing.assert_allclose(found, wanted, atol=3e-2)

@@ -1,0 +1,59 @@
+"""Values that repeat along an axis, and values stored by twos: how their tiles lie."""
+
+import numpy as np
+import pytest
+from fast_products import H200, normal, planned
+
+import eqsat.graph as g
+from eqsat.codegen.targets import TARGETS
+from eqsat.graph.evaluate import input_nodes
+from eqsat.graph.index import Mod
+from eqsat.graph.tensor import Tensor
+from eqsat.kernel import Kernel, Load
+from eqsat.program import Program
+
+
+def kernel_of(out: Tensor) -> Kernel:
+    (launch,) = planned(out, H200).parts.launches
+    return launch.kernel
+
+
+def points(kernel: Kernel) -> int:
+    """Of a tile."""
+    return int(np.prod([axis.tile for axis in kernel.grid]))
+
+
+def turned(a: Tensor, b: Tensor) -> Tensor:
+    """Products of complex numbers, their parts side by side."""
+    (p, q), (r, s) = ((x[..., 0], x[..., 1]) for x in (a, b))
+    return g.stack([p * r - q * s, p * s + q * r], axis=-1)
+
+
+PROGRAMS = {
+    "tiled": lambda n: g.tile(g.input("x", (n, n), "bfloat16"), (4, 3)),
+    "repeated": lambda n: g.reshape(
+        g.broadcast_to(g.input("x", (n, n), "float32")[None], (3, n, n)), (3 * n, n)
+    ),
+    "complex": lambda n: turned(*(g.input(name, (n * n, 2), "float32") for name in "xy")),
+    "interleaved": lambda n: g.stack([g.input(c, (n, n), "float32") for c in "xyz"], axis=-1),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_its_tiles_are_long_and_hold_no_remainders(name):
+    kernel = kernel_of(PROGRAMS[name](2048))
+    assert points(kernel) >= 768
+    loads = [s for s in kernel.statements() if isinstance(s, Load)]
+    assert loads
+    assert not any(isinstance(a, Mod) for s in loads for a, _ in s.access.address.terms)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_it_is_right(name):
+    out = PROGRAMS[name](24)
+    program = planned(out, H200)
+    backend = TARGETS["oracle"].backend(H200, None)
+    made = Program(program.parts, backend, out, program.report, program.explain)
+    arrays = {n: normal(*x.shape).astype(x.dtype.numpy) for n, x in input_nodes([out]).items()}
+    (wanted,) = g.evaluate([out], arrays)
+    np.testing.assert_allclose(np.asarray(made(**arrays), float), wanted.astype(float), rtol=1e-6)
