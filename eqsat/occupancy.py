@@ -75,6 +75,15 @@ class Occupancy(Tiling):
         around = np.where(self.blocks > 1, AROUND + PEERS, AROUND)
         return held + around * self.blocking.threads * self.blocks + largest + beside
 
+    def spilled_bytes(self) -> Array:
+        """Bytes that the threads of a tile hold beyond their registers, so that they are written to
+        memory and read again.
+        """
+        if self.blocking is None or self.blocking.staged or not self.pricer.overlap:
+            return 0 * self.shape
+        room = self.spec.memory("registers").limit_per_group_bytes * self.blocking.threads
+        return 2 * np.maximum(self.live_bytes() / self.blocks - room, 0.0)
+
     def _read_bytes(self, term: Term) -> Array:
         """What a read takes of registers: the threads of each row hold what lacks the row."""
         facts = self.form.facts

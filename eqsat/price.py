@@ -185,11 +185,10 @@ class _Pricing(Occupancy):
 
     def _elementwise(self, op: str, term: Term, mask: int) -> None:
         dtype = works_in(term, self.form.facts).name
-        op = "add" if op == "position" else op
         work, own = self.points(mask) * self.repeat, mask
         after = not mask & self.form.facts.universe.mask(self.chunks)
         mask &= -1 if self.form.stepped in self.chunks else self.grid | self.masked.stream
-        for unit, seconds in self.pricer.rates(op, dtype):
+        for unit, seconds in self.pricer.rates("add" if op == "position" else op, dtype):
             key = unit, mask, after
             self.alike[key] = self.alike.get(key, 0.0) + work * seconds
             if term in self.weights:
@@ -379,6 +378,7 @@ class _Pricing(Occupancy):
         spec, pricer = self.spec, self.pricer
         whole = self._computed()
         tiles = self.in_parts(whole)
+        self.traffic = self.traffic + self.spilled_bytes() * tiles
         waves = self.waves(tiles)
         imbalance = waves * self.at_once() / tiles
         busy = self.busy(tiles)

@@ -57,3 +57,17 @@ def test_it_is_right(name):
     arrays = {n: normal(*x.shape).astype(x.dtype.numpy) for n, x in input_nodes([out]).items()}
     (wanted,) = g.evaluate([out], arrays)
     np.testing.assert_allclose(np.asarray(made(**arrays), float), wanted.astype(float), rtol=1e-6)
+
+
+def test_what_a_thread_reads_fits_into_its_registers():
+    """A filter of 25 places reads as many values for each point, and holds them until used."""
+    x, w = g.input("x", (4096, 4096), "float32"), g.input("w", (5, 5), "float32")
+    wide = g.pad(x, ((2, 2), (2, 2)))
+    places = [(i, j) for i in range(5) for j in range(5)]
+    out = sum(
+        (w[i, j] * wide[i : i + 4096, j : j + 4096] for i, j in places[1:]),
+        w[0, 0] * wide[:4096, :4096],
+    )
+    kernel = kernel_of(out)
+    registers = H200.memory("registers").limit_per_group_bytes
+    assert points(kernel) / kernel.threads * len(places) * 4 <= registers
