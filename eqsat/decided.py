@@ -37,14 +37,26 @@ class Decisions:
 
     def bounds(self, tensor: Tensor) -> Bounds | None:
         """The least and the largest element, of integers and truth values; None where unknown."""
-        if tensor not in self._bounds:
-            found = self._found(tensor) if tensor.dtype.kind in ("int", "uint", "bool") else None
-            if found and tensor.dtype.kind != "bool":
-                limits = iinfo(tensor.dtype)
-                fits = limits.min <= found[0] and found[1] <= limits.max
-                found = found if fits else None
-            self._bounds[tensor] = found
+        waiting = [tensor]
+        while waiting:
+            node = waiting[-1]
+            whole = node.dtype.kind != "float"
+            unknown = [x for x in node.operands if x not in self._bounds] if whole else []
+            if unknown and node not in self._bounds:
+                waiting += unknown
+                continue
+            waiting.pop()
+            if node not in self._bounds:
+                self._bounds[node] = self._fitting(node) if whole else None
         return self._bounds[tensor]
+
+    def _fitting(self, tensor: Tensor) -> Bounds | None:
+        """The bounds, unless what is computed may leave the dtype and wrap."""
+        found = self._found(tensor)
+        if found is None or tensor.dtype.kind == "bool":
+            return found
+        limits = iinfo(tensor.dtype)
+        return found if limits.min <= found[0] and found[1] <= limits.max else None
 
     def _found(self, tensor: Tensor) -> Bounds | None:
         match tensor.op:
@@ -54,10 +66,10 @@ class Decisions:
                 value = np.asarray(tensor.attributes["value"])
                 return int(value.min()), int(value.max())
             case "view" if tensor.attributes["fill"] is None:
-                return self.bounds(tensor.operands[0])
+                return self._bounds[tensor.operands[0]]
             case "cast" if tensor.operands[0].dtype.kind != "float":
-                return self.bounds(tensor.operands[0])
-        known = [self.bounds(operand) for operand in tensor.operands]
+                return self._bounds[tensor.operands[0]]
+        known = [self._bounds[operand] for operand in tensor.operands]
         match tensor.op, known:
             case "add", ((low, high), (least, most)):
                 return low + least, high + most

@@ -73,6 +73,17 @@ def test_what_overflows_or_is_unknown_is_not_decided():
     assert settled(g.where(g.arange(4) < 9, x, x + 1)).op == "where"  # its condition comes first
 
 
+def test_a_long_chain_has_bounds():
+    x = g.arange(4)
+    for _ in range(3000):
+        x = x + 1
+    assert Decisions().bounds(x) == (3000, 3003)
+    assert Decisions().bounds(g.maximum(g.input("x", (4,), "int64"), 0)) == (
+        0,
+        g.iinfo(x.dtype).max,
+    )
+
+
 def relative(n: int, d: int, size: int) -> Tensor:
     """Attention with a bias for each distance, clipped to a table."""
     q, k, v = (g.input(name, (2, 4, n, d), "bfloat16") for name in "qkv")
