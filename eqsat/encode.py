@@ -55,6 +55,7 @@ class TermBuilder:
         self.unasked, self.wide = unasked, wide
         self.universe = Universe()
         self.facts = Facts(self.universe)
+        self.decisions = Decisions()
         self._name: dict[int, str] = {}
         self.terms: dict[Tensor, Term] = {}
         self.shared: set[Term] = set()
@@ -300,7 +301,7 @@ class TermBuilder:
         """The index, past the ends the nearest position."""
         table, at = gather.operands
         last, limits = table.shape[gather.attributes["axis"]] - 1, iinfo(at.dtype)
-        low, high = Decisions().bounds(at) or (limits.min, limits.max)
+        low, high = self.decisions.bounds(at) or (limits.min, limits.max)
         if high > last:
             index = Term("minimum", index, Term("literal", float(last), at.dtype.name))
         if low < 0:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from eqsat.decided import Decisions
-from eqsat.graph.build import constant, view
+from eqsat.graph.build import constant, number_of, view
 from eqsat.graph.evaluate import evaluate, topological
 from eqsat.graph.index import free_names, substitute, var
 from eqsat.graph.manipulation import broadcast_to
@@ -25,9 +25,8 @@ def settle(outputs: Sequence[Tensor]) -> list[Tensor]:
     """The outputs, equal in value, as the search can take them.
 
     Every empty tensor is a constant, and every value of one or of numbers too; what the bounds of
-    integers decide is decided; every gather reads
-    a buffer or a computed value, not a view, nor what can as well be computed at the points that it
-    takes; no output is given twice.
+    integers decide is decided; every gather reads a buffer or a computed value, not a view, nor
+    what can as well be computed at the points that it takes; no output is given twice.
     """
     done: dict[Tensor, Tensor] = {}
     copies: dict[Tensor, Tensor] = {}
@@ -58,7 +57,7 @@ def _of_nothing(tensor: Tensor) -> Tensor:
 
 def _of_numbers(tensor: Tensor) -> Tensor:
     """A tensor whose operands have one number each, as the number that it has."""
-    numbers = [number for operand in tensor.operands if (number := _number(operand)) is not None]
+    numbers = [number for operand in tensor.operands if (number := number_of(operand)) is not None]
     if len(numbers) < len(tensor.operands):
         return tensor
     (found,) = evaluate([replace(tensor, operands=tuple(numbers), shape=())], {})
@@ -66,15 +65,6 @@ def _of_numbers(tensor: Tensor) -> Tensor:
     if value != value or float(value) != value:  # no literal
         return tensor
     return broadcast_to(constant(value, tensor.dtype), tensor.shape)
-
-
-def _number(tensor: Tensor) -> Tensor | None:
-    """The one number of a constant, or of a view of one."""
-    while tensor.op == "view" and tensor.attributes["fill"] is None:
-        (tensor,) = tensor.operands
-    if tensor.op != "constant" or tensor.size != 1:
-        return None
-    return constant(tensor.attributes["value"].reshape(()), tensor.dtype)
 
 
 def _taken(gather: Tensor, copies: dict[Tensor, Tensor], held: dict[Tensor, float]) -> Tensor:

@@ -319,7 +319,7 @@ def _crowded(form: Form, chunks: dict[str, list[int]], single: set[str]) -> dict
             for name in sorted(own, key=lambda n: (n in unit, form.extents[n], n)):
                 least = min(chunks[name], default=form.extents[name])
                 if most < points != least:
-                    found[name] = 1 << max(most * least // points, 1).bit_length() - 1
+                    found[name] = _power(most * least // points)
                     points = points // least * found[name]
     return found
 

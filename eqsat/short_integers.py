@@ -122,7 +122,7 @@ def works_in(term: Term, facts: Facts) -> DType:
 
 def _fits(term: Term, facts: Facts) -> bool:
     """Whether the values of an int64 term fit in 32 bits."""
-    for one in post_order([term]):
+    for one in post_order([term]) if term not in facts.ranges else ():
         if one not in facts.ranges:
             facts.ranges[one] = _term_range(one, facts)
     found = facts.ranges[term]

@@ -201,18 +201,6 @@ class Tiling:
             return self.shape
         if any(isinstance(atom, FloorDiv) and stride == 1 for atom, stride in read.address.terms):
             return self.shape  # neighbours are the same element, or the next
-        run, step = self._run(read)
-        sector, size = self.pricer.cache.access_granularity_bytes, read.dtype.itemsize
-        drawn = np.ceil(run * step * size / sector) * sector
-        return np.maximum(drawn / (run * size), 1.0)
-
-    def run_bytes(self, read: Read) -> Array:
-        """Bytes of a read that lie together in a tile."""
-        run, step = self._run(read)
-        return np.where(step == 1, run, 1.0) * read.dtype.itemsize
-
-    def _run(self, read: Read) -> tuple[Array, int]:
-        """Elements of a read that lie evenly spaced in a tile, and their distance."""
         tiles: dict[int, Array] = {}  # indices of one stride slide: they share elements
         whole: dict[int, Array] = {}
         for atom, stride in read.address.terms:
@@ -228,7 +216,9 @@ class Tiling:
             joined = joined & (rest == 0) & (beside <= run)  # overlapping windows are one run
             run = np.where(joined, run + beside * (tiles[stride] - 1), run)
             joined = joined & whole[stride]
-        return run, step
+        sector, size = self.pricer.cache.access_granularity_bytes, read.dtype.itemsize
+        drawn = np.ceil(run * step * size / sector) * sector
+        return np.maximum(drawn / (run * size), 1.0)
 
     def crossed(self, side: Term) -> Array:
         """How many times its bytes a box draws from the cache: rows of a line each touch two where

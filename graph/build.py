@@ -16,7 +16,7 @@ from eqsat.graph.dtypes import (
     check_scalar,
     result_type,
 )
-from eqsat.graph.index import Affine
+from eqsat.graph.index import Affine, free_names
 from eqsat.graph.names import check_identifier
 from eqsat.graph.ops import OPS, Given
 from eqsat.graph.tensor import Coordinate, Tensor, current_label
@@ -229,6 +229,23 @@ def _fill_value(fill: Scalar, x: Tensor) -> Scalar:
     return float(fill) if x.dtype.kind == "float" else fill
 
 
+def varying_axes(x: Tensor) -> list[int]:
+    """The axes along which a view may vary; all of any other tensor."""
+    if x.op != "view":
+        return list(range(x.ndim))
+    used = frozenset[str]().union(*map(free_names, x.attributes["coordinates"]))
+    return [axis for axis, name in enumerate(movement.output_names(x.ndim)) if name in used]
+
+
+def number_of(x: Tensor) -> Tensor | None:
+    """The one number of a constant, or of a view of one."""
+    while x.op == "view" and x.attributes["fill"] is None:
+        (x,) = x.operands
+    if x.op != "constant" or x.size != 1:
+        return None
+    return constant(x.attributes["value"].reshape(()), x.dtype)
+
+
 def gather(
     table: Tensor,
     index: Tensor,
@@ -256,6 +273,6 @@ def gather(
 
 __all__ = [
     "TensorLike", "as_tensor", "broadcast", "build", "cast", "constant",
-    "elementwise", "expand", "gather", "input", "iota", "is_scalar", "plain_scalar", "promote",
-    "select", "view",
+    "elementwise", "expand", "gather", "input", "iota", "is_scalar", "number_of", "plain_scalar",
+    "promote", "select", "varying_axes", "view",
 ]  # fmt: skip

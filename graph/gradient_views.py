@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from math import prod
 
-from eqsat.graph.build import build, cast, expand, iota, view
+from eqsat.graph.build import build, cast, expand, iota, varying_axes, view
 from eqsat.graph.dtypes import int64
 from eqsat.graph.elementwise import clip, equal
-from eqsat.graph.gradient_maps import invert
+from eqsat.graph.gradient_maps import Inverse, invert
 from eqsat.graph.index import Affine, const, free_names, substitute, var, within
 from eqsat.graph.movement import Shape, output_extents, output_names
 from eqsat.graph.tensor import Tensor
@@ -23,18 +23,17 @@ def scatter(g: Tensor, coordinates: Sequence[Affine], shape: Shape) -> Tensor:
     read = frozenset[str]().union(*map(free_names, coordinates))
     names = output_names(g.ndim)
     dropped = tuple(axis for axis, name in enumerate(names) if name not in read)
-    if dropped and g.op == "mul" and g.size and 0 not in shape:
-        found = _summed_at_once(g, dropped, coordinates, shape)
-        if found is not None:
-            return found
-    if dropped:
-        g = sum_axes(g, dropped)
-        kept = (name for name in names if name in read)
-        rename = {name: var(f"i{axis}") for axis, name in enumerate(kept)}
-        coordinates = [substitute(c, rename) for c in coordinates]
+    kept = [axis for axis in range(g.ndim) if axis not in dropped]
+    rename = {f"i{axis}": var(f"i{at}") for at, axis in enumerate(kept)}
+    coordinates = [substitute(c, rename) for c in coordinates]
+    product, g = g, sum_axes(g, dropped)
     if g.size == 0 or 0 in shape:
         return expand(build("reduce_sum", (g,), {"axes": tuple(range(g.ndim))}), shape)
     inverse = invert(coordinates, g.shape, shape)
+    if dropped and product.op == "mul" and product.size:
+        found = _summed_at_once(product, kept, dropped, inverse, shape)
+        if found is not None:
+            return found
     guarded = (*g.shape, *(n for _, n in inverse.guards))
     g = view(g, guarded, [var(f"i{axis}") for axis in range(g.ndim)])
     point = [*inverse.point, *(expression for expression, _ in inverse.guards)]
@@ -43,19 +42,15 @@ def scatter(g: Tensor, coordinates: Sequence[Affine], shape: Shape) -> Tensor:
 
 
 def _summed_at_once(
-    g: Tensor, dropped: Sequence[int], coordinates: Sequence[Affine], shape: Shape
+    g: Tensor, kept: Sequence[int], dropped: Sequence[int], inverse: Inverse, shape: Shape
 ) -> Tensor | None:
-    """The same where g is a product summed over the axes that no coordinate has: one sum over
-    those and the windows, so that the gradient of a convolution is one. 0 is in the place of one
-    factor, not of the product, outside; None where a factor cannot be read so, or where there are
-    more products than a sum for each point of g takes.
+    """The same where g is a product summed over `dropped`, the axes that no coordinate has: one
+    sum over those and the windows, so that the gradient of a convolution is one. 0 is in the place
+    of one factor, not of the product, outside; None where a factor cannot be read so, or where
+    there are more products than a sum for each point of g takes.
     """
-    kept = [axis for axis in range(g.ndim) if axis not in dropped]
-    rename = {f"i{axis}": var(f"i{at}") for at, axis in enumerate(kept)}
-    sizes = tuple(g.shape[axis] for axis in kept)
-    inverse = invert([substitute(c, rename) for c in coordinates], sizes, shape)
     outer = (*shape, *inverse.summed)
-    if not inverse.summed or prod(outer) > MOST_AGAIN * prod(sizes):
+    if not inverse.summed or prod(outer) > MOST_AGAIN * prod(g.shape[d] for d in kept):
         return None
     joint = (*outer, *(g.shape[axis] for axis in dropped))
     place = {f"i{axis}": point for axis, point in zip(kept, inverse.point, strict=True)}
@@ -116,7 +111,7 @@ def gathered(g: Tensor, node: Tensor) -> Tensor:
     n = table.shape[axis]
     if 0 in node.shape:
         return expand(build("reduce_sum", (g,), {"axes": tuple(range(g.ndim))}), table.shape)
-    varying = _axes_of(index)
+    varying = varying_axes(index)
     size = tuple(index.shape[d] for d in varying)
     place = {d: var(f"i{at}") for at, d in enumerate(varying)}
     index = view(index, size, [place.get(d, const(0)) for d in range(index.ndim)])
@@ -132,11 +127,3 @@ def gathered(g: Tensor, node: Tensor) -> Tensor:
     coordinates = [last if c is None else c for c in node.attributes["coordinates"]]
     assert coordinates[axis] == last
     return scatter(product, coordinates, table.shape)
-
-
-def _axes_of(index: Tensor) -> list[int]:
-    """The axes along which the index may vary."""
-    if index.op != "view":
-        return list(range(index.ndim))
-    used = frozenset[str]().union(*map(free_names, index.attributes["coordinates"]))
-    return [axis for axis, name in enumerate(output_names(index.ndim)) if name in used]

@@ -159,21 +159,21 @@ def _extreme(op: str, x: Tensor, ids: Ids, count: int) -> Tensor:
     with weak_composition(op):
         index = _checked(op, x, ids, count)
         largest = op == "segment_max"
-        neutral = _neutral(x.dtype, largest)
+        least = neutral(x.dtype, largest)
         if 0 in index.shape:
-            return expand(constant(neutral, x.dtype), (count, *x.shape[index.ndim :]))
+            return expand(constant(least, x.dtype), (count, *x.shape[index.ndim :]))
         # Narrow numbers are compared as wide ones, which memory can combine.
         small = x.dtype.kind in {"int", "uint"} and x.dtype.itemsize < int32.itemsize
         wide = int32 if small else x.dtype.compute
-        empty = constant(_neutral(wide, largest), wide)
+        empty = constant(neutral(wide, largest), wide)
         chosen = _selected(cast(x, wide), index, count, empty)
         found = reduce("reduce_max" if largest else "reduce_min", chosen, tuple(range(index.ndim)))
         if small:  # of an empty segment
-            found = (maximum if largest else minimum)(found, constant(neutral, wide))
+            found = (maximum if largest else minimum)(found, constant(least, wide))
         return cast(found, x.dtype)
 
 
-def _neutral(dtype: DType, largest: bool) -> float | int | bool:
+def neutral(dtype: DType, largest: bool) -> float | int | bool:
     """The least number of a dtype, of floats -inf; where the smallest is sought the greatest."""
     if dtype.kind == "float":
         return -np.inf if largest else np.inf

@@ -4,13 +4,12 @@ array of all i and s: the NumPy meaning of segment sums, counts and scattered su
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, prod
+from math import prod
 
 import numpy as np
 
-from eqsat.graph.dtypes import DType, iinfo
-from eqsat.graph.index import free_names
-from eqsat.graph.movement import output_names
+from eqsat.graph.build import number_of, varying_axes
+from eqsat.graph.scatter import neutral
 from eqsat.graph.tensor import Tensor
 
 Product = tuple[tuple[int, ...], np.ndarray]  # the joint axes that an array has, and the array
@@ -65,40 +64,26 @@ def _selection(node: Tensor) -> Selection | None:
     if node.op not in REDUCING or node.operands[0].op != "where":
         return None
     hit, chosen, other = node.operands[0].operands
-    if hit.op != "equal" or _number(other) != _neutral(node.op, node.dtype):
+    if hit.op != "equal" or _number(other) != _of_nothing(node):
         return None
     index, position = sorted(hit.operands, key=lambda x: x.op == "iota")
     if position.op != "iota" or index.op == "iota":
         return None
     axis: int = position.attributes["axis"]
-    own, summed = _axes(index), set(node.attributes["axes"])
-    if axis in summed or not own <= summed or axis in _axes(chosen):
+    summed = set(node.attributes["axes"])
+    if axis in summed or axis in varying_axes(chosen) or not summed.issuperset(varying_axes(index)):
         return None
     return Selection(index, chosen, axis)
 
 
-def _neutral(op: str, dtype: DType) -> int | float:
+def _of_nothing(node: Tensor) -> int | float:
     """What a reduction of nothing gives."""
-    if op == "reduce_sum":
-        return 0
-    if dtype.kind in ("int", "uint"):
-        return iinfo(dtype).min if op == "reduce_max" else iinfo(dtype).max
-    return -inf if op == "reduce_max" else inf
-
-
-def _axes(x: Tensor) -> set[int]:
-    """The axes along which a node of the joint space may vary."""
-    if x.op != "view":
-        return set(range(x.ndim))
-    names = frozenset[str]().union(*map(free_names, x.attributes["coordinates"]))
-    return {axis for axis, name in enumerate(output_names(x.ndim)) if name in names}
+    return 0 if node.op == "reduce_sum" else neutral(node.dtype, node.op == "reduce_max")
 
 
 def _number(x: Tensor) -> int | float | None:
-    """The one number of a constant, or of a view of one."""
-    while x.op == "view" and x.attributes["fill"] is None:
-        (x,) = x.operands
-    return x.attributes["value"].item() if x.op == "constant" and x.size == 1 else None
+    found = number_of(x)
+    return None if found is None else found.attributes["value"].item()
 
 
 def reduced(node: Tensor, selection: Selection, index: Product, chosen: Product) -> np.ndarray:
@@ -111,8 +96,7 @@ def reduced(node: Tensor, selection: Selection, index: Product, chosen: Product)
     x = _over(chosen, [*summed, *rest], space)
     x = x.reshape(where.size, prod(space[d] for d in rest))
     combine, count = REDUCING[node.op], space[selection.axis]
-    neutral = 0 if node.op == "reduce_sum" else _number(node.operands[0].operands[2])
-    found = np.full((count, x.shape[1]), neutral, x.dtype)
+    found = np.full((count, x.shape[1]), _of_nothing(node), x.dtype)
     order = np.argsort(where, kind="stable")
     where = where[order]
     order, where = order[(inside := (where >= 0) & (where < count))], where[inside]
