@@ -16,11 +16,14 @@ Reductions = frozenset[tuple[object, ...]]
 
 @dataclass(frozen=True)
 class PlainPrice:
-    """A kernel's seconds by the spec alone; whether reductions are inside others' loops."""
+    """A kernel's seconds by the spec alone; whether reductions are inside others' loops; the points
+    of the largest value that it stores.
+    """
 
     seconds: float
     nested: bool
     reductions: Reductions
+    points: float
 
 
 @dataclass(frozen=True)

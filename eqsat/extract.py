@@ -56,7 +56,7 @@ class Extractor:
         self.best: tuple[Mapping[int, Cut], Mapping[int, Sequence[Candidate]]] = {}, {}
         self.pushed: dict[Term, dict[tuple[Renaming, Term], None]] = {}
         self._plain: dict[tuple[Stored, ...], PlainPrice] = {}
-        self.floors: dict[Reductions, float] = {}
+        self.floors: dict[tuple[Reductions, float], float] = {}
         self.nested = 1.0  # times the price of kernels with reductions inside others' loops
 
     # -- acyclic order --------------------------------------------------------------------------
@@ -221,7 +221,8 @@ class Extractor:
         """
         plain = self._plain_price(stored)
         seconds = plain.seconds * (self.nested if plain.nested else 1.0)
-        found = [least for part, least in self.floors.items() if part <= plain.reductions]
+        part, points = plain.reductions, plain.points
+        found = [least for (r, n), least in self.floors.items() if r <= part and n <= points]
         before = sum(self.price(s.term, s.names, s.dtype.name) for s in starts(stored))
         return max([seconds, *found]) + before
 
@@ -234,20 +235,22 @@ class Extractor:
             loops = (t for t in made.terms if t.op in REDUCING or t.op in SCANS)
             reductions = frozenset((t.op, t.args[0], self.facts.free(t)) for t in loops)
             nested = bool(made.nested) and plain <= whole
-            self._plain[stored] = PlainPrice(min(plain, whole), nested, reductions)
+            points = max(self.facts.universe.size(self.facts.free(one.term)) for one in stored)
+            self._plain[stored] = PlainPrice(min(plain, whole), nested, reductions, points)
         return self._plain[stored]
 
     def learn(self, stored: tuple[Stored, ...], seconds: float) -> bool:
-        """Take it from now on that a kernel with all reductions of these values needs so long at
-        least, and where some are inside others' loops, that any such takes as many times its price;
-        False where there are no reductions, or that much was known.
+        """Take it from now on that a kernel with all reductions of these values, which stores as
+        many points, needs so long at least, and where some are inside others' loops, that any such
+        takes as many times its price; False where there are no reductions, or that was known.
         """
         plain = self._plain_price(stored)
-        if not plain.reductions or self.floors.get(plain.reductions, 0.0) >= seconds:
+        key = (plain.reductions, plain.points)
+        if not plain.reductions or self.floors.get(key, 0.0) >= seconds:
             return False
         if plain.nested:
             self.nested *= max(seconds / self.price_kernel(stored), 1.0)
-        self.floors[plain.reductions] = seconds
+        self.floors[key] = seconds
         self.prices.clear()
         return True
 

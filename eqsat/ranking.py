@@ -161,7 +161,7 @@ def offers(
                 continue
             parts = choices[0].parts
             if parts not in openings:
-                openings[parts] = _opening(shaped, parts, name, pricer)
+                openings[parts] = _opening(shaped, parts, name, pricer, before)
             opened = openings[parts]
             if opened is None:
                 continue
@@ -183,12 +183,20 @@ def preparation_seconds(one: Preparation, facts: Facts, pricer: Pricer) -> float
 
 
 def _opening(
-    shaped: Form, parts: tuple[str, int] | None, name: str, pricer: Pricer
+    shaped: Form,
+    parts: tuple[str, int] | None,
+    name: str,
+    pricer: Pricer,
+    before: tuple[Preparation, ...],
 ) -> tuple[Opening, float] | None:
-    """What the first kernel computes, and about how long what follows it takes."""
+    """What the first kernel computes, and about how long what follows it takes; None where products
+    of what is prepared are left to that.
+    """
     first = opening(shaped, parts, name)
     if first is None or first.division is None:
         return None if first is None else (first, 0.0)
+    if used(before, first.division.rest):
+        return None
     rest = form(first.division.rest, first.division.rest_facts)
     # A cluster that holds what is left to do would hold all of it: no division then.
     return first, least_seconds(rest, pricer, clusters=False)

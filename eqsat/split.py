@@ -140,10 +140,23 @@ def part_menu(
     if axis in short and (multiplies or len(counts) < MOST_OFFERED):
         ends |= short
         counts = powers(ends[axis]) if multiplies else powers(ends[axis])[:MOST_OFFERED]
+    if _has_means(form):
+        counts = [_even(extent, count) for count in counts]
     found = dict.fromkeys(-(-extent // part_length(extent, n)) for n in counts[-MOST_OFFERED:])
     most = extent // ends[axis] if found and multiplies else 0
     filling = tuple(fill_processors(spec.processors, tuple(found), extent, most))
     return PartMenu(axis, tuple(found), 4 * spec.processors, filling)
+
+
+def _has_means(form: Form) -> bool:
+    """Whether sums about means are among the terms, whose parts join where they are equal."""
+    return any(t.op in WEIGHTED and law_of(t).pivot == "mean" for t in form.terms)
+
+
+def _even(extent: int, count: int) -> int:
+    """The most parts up to a count that are equal, unless that is far fewer."""
+    least = count * 3 // 4
+    return next((n for n in range(count, least, -1) if extent % n == 0), count)
 
 
 def core_parts(form: Form, spec: ParallelProcessingUnit) -> PartMenu:

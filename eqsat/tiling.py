@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from eqsat.algebra import Read, Term
 from eqsat.form import REDUCING, WEIGHTED, Form
 from eqsat.graph.dtypes import DType
-from eqsat.graph.index import FloorDiv, unit_names
+from eqsat.graph.index import Affine, FloorDiv, Mod, add, const, scale, unit_names
 from eqsat.live_share import Live, live_share
 from eqsat.rates import Array, Blocking, Rates
 from eqsat.relayout import walked_axes
@@ -107,10 +108,11 @@ class Tiling:
         """Bytes that a read draws from memory beyond those of others that walk the same axes of the
         same buffer a little before or behind: what a stencil reads of a point's neighbours.
         """
-        walk, whole = (read.buffer, read.address.terms), self.pricer.sizes.get(read.buffer, 0)
+        address = _unwound(read.address)
+        walk, whole = (read.buffer, address.terms), self.pricer.sizes.get(read.buffer, 0)
         near = self.pricer.cache.size_bytes / 4 / read.dtype.itemsize
         others = self._walks.setdefault(walk, {})
-        start = read.address.constant
+        start = address.constant
         seen = sum(size for other, size in others.items() if abs(other - start) <= near)
         left = min(unique, max(whole - seen, 0.0)) if seen and whole else unique
         others[start] = others.get(start, 0.0) + left
@@ -203,7 +205,7 @@ class Tiling:
             return self.shape  # neighbours are the same element, or the next
         tiles: dict[int, Array] = {}  # indices of one stride slide: they share elements
         whole: dict[int, Array] = {}
-        for atom, stride in read.address.terms:
+        for atom, stride in _unwound(read.address).terms:
             if str(atom) in self.form.extents:
                 tile = self.tile_points(self.form.facts.universe.mask([str(atom)]))
                 tiles[abs(stride)] = np.maximum(tiles.get(abs(stride), 0), tile)
@@ -323,6 +325,19 @@ class Tiling:
             if parts >= stored:
                 longest = max(longest, min(parts, max(over, default=0)))
         return longest
+
+
+@lru_cache(maxsize=4096)
+def _unwound(address: Affine) -> Affine:
+    """The address with the remainders of a moved name taken as that name, which they are but where
+    they begin anew: how far neighbours lie apart.
+    """
+    parts = [const(address.constant)]
+    for atom, step in address.terms:
+        around = isinstance(atom, Mod) and len(atom.numerator.terms) == 1
+        one = atom.numerator if isinstance(atom, Mod) and around else Affine(((atom, 1),), 0)
+        parts.append(scale(one, step))
+    return add(*parts)
 
 
 def _streamed(form: Form) -> dict[str, int]:

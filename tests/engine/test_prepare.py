@@ -249,3 +249,16 @@ def test_convolutions_with_channels_first_are_products_of_warpgroups(options):
     *copies, main = planned(convolution(32, 128, 128, 56, **options), H200).parts.launches
     (product,) = [s for s in main.kernel.statements() if isinstance(s, Contract)]
     assert product.operation.startswith("wgmma") and len(copies) == 2
+
+
+def test_products_of_copied_factors_are_not_left_to_what_joins_parts():
+    """A gated cell: one product is in parts, the other is summed by what joins them."""
+    x, s = g.input("x", (256, 1024)), g.input("s", (256, 1024))
+    a, b = x @ g.input("w", (1024, 2048)), s @ g.input("u", (1024, 2048))
+    out = g.tanh(a[:, 1024:] + g.sigmoid(a[:, :1024] + b[:, :1024]) * b[:, 1024:])
+    written: set[str] = set()
+    for launch in planned(out, H200).parts.launches:
+        read = {one.name for one in launch.kernel.buffers if one.role == "temporary"}
+        stores = {one.access.buffer for phase in launch.kernel.phases for one in phase.stores}
+        assert read <= written | stores
+        written |= stores

@@ -458,3 +458,15 @@ def test_blocks_of_a_part_copy_factors_for_each_other(monkeypatch) -> None:
     assert [step.rule for step in segment.kernels[0].trace.steps][-2:] == ["split", "share"]
     restored = from_json(json.loads(json.dumps(to_json(planned.explain()))))
     assert check_trace(restored, planned.segments, planned.search.rules, planned.search.spec) > 0
+
+
+@pytest.mark.usefixtures("shared_search")
+def test_statistics_of_long_columns_are_found_once_and_in_equal_parts() -> None:
+    """4 000 000 is no multiple of a power of two of parts; sums about means join where parts are
+    equal, and what every row needs is joined before rows are read.
+    """
+    x = g.input("x", (4_000_000, 32))
+    kernels = kernels_of((x - g.mean(x, axis=0)) / g.std(x, axis=0))
+    reading = [kernel for kernel in kernels if "x0" in {b.name for b in kernel.buffers}]
+    assert [len(kernel.phases[0].stream) for kernel in reading] == [1, 0]
+    assert all(len(kernel.phases) == 1 for kernel in reading)
