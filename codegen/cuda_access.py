@@ -64,6 +64,45 @@ def vector_along(
     return "", 1
 
 
+def continued(
+    access: Access,
+    vector: tuple[str, int],
+    indices: Iterable[str],
+    buffer: Buffer,
+    axes: Mapping[str, Axis],
+    held: Callable[[str], int],
+) -> tuple[str, int]:
+    """The index along which a vector that has every point of its own index goes on in memory, and
+    how many of its points the widest access takes.
+    """
+    inner, width = vector
+    most = VECTOR_BYTES // buffer.dtype.itemsize // width
+    if not inner or axes[inner].extent != width or access.coordinates:
+        return "", 1
+    for i in indices:
+        count = min(most, held(i))
+        while count > 1 and not _continues(access, vector, axes[i], count):
+            count //= 2
+        if count > 1 and held(i) % count == 0:
+            return i, count
+    return "", 1
+
+
+def _continues(access: Access, vector: tuple[str, int], axis: Axis, count: int) -> bool:
+    """Whether vectors in a row along an axis lie side by side, aligned, and exist together."""
+    (inner, width), address = vector, access.address
+    others = [step for atom, step in address.terms if atom not in (inner, axis.name)]
+    return (
+        (axis.name, width) in address.terms
+        and axis.name not in _nested_names(address)
+        and all(step % (width * count) == 0 for step in (*others, address.constant))
+        and axis.extent % count == 0
+        and (axis.tile % count == 0 or axis.count == 1)
+        and all(_uniform(g.expression, g.lower, g.upper, axis.name, count) for g in access.guards)
+        and all(inner not in free_names(g.expression) for g in access.guards)
+    )
+
+
 def sliding_axes(kernel: Kernel, load: Load) -> tuple[WalkedAxis, ...]:
     """The axes of memory along which windows of a load overlap, one of its indices element by
     element.

@@ -20,6 +20,8 @@ from eqsat.codegen.cuda_placement import (
     Placement,
     register_sets,
     store_indices,
+    summed_in_factors,
+    summed_in_steps,
 )
 from eqsat.codegen.cuda_square import Side, square
 from eqsat.codegen.cuda_threads import WARP, Factor, merge, spread_over, thread_digits
@@ -110,13 +112,6 @@ def cover(order: Sequence[tuple[str, int]], vector: int, threads: int) -> Distri
     return Distribution(threads, factors)
 
 
-def summed_in_steps(kernel: Kernel) -> set[str]:
-    """The indices that each step of a stream of single steps sums over."""
-    steps = [phase for phase in kernel.phases if [axis.tile for axis in phase.stream] == [1]]
-    sums = [s.over for phase in steps for s in phase.body if isinstance(s, Reduce)]
-    return {i for over in sums for i in over} - {axis.name for p in steps for axis in p.stream}
-
-
 Units = tuple[Factor, ...]  # of one fragment's rows or columns, innermost first
 
 ROWS_IN_PAIRS: Units = (  # a lane's two first: `cuda_gather.py` reads both, from different banks
@@ -167,7 +162,8 @@ class _Choice:
             self.take(i, min(WARP, limits.get(i, WARP)))
         free = [i for i in open_indices if i not in self.reduced and i not in contiguous]
         free.sort(key=lambda i: (i in self.slid, -self.points(i)))
-        for i in [*free, *contiguous, *open_indices]:
+        inside = summed_in_factors(self.kernel)
+        for i in [*free, *contiguous, *sorted(open_indices, key=inside.__contains__)]:
             self.take(i, lanes.get(i, self.kernel.tile_threads))
         for i in self.slid.keys() & {*free}:  # rows of a thread lie side by side: they share places
             self.width[i] = -(-self.points(i) // prod(r for _, r in self.taken[i]))

@@ -6,6 +6,7 @@ assembler would merge by itself, which it does without heed of warpgroup operati
 
 from collections.abc import Callable
 
+from eqsat.codegen.cuda_access import continued
 from eqsat.codegen.cuda_block import Block, Point, Writer
 from eqsat.codegen.cuda_math import SIXTEEN, narrow, storage_type
 from eqsat.codegen.cuda_placement import store_indices
@@ -24,10 +25,19 @@ def store_points(
     """
     out, buffer = block.out, block.kernel.buffer(store.access.buffer)
     indices, (index, width) = block.ordered(store_indices(block.placement, store)), vector
+    held = block.distribution.vector
+    other, times = continued(store.access, vector, indices, buffer, block.axes, held)
+
+    def at(point: Point, number: str) -> Point:
+        if times == 1:
+            return block.shifted(point, index, number)
+        inside = block.shifted(point, index, f"({number}) % {width}")
+        return block.shifted(inside, other, f"({number}) / {width}")
+
     owner = owns(block, indices)
     if owner:
         out.line(f"if ({owner})")
-    with out.block(), block.points(indices, steps={index: width}) as point:
+    with out.block(), block.points(indices, steps={index: width, other: times}) as point:
         conditions = [*block.valid(indices, point), *block.exists(store.access, point)]
         if conditions:
             out.line(f"if ({' && '.join(conditions)})")
@@ -37,10 +47,8 @@ def store_points(
                 out.line(f"*({target}) = {narrow(buffer.dtype, value(point))};")
                 return
             source = block.placement.dtypes[store.value]
-            write_pack(
-                out, buffer.dtype, source, width, target,
-                lambda e: value(block.shifted(point, index, e)),
-            )  # fmt: skip
+            each = width * times
+            write_pack(out, buffer.dtype, source, each, target, lambda e: value(at(point, e)))
 
 
 def write_pack(

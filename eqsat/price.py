@@ -111,16 +111,14 @@ class _Pricing(Occupancy):
         self.staged: set[Term] = set()
         self.copied: dict[Term, Array] = {}  # bytes that reads draw from the cache
         self.units: dict[str, Array] = {}
-        self.alike: dict[tuple[str, int, bool], float] = {}  # work by how often, and in no chunk
+        self.alike: dict[tuple[str, int, bool], float] = {}  # work by how often, in no chunk
         self.after: dict[str, Array] = {}  # the part of `units` that is work on results
-        self.traffic = np.zeros_like(self.shape)
+        self.traffic = self.copies = self.scratch_traffic = 0 * self.shape
         self.spared = np.zeros_like(self.shape)  # of it, where blocks copy for each other
-        self.copies = np.zeros_like(self.shape)
         self.again = np.zeros_like(self.shape)  # the part of it that earlier phases read
         self.dram_bytes = np.zeros_like(self.shape)
         self.combined = np.zeros_like(self.shape)  # seconds of atomic operations in the cache
         self.joined = np.zeros_like(self.shape)  # of those when all else is done
-        self.scratch_traffic = np.zeros_like(self.shape)
         self.weighed: set[tuple[Term, int, CarryLaw]] = set()
         self.repeat = 1
         self.fed = np.zeros_like(self.shape)  # bytes between shared memory and matrix operations
@@ -255,8 +253,7 @@ class _Pricing(Occupancy):
 
     def _weighted(self, term: Term, work: Array, dtype: str) -> None:
         """The weights once for each point of s, then their products with r."""
-        facts, mask, law = self.form.facts, term.args[0], law_of(term)
-        s, r = term.children
+        facts, mask, law, (s, r) = self.form.facts, term.args[0], law_of(term), term.children
         assert isinstance(mask, int)
         own = self.points(facts.free(s) | mask) * self.times(facts.free(s))
         own *= self.weights.get(s, 1.0)
@@ -270,12 +267,15 @@ class _Pricing(Occupancy):
             self._apply("where", work, "bool")
             self._apply("minimum", work, dtype)
             return
-        if term.op == "weighted_sum" and (self.blocking is not None or r.op == "literal"):
-            self._apply("fma", work, dtype)
-            return
         left, right = facts.free(s), facts.free(r)
         roles = (left & right & ~mask, left & ~right, right & ~left, mask)
-        self._contract(Contraction(term, s, self.form.beneath_cast(r), *roles), work, dtype)
+        found = Contraction(term, s, self.form.beneath_cast(r), *roles)
+        if term.op == "weighted_sum" and (self.blocking is not None or r.op == "literal"):
+            self._apply("fma", work, dtype)
+            if self.pricer.overlap and all(roles[1:]):
+                self.charge("loads", work * update_seconds(self, found, 0.0))
+            return
+        self._contract(found, work, dtype)
 
     def _apply(self, op: str, work: Array, dtype: str) -> None:
         """An elementwise operation on so many elements."""
