@@ -5,10 +5,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
-from eqsat.codegen.cuda_access import vector_along
-from eqsat.codegen.cuda_block import Block, Point, Reader
+from eqsat.codegen.cuda_access import VECTOR_BYTES, vector_along
+from eqsat.codegen.cuda_block import Block, Point, Reader, Tile
 from eqsat.codegen.cuda_loads import load_vector
-from eqsat.codegen.cuda_math import literal, register_type
+from eqsat.codegen.cuda_math import literal, register_type, storage_type
 from eqsat.codegen.cuda_matrix import Product, multiply
 from eqsat.codegen.cuda_narrow import multiply_narrowed
 from eqsat.codegen.cuda_placement import COMPUTED, FETCH, INLINE, REGISTERS, SHARED
@@ -66,8 +66,13 @@ def contract(block: Block, c: Contract, target: Accumulator) -> None:
             count = block.register_count(own)
             block.out.line(f"{register_type(c.dtype)} {word}[{count}];")
             load, index, width = _vector(block, c, name, own) if serial else (None, "", 1)
-            with block.points(own, steps={index: width}) as point:
+            tile, inner, together = _row(block, c, name, own) if serial else (None, "", 1)
+            with block.points(own, steps={index: width, inner: together}) as point:
                 at = _joined(summed, point)
+                if tile is not None:
+                    place = block.register_number(own, point)
+                    _read_row(block, tile, at, together, f"{word}[{place} + e]")
+                    continue
                 if load is None:
                     place = block.register_number(own, point)
                     block.out.line(f"{word}[{place}] = {_masked(block, c, name, reader, at)};")
@@ -150,6 +155,30 @@ def _vector(block: Block, c: Contract, name: str, own: list[str]) -> tuple[Load 
     buffer, held = block.kernel.buffer(load.access.buffer), block.distribution.vector
     index, width = vector_along(load.access, own, buffer, block.axes, placement.indices, held)
     return (load, index, width) if width > 1 else (None, "", 1)
+
+
+def _row(block: Block, c: Contract, name: str, own: list[str]) -> tuple[Tile | None, str, int]:
+    """The tile in shared memory of which threads take several elements of a factor at a time, the
+    index along which these lie, and how many.
+    """
+    tile = block.tiles.get(name) if block.placement.where[name] == SHARED else None
+    if tile is None or tile.dtype != c.dtype or not own or own[-1:] != [*tile.order][-1:]:
+        return None, "", 1
+    inner = own[-1]
+    width = min(block.distribution.vector(inner), VECTOR_BYTES // tile.dtype.itemsize)
+    while any(n % width for n in (tile.extents[inner], *map(tile.strides.get, tile.order[:-1]))):
+        width //= 2
+    return (tile, inner, width) if width > 1 else (None, "", 1)
+
+
+def _read_row(block: Block, tile: Tile, at: Point, width: int, register: str) -> None:
+    """One access to `width` elements of a tile that lie together, to registers that do."""
+    pack = f"Pack<{storage_type(tile.dtype)}, {width}>"
+    with block.out.block():
+        place = f"{tile.pointer} + {tile.offset(at)}"
+        block.out.line(f"const {pack} pack = *reinterpret_cast<const {pack}*>({place});")
+        block.out.line("#pragma unroll")
+        block.out.line(f"for (int e = 0; e < {width}; ++e) {register} = pack.item[e];")
 
 
 def _window(block: Block, c: Contract, name: str) -> Reader | None:

@@ -19,6 +19,7 @@ from eqsat.codegen.cuda_placement import (
     Matrix,
     Placement,
     register_sets,
+    rows_of_factors,
     store_indices,
     summed_in_factors,
     summed_in_steps,
@@ -162,6 +163,10 @@ class _Choice:
             self.take(i, min(WARP, limits.get(i, WARP)))
         free = [i for i in open_indices if i not in self.reduced and i not in contiguous]
         free.sort(key=lambda i: (i in self.slid, -self.points(i)))
+        for i, width in rows_of_factors(self.kernel, self.placement).items():
+            while width > 1 and (self.points(i) % width or self.repeats(i, width // 2)):
+                width //= 2
+            self.width |= {i: width} if i in free else {}
         inside = summed_in_factors(self.kernel)
         for i in [*free, *contiguous, *sorted(open_indices, key=inside.__contains__)]:
             self.take(i, lanes.get(i, self.kernel.tile_threads))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from math import prod
 
-from eqsat.codegen.cuda_access import unit_stride
+from eqsat.codegen.cuda_access import VECTOR_BYTES, unit_stride
 from eqsat.codegen.cuda_box import UNIT, WIDTHS
 from eqsat.codegen.cuda_math import SIXTEEN
 from eqsat.codegen.cuda_operations import OPERATIONS, MatrixOperation, find, find_shape
@@ -459,3 +459,16 @@ def summed_in_factors(kernel: Kernel) -> set[str]:
     summed = {i for s in kernel.statements() if isinstance(s, Reduce) for i in s.over}
     products = [s.over for s in kernel.statements() if isinstance(s, Contract)]
     return summed - {i for over in products for i in over} if products else set()
+
+
+def rows_of_factors(kernel: Kernel, placement: Placement) -> dict[str, int]:
+    """The indices along which factors in shared memory lie together, where multiply-adds read them,
+    and how many elements the widest access takes.
+    """
+    found: dict[str, int] = {}
+    for s in kernel.statements():
+        if isinstance(s, Load) and placement.where[s.name] == SHARED:
+            read = {*placement.users[s.name]} & placement.serial
+            unit = [i for i in s.indices if unit_stride(s.access, i)] if read else []
+            found |= dict.fromkeys(unit, VECTOR_BYTES // s.dtype.itemsize)
+    return found

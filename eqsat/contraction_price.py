@@ -51,24 +51,23 @@ def update_seconds(tiling: Tiling, found: Contraction, arithmetic: float) -> Arr
     """Seconds of a multiply-add without a matrix operation, its operands included.
 
     Loops of a CPU are not blocked: each reads one operand from private memory. Threads that share a
-    tile read the sides of a square of sums each, while others compute; where they are more than the
-    sums, neighbours read from rows that lie in the same banks. Sums that lie as the results of an
-    operation beside them do are few rows for each thread, and its columns come from a cache.
+    tile, which they compute whole, read the sides of a square of sums each, while others compute;
+    where they are more than the sums, neighbours read from rows in the same banks. Of sums that lie
+    as the results of an operation do a thread has few rows, and its columns come from a cache.
     """
     private = tiling.pricer.private.sustained_gb_per_s * 1e9
     if not tiling.pricer.overlap:
         return tiling.shape * (arithmetic + WORD / private)
     if tiling.blocking is None:
         return tiling.shape * arithmetic
-    sums = tiling.tile_points(found.batch | found.rows | found.columns) / tiling.blocking.threads
-    shared = tiling.spec.memory("shared").sustained_gb_per_s * 1e9
+    results = found.batch | found.rows | found.columns
+    sums = tiling.tile_points(results) / tiling.blocking.threads
     few, sums = sums < 1, np.maximum(sums, 1.0)
-    if tiling.form.operations:
-        side = (RESULT_ROWS + CACHED * sums / RESULT_ROWS) / sums
-        return np.maximum(arithmetic, side * WORD / shared)
-    read = 2.0 * WORD / np.sqrt(sums) / shared
-    read = read * np.where(few & tiling.blocking.staged, SAME_BANK, 1.0)
-    return np.maximum(arithmetic, read)
+    sides = (RESULT_ROWS + CACHED * sums / RESULT_ROWS) / sums
+    if not tiling.form.operations:
+        sides = 2.0 / np.sqrt(sums) * np.where(few & tiling.blocking.staged, SAME_BANK, 1.0)
+    read = WORD * sides / (tiling.spec.memory("shared").sustained_gb_per_s * 1e9)
+    return np.maximum(arithmetic, read) * tiling.overhang(results)
 
 
 def matrix_seconds(

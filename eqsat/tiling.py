@@ -97,6 +97,14 @@ class Tiling:
             self._inside[mask] = total
         return self._inside[mask]
 
+    def overhang(self, mask: int) -> Array:
+        """How many times the points of an index set its tiles have, those beyond its ends too."""
+        times = self.shape
+        for name in self.form.facts.universe.members(mask):
+            if name in self.bit:
+                times = times * self.count[name] * self.tiles[name] / self.form.extents[name]
+        return times
+
     def tiles_in_all(self) -> Array:
         """Tiles of the grid."""
         total = self.shape

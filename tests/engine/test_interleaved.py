@@ -5,6 +5,7 @@ import pytest
 from fast_products import H200, normal, planned, run
 
 import eqsat.graph as g
+from eqsat.codegen.cuda_emit import emit
 from eqsat.graph.evaluate import input_nodes
 from eqsat.graph.index import Mod
 from eqsat.graph.tensor import Tensor
@@ -76,3 +77,33 @@ def test_neighbours_around_the_edges_are_neighbours():
     near = [g.roll(g.roll(x, i, axis=0), j, axis=1) for i in (-1, 0, 1) for j in (-1, 0, 1)]
     (launch,) = planned(sum(near[1:], near[0]), H200).parts.launches
     assert launch.seconds < 2e-4
+
+
+def source_of(out: Tensor) -> str:
+    return emit(kernel_of(out), {one.name: one for one in H200.operations}).text
+
+
+def test_what_is_repeated_along_two_axes_is_stored_in_whole_words():
+    x = g.input("x", (64, 64, 64), "float32")
+    text = source_of(g.repeat(g.repeat(x, 2, axis=1), 2, axis=2))
+    assert "*reinterpret_cast<Pack<float, 4>*>(p_y0" in text
+
+
+def test_windows_of_a_factor_are_summed_by_one_thread():
+    x, d, w = (
+        g.input(name, shape)
+        for name, shape in (
+            ("x", (32, 128, 56, 56)), ("d", (128, 1, 3, 3)), ("w", (128, 128, 1, 1))
+        )
+    )  # fmt: skip
+    text = source_of(g.conv(g.relu(g.conv(x, d, padding=1, groups=128)), w))
+    body = text[text.index("__global__") :]
+    assert "multiply_add" in body and "reduce_warps" not in body and "reduce_lanes" not in body
+
+
+def test_factors_in_shared_memory_are_read_in_whole_words():
+    x = g.input("x", (1_000_000, 128))
+    text = emit(
+        planned(x.mT @ x, H200).parts.launches[0].kernel, {o.name: o for o in H200.operations}
+    ).text
+    assert "const Pack<float, 4> pack = *reinterpret_cast<const Pack<float, 4>*>(s_" in text
