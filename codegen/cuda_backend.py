@@ -16,6 +16,8 @@ import numpy as np
 
 from eqsat.codegen import cuda_compile, cuda_emit, cuda_faults, cuda_launch, cuda_target
 from eqsat.codegen.cuda_calls import cuda_call
+from eqsat.codegen.cuda_select import INVOCATION as SELECT
+from eqsat.codegen.cuda_select import cuda_select
 from eqsat.errors import ArgumentError, EqsatError, UnsupportedError
 from eqsat.graph.dtypes import DType
 from eqsat.kernel import Kernel
@@ -206,15 +208,16 @@ class CudaBackend:
         return parts[0] if len(parts) == 1 else _in_turn(parts)
 
     def _called(self, launch: Launch) -> Replay:
-        """A call of a library."""
+        """A call of a library; what orders rows by sorting waits for the device."""
         assert isinstance(launch.kernel, LibraryCall)
         arch = cuda_target.device_arch(self.spec.architecture, self.spec.name)
-        call = cuda_call(launch.kernel, arch, self.folder)
+        captured = launch.kernel.invocation == SELECT
+        call = (cuda_select if captured else cuda_call)(launch.kernel, arch, self.folder)
 
         def run(arrays: Mapping[str, Any]) -> None:
             call([arrays[name] for name in launch.buffers])
 
-        return Replay(run, run, captured=False)
+        return Replay(run, run, captured)
 
     def source(self, kernel: Kernel) -> str:
         """The emitted CUDA C++."""

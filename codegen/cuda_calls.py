@@ -7,16 +7,14 @@ leaves equal elements as they came. Otherwise the positions are sorted with the 
 of a row staying in its order, by row.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from eqsat.codegen import cuda_target
-from eqsat.graph.dtypes import DType
+from eqsat.codegen.order_keys import UNSIGNED, ordering, restoring
 from eqsat.library import LibraryCall
 
 Launched = Callable[[Any, Any], None]  # a kernel over what it reads and what it writes
@@ -24,25 +22,12 @@ Launched = Callable[[Any, Any], None]  # a kernel over what it reads and what it
 INVOCATION = "cupy_sort"
 PACK = "pack_keys"
 THREADS = 256
-UNSIGNED = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
 
 _SOURCE = """// {title}
 typedef unsigned long long word;
 
-// An integer as wide as the element, in the order of the elements.
-static __device__ __forceinline__ word ordered(word bits) {{
-    const word sign = {sign}ull, all = 2 * sign - 1;
-    {ordered}
-    return {down} bits & all;
-}}
-
-static __device__ __forceinline__ word restored(word bits) {{
-    const word sign = {sign}ull, all = 2 * sign - 1;
-    bits = {down} bits & all;
-    {restored}
-    return bits & all;
-}}
-
+{ordering}
+{restoring}
 extern "C" __global__ void pack_keys(const {element}* elements, {key}* keys) {{
     const word at = (word) blockIdx.x * {threads} + threadIdx.x;
     if (at >= {size}ull) return;
@@ -66,11 +51,6 @@ extern "C" __global__ void unpack_elements(const {key}* keys, {element}* element
 }}
 """
 
-_FLOATS = """const word size = bits & (sign - 1);
-    {zeros}
-    bits = size > {infinity}ull ? all : bits & sign ? ~bits : bits | sign;"""
-_ZEROS = "bits = size ? bits : 0;  // zeros of either sign are equal"
-
 
 def key_source(call: LibraryCall) -> str:
     """The CUDA C++ that maps the elements of a call to keys, and keys to positions or elements."""
@@ -80,19 +60,10 @@ def key_source(call: LibraryCall) -> str:
     if places and call.packed:
         below = (call.length - 1).bit_length()
     row = f"key |= at / {call.length}ull << {width + below};"
-    kind = source.dtype.kind
-    ordered = {"uint": "", "int": "bits ^= sign;"}.get(kind, "")
-    restored = ordered
-    if kind == "float":
-        zeros = _ZEROS if places else ""
-        ordered = _FLOATS.format(zeros=zeros, infinity=_infinity(source.dtype))
-        restored = "bits = bits & sign ? bits ^ sign : ~bits;"
     return _SOURCE.format(
         title=f"keys of {call.function} over {source.dtype.name}{list(source.shape)}",
-        sign=1 << (width - 1),
-        ordered=ordered,
-        restored=restored,
-        down="~" if call.descending else "",
+        ordering=ordering(source.dtype, call.descending, places),
+        restoring=restoring(source.dtype, call.descending),
         element=UNSIGNED[source.dtype.itemsize],
         key=UNSIGNED[keys.dtype.itemsize],
         threads=THREADS,
@@ -104,15 +75,6 @@ def key_source(call: LibraryCall) -> str:
         row=row if call.packed and call.rows > 1 else "",
         place=f"key |= at % {call.length}ull;" if below else "",
     )
-
-
-def _infinity(dtype: DType) -> int:
-    """The bits of the largest number that is no NaN."""
-    none = ml_dtypes.finfo(dtype.numpy)
-    bits = np.dtype(f"uint{8 * dtype.itemsize}")
-    infinite = np.array([math.inf]).astype(dtype.numpy)
-    largest = infinite if np.isinf(infinite.astype(np.float64))[0] else np.array([none.max])
-    return int(largest.astype(dtype.numpy).view(bits)[0])
 
 
 def cuda_call(call: LibraryCall, arch: str, folder: Path) -> Callable[[Sequence[Any]], None]:

@@ -49,10 +49,9 @@ def load(
     source.
     """
     source = numba_emit.emit(kernel, invocations)
-    folder = Path(cache_dir) if cache_dir is not None else Path(_temporary_folder().name)
-    function = _compiled(source, _parameter_types(kernel), folder)
+    function = _compiled(source, list(map(_element, kernel.buffers)), cache_dir)
     tiles = kernel.tiles
-    threads = min(Settings.from_environment().num_threads, tiles, _points(kernel))
+    threads = _threads(tiles, _points(kernel))
     combined = _combined(kernel)
     if combined and not _worth_copies(kernel, threads):
         threads = 1
@@ -63,12 +62,32 @@ def load(
         flat = [take(array) for take, array in zip(takers, arrays, strict=True)]
         if threads > 1 and combined:
             _spread_copies(function, tiles, threads, flat, combined)
-        elif threads > 1:
-            _spread(function, tiles, threads, flat)
         else:
-            function(0, tiles, *flat)
+            _spread(function, tiles, threads, flat)
 
     return run
+
+
+def load_source(
+    source: str,
+    elements: Sequence[np.dtype],
+    ranges: int,
+    points: int,
+    cache_dir: Path | str | None = None,
+) -> Run:
+    """`kernel(start, stop, *arrays)` of a source, over flat arrays of these elements.
+
+    Its `ranges` are spread over as many threads as its `points` are worth. `cache_dir` and errors
+    as in `load`.
+    """
+    function = _compiled(source, elements, cache_dir)
+    threads = _threads(ranges, points)
+    return lambda arrays: _spread(function, ranges, threads, arrays)
+
+
+def _threads(ranges: int, points: int) -> int:
+    worth = max(points // _POINTS_WORTH_A_THREAD, 1)
+    return min(Settings.from_environment().num_threads, ranges, worth)
 
 
 def _element(buffer: Buffer) -> np.dtype:
@@ -99,7 +118,7 @@ def _taker(buffer: Buffer) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def _points(kernel: Kernel) -> int:
-    """How many threads the work is worth: the points of all statements, over a thread's share."""
+    """The points of all statements; operations multiply several in the time of one."""
     axes = kernel.axes()
     points = 0
     for statement in kernel.statements():
@@ -107,7 +126,7 @@ def _points(kernel: Kernel) -> int:
         used = {*statement.indices, *((over,) if isinstance(over, str) else over)}
         own = prod(axes[name].extent for name in used)
         points += own // _PRODUCTS if getattr(statement, "operation", "") else own
-    return max(points // _POINTS_WORTH_A_THREAD, 1)
+    return points
 
 
 def _combined(kernel: Kernel) -> dict[int, str]:
@@ -121,13 +140,6 @@ def _worth_copies(kernel: Kernel, threads: int) -> bool:
     """Whether copies of what is combined, one for each thread, are less than what goes there."""
     points = prod(axis.extent for axis in kernel.grid)
     return all(in_copies(kernel.buffers[n].size, points, threads) for n in _combined(kernel))
-
-
-def _parameter_types(kernel: Kernel) -> tuple[Any, ...]:
-    from numba import from_dtype, types
-
-    arrays = [from_dtype(_element(b))[::1] for b in kernel.buffers]
-    return (types.intp, types.intp, *arrays)
 
 
 # --- threads ---
@@ -187,6 +199,9 @@ def _spread_copies(
 
 def _spread(function: Any, tiles: int, threads: int, arrays: Sequence[np.ndarray]) -> None:
     """Run all tiles on `threads` cores, in a few ranges for each."""
+    if threads < 2:
+        function(0, tiles, *arrays)
+        return
     _run_ranges(function, tiles, threads, [arrays] * (threads * _RANGES_PER_THREAD))
 
 
@@ -232,11 +247,13 @@ def _emitter_fingerprint() -> str:
     return digest.hexdigest()
 
 
-def _compiled(source: str, parameters: tuple[Any, ...], folder: Path) -> Any:
+def _compiled(source: str, elements: Sequence[np.dtype], cache_dir: Path | str | None) -> Any:
     """The compiled `kernel` of the source, from the folder if it lies there."""
-    from numba import njit, types
+    from numba import from_dtype, njit, types
     from numba.core.errors import NumbaError
 
+    folder = Path(cache_dir if cache_dir is not None else _temporary_folder().name)
+    parameters = (types.intp, types.intp, *(from_dtype(one)[::1] for one in elements))
     key = f"{source}\n{parameters}\n{_emitter_fingerprint()}"
     name = f"eqsat_kernel_{hashlib.sha256(key.encode()).hexdigest()[:32]}"
     path = folder / f"{name}.py"

@@ -14,8 +14,10 @@ from eqsat.codegen import (
     cuda_calls,
     cuda_operations,
     cuda_pixels,
+    cuda_select,
     host_calls,
     numba_emit,
+    numba_select,
     numba_target,
     numba_values,
     oracle,
@@ -210,7 +212,7 @@ class CpuBackend(HostBackend):
         for launch in launches:
             kernel, key = launch.kernel, launch.kernel.fingerprint
             if key not in loaded and isinstance(kernel, LibraryCall):
-                loaded[key] = host_calls.host_call(kernel)
+                loaded[key] = self._called(kernel)
             elif key not in loaded:
                 loaded[key] = numba_target.load(kernel, self.cache_dir, self._invocations())
         steps = [(loaded[launch.kernel.fingerprint], launch.buffers) for launch in launches]
@@ -224,6 +226,11 @@ class CpuBackend(HostBackend):
     def source(self, kernel: Kernel) -> str:
         """The emitted Numba source."""
         return numba_emit.emit(kernel, self._invocations())
+
+    def _called(self, call: LibraryCall) -> numba_target.Run:
+        if call.invocation == numba_select.INVOCATION:
+            return numba_select.numba_select(call, self.cache_dir)
+        return host_calls.host_call(call)
 
     def _invocations(self) -> dict[str, str]:
         return {op.name: op.invocation_name for op in self.spec.operations}
@@ -253,15 +260,17 @@ def _fits(kernel: Kernel, spec: ParallelProcessingUnit) -> str:
     return ""
 
 
+HOST_CALLS = frozenset({host_calls.INVOCATION, numba_select.INVOCATION})
 TARGETS = {
-    "cpu": Target("cpu", numba_values.ROUTINES | {host_calls.INVOCATION}, CpuBackend, _fits),
+    "cpu": Target("cpu", numba_values.ROUTINES | HOST_CALLS, CpuBackend, _fits),
     "cuda": Target(
         "cuda",
-        cuda_operations.OPERATIONS | {cuda_calls.INVOCATION, cuda_pixels.INVOCATION},
+        cuda_operations.OPERATIONS
+        | {cuda_calls.INVOCATION, cuda_select.INVOCATION, cuda_pixels.INVOCATION},
         CudaBackend,
         misfit,
         SPLITS,
         STORED_TERMS,
     ),
-    "oracle": Target("oracle", frozenset({host_calls.INVOCATION}), OracleBackend, _fits),
+    "oracle": Target("oracle", HOST_CALLS, OracleBackend, _fits),
 }

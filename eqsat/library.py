@@ -2,18 +2,21 @@
 the spec.
 
 A call is a launch of a program beside its kernels: what it reads lies in memory before, what it
-gives lies there after, and nothing is fused with it. Three ways of ordering rows are known, by the
+gives lies there after, and nothing is fused with it. Four ways of ordering rows are known, by the
 function that an operation of the spec `implements`:
 
 - `compare_sort`, `compare_argsort`: one invocation for each element and each halving of a row.
-- `select`: one invocation for each element, after which only the asked for elements are ordered.
+- `select`: one invocation for each element, and `select_kept` for each of those that are asked for
+  and each halving of them.
+- `select_parts`: one for each element of rows that are taken in parts of at most PART elements, and
+  for each of what the parts give; at most MOST elements of a row.
 - `radix_sort`: one invocation for each byte moved, by passes over the bits of integer keys, and
   `radix_element` for each element in a pass; each pass waits for the one before.
 """
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log2, prod
 
 from eqsat.errors import SpecError, UnsupportedError
@@ -26,6 +29,9 @@ from eqsat.specs import ParallelOperation, ParallelProcessingUnit
 KEY_BITS = (16, 32, 64)  # of integers that are sorted
 RADIX_BITS = 8  # that a pass settles
 PLACE_BYTES = 8  # of a position that is sorted beside a key
+PART = 1 << 15  # elements, that one group of threads takes of a row
+MOST = 256  # elements that it gives
+LONGEST = 1 << 31  # of rows whose positions a group counts
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,16 @@ class LibraryCall:
     def rows(self) -> int:
         """How many rows."""
         return prod(self.buffers[0].shape[:-1])
+
+    @property
+    def parts(self) -> int:
+        """How many parts a row is taken in."""
+        return -(-self.length // PART) if self.method == "select_parts" else 1
+
+    @property
+    def key_bytes(self) -> int:
+        """Bytes that hold an element and its position beside others of a row."""
+        return 8 if self.buffers[0].dtype.itemsize <= 4 else 16
 
     @property
     def packed(self) -> bool:
@@ -136,11 +152,11 @@ def library_call(
     for row in spec.operations:
         if row.invocation_name in invocations and row.supports({"a": source.dtype.name}):
             for method in _methods(row, tensor):
-                keys = _keys(f"{made.name}_keys", given, tensor.op) if method == "radix" else ()
                 call = LibraryCall(
                     name, tensor.op, method, bool(tensor.attributes["descending"]),
-                    (given, made, *keys), row.name, row.invocation_name, spec.name,
+                    (given, made), row.name, row.invocation_name, spec.name,
                 )  # fmt: skip
+                call = replace(call, buffers=(given, made, *_keys(call)))
                 parts = _parts(call, row, spec)
                 most = max(parts, key=lambda part: parts[part])
                 found.append(PricedCall(call, sum(parts.values()), most))
@@ -176,16 +192,27 @@ def _methods(row: ParallelOperation, tensor: Tensor) -> Iterator[str]:
         yield "radix"
     if f"compare_{tensor.op}" in row.implements:
         yield "compare"
-        few = tensor.attributes.get("count", tensor.shape[-1]) < tensor.operands[0].shape[-1]
-        if "select" in row.implements and few:
-            yield "select"
+    length = tensor.operands[0].shape[-1]
+    count = tensor.attributes.get("count", length)
+    if "select" in row.implements and count < length:
+        yield "select"
+    if "select_parts" in row.implements and count < length < LONGEST and count <= MOST:
+        yield "select_parts"
 
 
-def _keys(name: str, source: Buffer, function: str) -> tuple[Buffer]:
-    """Integers as wide as keys must be; the elements' own order in 64 bits where they are packed
-    in nothing."""
-    bits = key_bits(source.dtype, source.shape, function == "argsort") or 64
-    return (Buffer(name, source.shape, as_dtype(f"int{bits}"), "temporary"),)
+def _keys(call: LibraryCall) -> tuple[Buffer, ...]:
+    """Integers that are ordered in place of elements: as wide as keys must be, the elements' own
+    order in 64 bits where they are packed in nothing; what parts of rows give.
+    """
+    source = call.buffers[0]
+    shape, bits = source.shape, 64
+    if call.method == "select_parts" and call.parts > 1:
+        shape = (call.rows, call.parts * call.count * (call.key_bytes // 8))
+    elif call.method == "radix":
+        bits = key_bits(source.dtype, source.shape, call.function == "argsort") or bits
+    else:
+        return ()
+    return (Buffer(f"{call.buffers[1].name}_keys", shape, as_dtype(f"int{bits}"), "temporary"),)
 
 
 def _parts(
@@ -209,11 +236,12 @@ def _invocations(call: LibraryCall, row: ParallelOperation) -> float:
         bytes_moved = 2 * (call.buffers[2].dtype.itemsize + (0 if call.packed else PLACE_BYTES))
         slots = row.implements["radix_sort"] * bytes_moved
         return size * _passes(call) * (slots + row.implements.get("radix_element", 0.0))
-    slots = row.implements[f"compare_{call.function}"]
+    if call.method == "select_parts":
+        return row.implements["select_parts"] * (size + sum(one.size for one in call.buffers[2:]))
     if call.method == "select":
-        ordered = call.rows * call.count * log2(max(call.count, 2))
-        return row.implements["select"] * size + slots * ordered
-    return slots * size * log2(call.length)
+        kept = call.rows * call.count * log2(max(call.count, 2))
+        return row.implements["select"] * size + row.implements.get("select_kept", 0.0) * kept
+    return row.implements[f"compare_{call.function}"] * size * log2(call.length)
 
 
 def _passes(call: LibraryCall) -> int:

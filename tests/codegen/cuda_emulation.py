@@ -301,13 +301,23 @@ def run_between_guards(
             assert array.base[part].tobytes() == edges[name][part].tobytes(), name
 
 
+def blocks_library(parts: Sequence[str], folder: Path) -> ctypes.CDLL:
+    """C++ in which the threads of a block are coroutines, with these functions, compiled."""
+    limit = str(SHARED_LIMIT)
+    text = [part.replace("SHARED_LIMIT", limit) for part in (THREADS, SHIM, ASYNC)]
+    path, library = folder / "kernels.cpp", folder / "kernels.so"
+    path.write_text("\n".join([*text, *parts]))
+    command = [COMPILER or "g++", "-std=c++20", "-O1", "-w", "-shared", "-fPIC", "-o"]
+    subprocess.run([*command, str(library), str(path)], check=True)
+    return ctypes.CDLL(str(library))
+
+
 class Emulator:
     """Kernels compiled together; `run(number, arrays)` launches one of them."""
 
     def __init__(self, kernels: Sequence[Kernel], sources: Sequence[CudaSource], folder: Path):
         self.kernels, self.sources = kernels, sources
-        parts = [THREADS.replace("SHARED_LIMIT", str(SHARED_LIMIT)), SHIM]
-        parts.append(ASYNC.replace("SHARED_LIMIT", str(SHARED_LIMIT)))
+        parts: list[str] = []
         for number, (kernel, source) in enumerate(zip(kernels, sources, strict=True)):
             kinds = [storage_type(b.dtype) for b in kernel.buffers]
             arguments = [f"({kind}*)p[{i}]" for i, kind in enumerate(kinds)]
@@ -321,12 +331,7 @@ class Emulator:
                 f"    body = [=] {{ n{number}::{source.entry}({', '.join(arguments)}); }};\n"
                 f"    return run_cluster({blocks}, {threads}, plan);\n}}"
             )
-        path = folder / "kernels.cpp"
-        path.write_text("\n".join(parts))
-        library = folder / "kernels.so"
-        command = [COMPILER or "g++", "-std=c++20", "-O1", "-w", "-shared", "-fPIC", "-o"]
-        subprocess.run([*command, str(library), str(path)], check=True)
-        self.library = ctypes.CDLL(str(library))
+        self.library = blocks_library(parts, folder)
 
     def run(
         self, number: int, arrays: Mapping[str, np.ndarray], blocks: int = 0, schedule: int = 0

@@ -1,26 +1,36 @@
-"""Library calls: NumPy's, and CuPy's keys by their very source, compiled for the CPU."""
+"""Library calls: the host's, and a GPU's keys and selections by their very source on the CPU."""
 
 import ctypes
+import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
+from cuda_emulation import blocks_library
 
 import eqsat.graph as g
+from eqsat.codegen import cuda_select, numba_select
 from eqsat.codegen.cuda_calls import INVOCATION, PACK, key_source, order_rows, unpacking
 from eqsat.codegen.cuda_compile import compile_cubin
-from eqsat.codegen.host_calls import first_places
+from eqsat.codegen.cuda_select import select_source
 from eqsat.graph.dtypes import as_dtype
 from eqsat.graph.meanings import order
-from eqsat.library import LibraryCall, key_bits, library_call
+from eqsat.graph.ordered import ordered
+from eqsat.library import MOST, PART, LibraryCall, key_bits, library_call
 from eqsat.specs import load
 
 RNG = np.random.default_rng(5)
 DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float64")
 INTEGERS = ("int8", "uint8", "int16", "int32", "int64")
+EVERY_WIDTH = {"float8_e4m3fn", "bfloat16", "float32", "uint8", "int64"}
+WIDTHS = [
+    pytest.param(name, marks=[] if name in EVERY_WIDTH else pytest.mark.slow)
+    for name in (*DTYPES, *INTEGERS)
+]
 
 
 def call_of(tensor: g.Tensor) -> LibraryCall:
@@ -39,15 +49,88 @@ def numbers(shape: tuple[int, ...], dtype: str) -> np.ndarray:
     return x
 
 
-@pytest.mark.parametrize("descending", [True, False])
-def test_a_partition_gives_the_first_of_the_order(descending: bool) -> None:
-    for length, nans in product((1, 2, 33), (0, 1, 30)):
-        row = RNG.integers(0, 5, length).astype("f")
-        row[:nans] = np.nan
-        RNG.shuffle(row)
-        for count in {1, -(-length // 2), length}:
-            expected = order(row, descending, count)
-            np.testing.assert_array_equal(first_places(row, descending, count), expected)
+def select_of(node: g.Tensor, count: int, descending: bool, device: str) -> LibraryCall:
+    tensor = ordered(node, descending, count)
+    invocation = {"h200": cuda_select.INVOCATION, "cpu": numba_select.INVOCATION}[device]
+    return library_call("k", tensor, ("x", "y"), load(device), frozenset({invocation})).kernel
+
+
+def hidden(call: LibraryCall) -> np.ndarray:
+    """A row whose first elements are all in the hands of fewer threads than are asked for."""
+    (threads,) = {threads for _, threads in cuda_select.kernels(call).values()}
+    vector = cuda_select.VECTOR_BYTES // call.buffers[0].dtype.itemsize
+    thread = np.arange(call.length) // vector % threads % (2 * call.count)
+    return (1000 * thread + RNG.integers(0, 999, call.length)).astype("f")[None]
+
+
+@pytest.mark.parametrize("dtype", WIDTHS)
+def test_a_selection_gives_the_first_of_the_order(dtype: str, tmp_path: Path) -> None:
+    """On the host. Of blocks that end with the row and within it, some and all but one element."""
+    for length, count, descending in ((64, 32, False), (201, 3, True), (1000, 999, False)):
+        x = numbers((5, length), dtype)
+        call = select_of(g.input("x", x.shape, dtype), count, descending, "cpu")
+        made = np.zeros(call.buffers[1].shape, np.int64)
+        numba_select.numba_select(call, tmp_path)([x, made])
+        wide = x.astype(as_dtype(dtype).compute.numpy)
+        np.testing.assert_array_equal(made, order(wide, descending, count))
+
+
+def selected(calls: Sequence[LibraryCall], rows: Sequence[np.ndarray], folder: Path):
+    """What the calls' kernels give for their rows, each thread a coroutine."""
+    parts = ["#define __shared__ static"]
+    for number, call in enumerate(calls):
+        text = select_source(call)
+        parts.append(f"namespace n{number} {{\n" + text.replace('extern "C"', ""))
+        for name, (_, threads) in cuda_select.kernels(call).items():
+            kinds = re.search(rf"{name}\(\s*(const .*\*) given, (.*\*) made", text)
+            assert kinds
+            parts.append(
+                f'extern "C" const char* {name}_{number}(void* given, void* made, int block) {{\n'
+                f"    body = [=] {{ {name}(({kinds[1]}) given, ({kinds[2]}) made); }};\n"
+                f"    return run_cluster(block, 1, 1, {threads}, {threads}, 0, block % 4);\n}}"
+            )
+        parts.append("}")
+    library = blocks_library(parts, folder)
+    for number, (call, x) in enumerate(zip(calls, rows, strict=True)):
+        arrays = [x, *(np.zeros(one.shape, one.dtype.numpy) for one in call.buffers[:0:-1])]
+        for n, (name, (blocks, _)) in enumerate(cuda_select.kernels(call).items()):
+            launch = getattr(library, f"{name}_{number}")
+            launch.restype = ctypes.c_char_p
+            for block in range(blocks):
+                pointers = (ctypes.c_void_p(one.ctypes.data) for one in arrays[n : n + 2])
+                fault = launch(*pointers, block)
+                assert not fault, fault.decode()
+        yield arrays[-1]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize("dtype", WIDTHS)
+def test_a_selection_on_a_gpu_gives_the_first_of_the_order(dtype: str, tmp_path: Path) -> None:
+    """One warp and several, vectors of every length, as many elements as there are or one less."""
+    rows, calls, expected = [], [], []
+    for (length, count), descending in product(
+        ((2, 1), (33, 32), (200, 7), (402, 100), (3000, 256)), (False, True)
+    ):
+        x = numbers((2, length), dtype)
+        rows.append(x)
+        calls.append(select_of(g.input("x", x.shape, dtype), count, descending, "h200"))
+        expected.append(order(x.astype(as_dtype(dtype).compute.numpy), descending, count))
+    for found, wanted in zip(selected(calls, rows, tmp_path), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_long_rows_are_selected_from_in_parts(tmp_path: Path) -> None:
+    """The last part short; random elements, all equal ones, and those that few threads have."""
+    rows = [RNG.normal(size=(2, PART + 1000)).astype("f"), np.zeros((1, 2 * PART + 1), "f")]
+    rows += [RNG.integers(-9, 9, (1, 70000)), np.zeros((1, PART), "f")]
+    calls = [
+        select_of(g.input("x", x.shape, str(x.dtype)), count, True, "h200")
+        for x, count in zip(rows, (9, 5, 3, MOST), strict=True)
+    ]
+    rows[-1] = hidden(calls[-1])
+    for call, x, found in zip(calls, rows, selected(calls, rows, tmp_path), strict=True):
+        np.testing.assert_array_equal(found, order(x, True, call.count))
 
 
 class Stable(np.ndarray):
@@ -93,18 +176,11 @@ def emulate(call: LibraryCall, x: np.ndarray, folder: Path) -> np.ndarray:
     return result
 
 
-EVERY_WIDTH = {"float8_e4m3fn", "bfloat16", "float32", "uint8", "int64"}
 SHAPES = ((33,), (5, 33), (2, 3, 200))
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
-@pytest.mark.parametrize(
-    "dtype",
-    [
-        pytest.param(name, marks=[] if name in EVERY_WIDTH else pytest.mark.slow)
-        for name in (*DTYPES, *INTEGERS)
-    ],
-)
+@pytest.mark.parametrize("dtype", WIDTHS)
 def test_keys_order_as_elements_do(dtype: str, tmp_path: Path) -> None:
     """Every width of keys, and those that leave positions or rows no room."""
     for shape, descending in product(SHAPES, (False, True)):
@@ -114,8 +190,7 @@ def test_keys_order_as_elements_do(dtype: str, tmp_path: Path) -> None:
         places = emulate(call_of(g.argsort(node, descending=descending)), x, tmp_path)
         np.testing.assert_array_equal(places, order(wide, descending, shape[-1]))
         if shape[-1] == 200:
-            _, few = g.top_k(node, 17)
-            found = emulate(call_of(few), x, tmp_path)
+            found = emulate(call_of(ordered(node, True, 17)), x, tmp_path)
             np.testing.assert_array_equal(found, order(wide, True, 17))
         values = emulate(call_of(g.sort(node, descending=descending)), x, tmp_path)
         expected = np.take_along_axis(wide, order(wide, descending, shape[-1]), -1)
@@ -136,3 +211,6 @@ def test_the_keys_compile_for_a_gpu(dtype: str) -> None:
     node = g.input("x", (4, 1000), dtype)
     for tensor in (g.sort(node), g.argsort(node)):
         assert compile_cubin(key_source(call_of(tensor)), "sm_90a").data
+    for length in (1000, 100_000):
+        call = select_of(g.input("x", (4, length), dtype), 20, False, "h200")
+        assert not compile_cubin(select_source(call), "sm_90a").spills

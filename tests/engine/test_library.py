@@ -77,6 +77,25 @@ def test_a_gpu_sorts_keys_that_are_accounted_for() -> None:
     assert (keys.role, keys.dtype.name, keys.shape) == ("temporary", "int32", (64, 1000))
 
 
+def test_a_gpu_selects_from_parts_of_long_rows() -> None:
+    """Few elements by a selection, its parts' keys accounted for; more than that by a sort."""
+    x = g.input("x", (64, 100_000), "bfloat16")
+    for k, method, keys in ((50, "select_parts", (64, 4 * 50)), (300, "radix_sort", x.shape)):
+        parts = plan(g.top_k(x, k)[1], "h200", cache=Cache(None)).parts
+        (launch,) = parts.launches
+        assert isinstance(launch.kernel, LibraryCall)
+        assert method in load("h200").operation(launch.kernel.operation).implements
+        temporary = parts.buffers[launch.buffers[2]]
+        assert (temporary.role, temporary.shape) == ("temporary", keys)
+
+
+def test_few_elements_of_short_rows_are_found_in_kernels() -> None:
+    x = g.input("x", (64, 100))
+    for k, calls in ((8, 0), (20, 1)):
+        launches = plan(g.top_k(x, k)[0], "cpu", cache=Cache(None)).parts.launches
+        assert sum(isinstance(one.kernel, LibraryCall) for one in launches) == calls
+
+
 def test_the_price_follows_the_spec() -> None:
     x = g.input("x", (1 << 20,))
     (few,) = [

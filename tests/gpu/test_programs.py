@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 import eqsat
+import eqsat.graph as G
 from eqsat.graph.evaluate import evaluate
 
-from .programs import PROGRAMS, several_kernels
+from .programs import PROGRAMS, several_kernels, tensor
 
 pytestmark = pytest.mark.gpu
 
@@ -52,3 +53,26 @@ def test_several_kernels_replay_with_new_inputs():
         (result,) = program(**arrays)
         assert np.isfinite(result).all()
         np.testing.assert_allclose(result.sum(axis=0), 1.0, rtol=1e-4)
+
+
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize(
+    ("shape", "k", "dtype"),
+    [
+        ((500, 2000), 10, "float32"),
+        ((3, 70001), 50, "float32"),
+        ((40, 300), 256, "bfloat16"),
+        ((2, 33000), 5, "int8"),
+        ((7, 129), 100, "float64"),
+        ((2, 70000), 9, "int64"),
+    ],
+)
+def test_the_first_of_rows(shape, k, dtype, largest):
+    """Of whole rows and of parts, with many that are equal."""
+    x = tensor("x", *shape, dtype=dtype)
+    values, places = G.top_k(x, k, largest=largest)
+    program = eqsat.compile([values, places], eqsat.specs.from_device())
+    assert [call.method for call in program.calls] == ["select_parts"]
+    arrays = {"x": sample(program.arguments[0], 7)}
+    for found, wanted in zip(program(**arrays), evaluate([values, places], arrays), strict=True):
+        np.testing.assert_array_equal(np.asarray(found), np.asarray(wanted))
