@@ -6,7 +6,9 @@ Bottom-up over an acyclic order, each class keeps its few best un-materialised c
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
 from graphlib import TopologicalSorter
+from operator import or_
 
 import numpy as np
 
@@ -166,15 +168,11 @@ class Extractor:
     def _node_cost(self, number: int, node: ENode, cost: Mapping[int, float]) -> float:
         """A lower bound on the work below a node; strictly more than any of its children's."""
         universe, free = self.graph.universe, self.graph.free
-        points = free[number]
-        for child in node.children:
-            points |= free[child]
-        own = 1e-3 if node.op in LEAVES else float(universe.size(points)) * 0.25 + 1.0
-        return (
-            own
-            + max((cost[child] for child in node.children), default=0.0)
-            + 0.05 * sum(cost[child] for child in node.children)
-        )
+        points = reduce(or_, (free[child] for child in node.children), free[number])
+        steps = self.pricer.steps(node.op, self.graph.dtype[number])
+        own = 1e-3 if node.op in LEAVES else universe.size(points) * steps * 0.25 + 1.0
+        below = [cost[child] for child in node.children]
+        return own + max(below, default=0.0) + 0.05 * sum(below)
 
     def _lower_bounds(self, nodes: Mapping[int, list[ENode]]) -> dict[int, float]:
         cost: dict[int, float] = {}

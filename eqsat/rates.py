@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import truediv
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from eqsat.prepare import Need, needs
 from eqsat.siblings import siblings
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
 
+SIMPLE = 15  # times a product's seconds that an operation may take and count as one
 Array = NDArray[np.float64]
 
 
@@ -68,6 +70,7 @@ class Rates:
         self.float32_products = dict(float32_products or {})
         self.precision = precision
         self.overlap = self.spec.group(spec.tile_group).max_resident > 1
+        self._steps: dict[tuple[str, str], int] = {}
         self._rates: dict[tuple[str, str], list[tuple[str, float]]] = {}
         self._needs: dict[tuple[str, str], Need | None] = {}
         self._siblings: dict[str, list[ParallelOperation]] = {}
@@ -153,3 +156,12 @@ class Rates:
                 (row.name, slots / self.spec.invocations_per_s(row)) for row, slots in rows
             ]
         return self._rates[key]
+
+    def steps(self, op: str, dtype: str) -> int:
+        """How many simple operations an operation counts as: one, but for those that are dear."""
+        key = (op, dtype)
+        if key not in self._steps:
+            known = self.spec.has_elementwise(op, dtype) and self.spec.has_elementwise("mul", dtype)
+            ways = (self.spec.elementwise_elements_per_s(name, dtype) for name in ("mul", op))
+            self._steps[key] = max(int(truediv(*ways)) // SIMPLE, 1) if known else 1
+        return self._steps[key]

@@ -25,6 +25,7 @@ from eqsat.rule import (
     disjoint,
     dtype_in,
     finite,
+    known,
     nonempty,
     rewrite,
     rule,
@@ -332,6 +333,43 @@ def small_power(a: "Expr", d: "Text") -> Iterator[Rewrite]:
     yield rewrite(power(3.0), a * (a * a)).when(dtype_in(a, *RING))
     yield rewrite(power(4.0), (a * a) * (a * a)).when(dtype_in(a, *RING))
     yield rewrite(power(-1.0), apply("reciprocal", a)).when(dtype_in(a, *FLOATS))
+
+
+@rule("algebra")
+def half_power(a: "Expr", d: "Text") -> Iterator[Rewrite]:
+    """a ** (n / 2)  ->  b ** (n // 2) * sqrt(b),  a ** (-n / 2)  ->  rsqrt(b) ** n,  n = 1, 3, 5;
+    b is a, but inf for -inf and, under a negative power, 0 for -0, whose powers are none of theirs
+    when: a is wide, as what a kernel computes. float: rounding changes.
+    """
+
+    def instead(of: float, value: float, otherwise: Pattern) -> Node:
+        """`value` where a equals another number."""
+        equal = apply("equal", a, apply("literal", of, d))
+        return apply("where", equal, apply("literal", value, d), otherwise)
+
+    def power(exponent: float) -> Node:
+        return apply("pow", a, apply("literal", exponent, d))  # type: ignore[arg-type]
+
+    def products(b: Pattern) -> Iterator[Rewrite]:
+        root = apply("sqrt", b)
+        yield rewrite(power(0.5), root)
+        yield rewrite(power(1.5), b * root)
+        yield rewrite(power(2.5), (b * b) * root)
+
+    def inverses(b: Pattern) -> Iterator[Rewrite]:
+        root = apply("rsqrt", b)
+        yield rewrite(power(-0.5), root)
+        yield rewrite(power(-1.5), root * (root * root))
+        yield rewrite(power(-2.5), root * ((root * root) * (root * root)))
+
+    wide = dtype_in(a, *WIDE_FLOATS)
+    b = instead(-math.inf, math.inf, a)
+    for one in (*products(b), *inverses(instead(0.0, 0.0, b))):
+        yield one.when(wide)
+    for one in products(a):
+        yield one.when(*known("nonneg", a), wide)
+    for one in inverses(a):
+        yield one.when(*known("positive", a), wide)
 
 
 @rule("algebra")
