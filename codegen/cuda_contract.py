@@ -1,6 +1,6 @@
 """Contractions without a matrix operation: a square of registers, one multiply-add at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -21,6 +21,7 @@ from eqsat.kernel import Contract, Load, Map
 
 UNROLLED = 256  # multiply-adds of one thread that are written out; longer sums stay loops
 PARTLY = 8
+MOST_AHEAD = 64  # elements of a factor that a thread reads for several steps
 
 
 @dataclass(frozen=True)
@@ -57,12 +58,16 @@ def contract(block: Block, c: Contract, target: Accumulator) -> None:
     over = block.ordered(c.over)
     readers = [_factor(block, c, name, serial) for name in (c.left, c.right)]
     block.before_reading([c.left, c.right])
-    loops = _serial_points(block, c, over) if serial else block.points(over)
+    ahead = _find_steps(block, c, over) if serial else None
+    loops = _serial_points(block, c, over, ahead) if serial else block.points(over)
     with loops as summed, block.out.block():
-        factors = []
+        factors: list[Callable[[Point], str]] = []
         for word, name, reader in zip(("left", "right"), (c.left, c.right), readers, strict=True):
             own = [i for i in block.ordered(block.placement.indices[name]) if i not in over]
-            factors.append((word, own))
+            if ahead and word in ahead.tiles:
+                factors.append(ahead.reader(block, word, own))
+                continue
+            factors.append(_registers(block, word, own))
             count = block.register_count(own)
             block.out.line(f"{register_type(c.dtype)} {word}[{count}];")
             load, index, width = _vector(block, c, name, own) if serial else (None, "", 1)
@@ -84,9 +89,58 @@ def contract(block: Block, c: Contract, target: Accumulator) -> None:
                             f"{word}[{block.register_number(own, block.shifted(point, index, e))}]",
                     )  # fmt: skip
         with block.points(c.indices) as point:
-            a, b = (f"{word}[{block.register_number(own, point)}]" for word, own in factors)
+            a, b = (factor(point) for factor in factors)
             place = f"{target.array}[{block.register_number(target.indices, point)}]"
             block.out.line(f"{place} = multiply_add({a}, {b}, {place});")
+
+
+def _registers(block: Block, word: str, own: list[str]) -> Callable[[Point], str]:
+    """How to read a factor at a point of its own indices."""
+    return lambda point: f"{word}[{block.register_number(own, point)}]"
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Steps along a summed index that threads take several of at a time from tiles in shared
+    memory, whose elements lie together along it: by word, the tile and the factor's own indices.
+    """
+
+    index: str
+    width: int
+    tiles: Mapping[str, tuple[Tile, list[str]]]
+
+    def read(self, block: Block, summed: Point) -> None:
+        """All steps' elements of the factors, to registers."""
+        for word, (tile, own) in self.tiles.items():
+            count = block.register_count(own) * self.width
+            block.out.line(f"{register_type(tile.dtype)} {word}[{count}];")
+            with block.points(own) as point:
+                place = f"({block.register_number(own, point)}) * {self.width} + e"
+                _read_row(block, tile, _joined(summed, point), self.width, f"{word}[{place}]")
+
+    def reader(self, block: Block, word: str, own: list[str]) -> Callable[[Point], str]:
+        """As `_registers`, of the step that is done."""
+        step = block.index("step", self.index)
+        return lambda at: f"{word}[({block.register_number(own, at)}) * {self.width} + {step}]"
+
+
+def _find_steps(block: Block, c: Contract, over: list[str]) -> Steps | None:
+    """The steps along the innermost summed index of more than one, if a factor lies so."""
+    long = [i for i in over if _length(block, i) > 1]
+    found: dict[str, tuple[Tile, list[str]]] = {}
+    width = VECTOR_BYTES // c.dtype.itemsize
+    if not long or _length(block, long[-1]) % width:
+        return None
+    for word, name in (("left", c.left), ("right", c.right)):
+        tile = block.tiles.get(name) if block.placement.where[name] == SHARED else None
+        if tile is None or tile.dtype != c.dtype:
+            continue
+        *outer, inner = [i for i in tile.order if tile.extents[i] > 1] or [""]
+        own = [i for i in block.ordered(block.placement.indices[name]) if i not in over]
+        few = block.register_count(own) * width <= MOST_AHEAD
+        if inner == long[-1] and few and not any(tile.strides[i] % width for i in outer):
+            found[word] = tile, own
+    return Steps(long[-1], width, found) if found else None
 
 
 def _joined(a: Point, b: Point) -> Point:
@@ -94,8 +148,12 @@ def _joined(a: Point, b: Point) -> Point:
 
 
 @contextmanager
-def _serial_points(block: Block, c: Contract, over: list[str]) -> Iterator[Point]:
-    """Plain loops over the summed indices, every thread running through all of the tile."""
+def _serial_points(
+    block: Block, c: Contract, over: list[str], ahead: Steps | None
+) -> Iterator[Point]:
+    """Plain loops over the summed indices, every thread running through all of the tile; of those
+    that are read ahead a loop over the steps that are.
+    """
     at, register, depth = {}, {}, 0
     each = block.register_count(c.indices)
     held = any(
@@ -108,14 +166,26 @@ def _serial_points(block: Block, c: Contract, over: list[str]) -> Iterator[Point
         number, name = block.index("r", i), block.index("at", i)
         each *= _length(block, i)
         whole = held or each <= UNROLLED
-        block.out.line("#pragma unroll" if whole else f"#pragma unroll {PARTLY}")
-        block.out.line(f"for (int {number} = 0; {number} < {_length(block, i)}; ++{number}) {{")
+        width = ahead.width if ahead and ahead.index == i else 1
+        turns = f"#pragma unroll {PARTLY // width}"
+        block.out.line("#pragma unroll" if whole else turns)
+        by = f"{number} += {width}" if width > 1 else f"++{number}"
+        block.out.line(f"for (int {number} = 0; {number} < {_length(block, i)}; {by}) {{")
         block.out.depth += 1
         depth += 1
         origin = block.frame.origin[i]
         text = number if origin == "0" else f"{origin} + {number}"
+        if ahead and width > 1:
+            first = {i: f"({text})"}
+            ahead.read(block, Point({**at, **first}, register, block.frame.origin))
+            step = block.index("step", i)
+            block.out.line("#pragma unroll")
+            block.out.line(f"for (int {step} = 0; {step} < {width}; ++{step}) {{")
+            block.out.depth += 1
+            depth += 1
+            text += f" + {step}"
         block.out.line(f"const int {name} = {text};")
-        at[i], register[i] = name, number
+        at[i], register[i] = name, number if width == 1 else f"({number} + {step})"
     yield Point(at, register, block.frame.origin)
     for _ in range(depth):
         block.out.depth -= 1
@@ -162,11 +232,13 @@ def _row(block: Block, c: Contract, name: str, own: list[str]) -> tuple[Tile | N
     index along which these lie, and how many.
     """
     tile = block.tiles.get(name) if block.placement.where[name] == SHARED else None
-    if tile is None or tile.dtype != c.dtype or not own or own[-1:] != [*tile.order][-1:]:
+    if tile is None or tile.dtype != c.dtype:
         return None, "", 1
-    inner = own[-1]
+    *outer, inner = [i for i in tile.order if tile.extents[i] > 1] or [""]
+    if own[-1:] != [inner]:
+        return None, "", 1
     width = min(block.distribution.vector(inner), VECTOR_BYTES // tile.dtype.itemsize)
-    while any(n % width for n in (tile.extents[inner], *map(tile.strides.get, tile.order[:-1]))):
+    while any(n % width for n in (tile.extents[inner], *map(tile.strides.get, outer))):
         width //= 2
     return (tile, inner, width) if width > 1 else (None, "", 1)
 

@@ -25,7 +25,17 @@ from eqsat.codegen.cuda_placement import (
     summed_in_steps,
 )
 from eqsat.codegen.cuda_square import Side, square
-from eqsat.codegen.cuda_threads import WARP, Factor, merge, spread_over, thread_digits
+from eqsat.codegen.cuda_threads import (
+    ROWS_IN_PAIRS,
+    WARP,
+    Factor,
+    Units,
+    fragments,
+    merge,
+    shares,
+    spread_over,
+    thread_digits,
+)
 from eqsat.codegen.cuda_warpgroup_operations import WARPGROUP, WarpgroupOperation
 from eqsat.errors import UnsupportedError
 from eqsat.kernel import Access, Contract, Kernel, Load, Reduce, Scan
@@ -113,14 +123,6 @@ def cover(order: Sequence[tuple[str, int]], vector: int, threads: int) -> Distri
     return Distribution(threads, factors)
 
 
-Units = tuple[Factor, ...]  # of one fragment's rows or columns, innermost first
-
-ROWS_IN_PAIRS: Units = (  # a lane's two first: `cuda_gather.py` reads both, from different banks
-    Factor("register", 2), Factor("thread", 2, 4), Factor("thread", 2, 16),
-    Factor("thread", 2, WARP), Factor("thread", 2, 8), Factor("thread", 2, 2 * WARP),
-)  # fmt: skip
-
-
 class _Choice:
     """The state of one choice: digits taken so far, and what is known of each index."""
 
@@ -162,7 +164,8 @@ class _Choice:
             self.width[i] = self.vector(i)
             self.take(i, min(WARP, limits.get(i, WARP)))
         free = [i for i in open_indices if i not in self.reduced and i not in contiguous]
-        free.sort(key=lambda i: (i in self.slid, -self.points(i)))
+        beside = self.beside(contiguous)
+        free.sort(key=lambda i: (i in self.slid, i not in beside, -self.points(i)))
         for i, width in rows_of_factors(self.kernel, self.placement).items():
             while width > 1 and (self.points(i) % width or self.repeats(i, width // 2)):
                 width //= 2
@@ -348,8 +351,26 @@ class _Choice:
             while side * side * 4 <= each:
                 side *= 2
             if side > 1 and indices and self.votes[indices[0]] and indices[0] not in self.slid:
-                limits[indices[0]] = max(self.points(indices[0]) // side, 1)
+                limits[indices[0]] = self.whole_lanes(indices[0], side)
         return limits
+
+    def whole_lanes(self, index: str, side: int) -> int:
+        """So many threads along an index that each has about `side` points of it, those of the most
+        that pass its end least.
+        """
+        runs = -(-self.points(index) // self.vector(index))
+        most = 1 << (max(self.points(index) // side, 1) - 1).bit_length()
+        offered = [max(most >> shift, 1) for shift in range(3)]
+        return min(offered, key=lambda threads: -(-runs // threads) * threads)
+
+    def beside(self, contiguous: Sequence[str]) -> set[str]:
+        """The indices that a factor of a scalar product has with one along which its result is
+        contiguous: of these a thread has enough points, of the other factor's it may have more.
+        """
+        products = [self.placement.statements[name] for name in self.placement.serial]
+        factors = [n for c in products if isinstance(c, Contract) for n in (c.left, c.right)]
+        found = [{*self.placement.indices[n]} for n in factors]
+        return set().union(*(own for own in found if own & {*contiguous}))
 
     def take(self, index: str, most: int) -> None:
         """Give the index free thread digits, lanes first, until its tile or `most` is covered."""
@@ -400,9 +421,9 @@ class _Choice:
             row_units = ROWS_IN_PAIRS
         column_units = (Factor("register", 2), Factor("thread", 4, 1))
         whole = {m.columns: m.operation.n if wide else COLUMNS for m in matrices}
-        row_blocks = [_blocks(points, row_units) for points in rows.values()]
+        row_blocks = [fragments(points, row_units) for points in rows.values()]
         column_blocks = [
-            [-(-n * COLUMNS // whole[group]) for n in _blocks(points, column_units)]
+            [-(-n * COLUMNS // whole[group]) for n in fragments(points, column_units)]
             for group, points in columns.items()
         ]
         along, across = self.split_warps(row_blocks, column_blocks, stay, team)
@@ -425,12 +446,12 @@ class _Choice:
         self, group: Sequence[str], points: Sequence[int], units: Units, warps: int, stride: int
     ) -> None:
         """Spread fragments over row (or column) indices, and warps over the one with most."""
-        shares = _shares(points, units)
-        blocks = [count for _, count in shares]
+        found = shares(points, units)
+        blocks = [count for _, count in found]
         most = blocks.index(max(blocks))
         below = 1
         for n in reversed(range(len(group))):
-            taken, count = shares[n]
+            taken, count = found[n]
             over = warps if n == most else 1
             each = -(-count // over)
             size = prod(f.count for f in taken)
@@ -471,29 +492,3 @@ class _Choice:
                     best = (key, (along, across))
         assert best is not None
         return best[1]
-
-
-def _shares(points: Sequence[int], units: Units) -> list[tuple[list[Factor], int]]:
-    """For each index, outermost first: its factors of a fragment, innermost first, and fragments.
-
-    The innermost index fills its share of the fragment first; what is left goes to the next.
-    """
-    left = list(units)
-    shares: list[tuple[list[Factor], int]] = []
-    for n in reversed(range(len(points))):
-        taken: list[Factor] = []
-        while left and (n == 0 or prod(f.count for f in taken) < points[n]):
-            unit = left.pop(0)
-            need = 1
-            while n and need * prod(f.count for f in taken) < points[n]:
-                need *= 2
-            if n and need < unit.count:
-                left.insert(0, Factor(unit.kind, unit.count // need, unit.stride * need))
-                unit = Factor(unit.kind, need, unit.stride)
-            taken.append(unit)
-        shares.append((taken, max(-(-points[n] // prod(f.count for f in taken)), 1)))
-    return shares[::-1]
-
-
-def _blocks(points: Sequence[int], units: Units) -> list[int]:
-    return [count for _, count in _shares(points, units)]

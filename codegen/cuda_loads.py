@@ -1,10 +1,14 @@
-"""Loads of several elements at once into a thread's registers."""
+"""Loads of several elements at once into a thread's registers: neighbours along an index, or fields
+of a record, which several loads take from one place."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
+from eqsat.codegen.cuda_access import VECTOR_BYTES
 from eqsat.codegen.cuda_block import Block, Point
 from eqsat.codegen.cuda_math import cast, literal, storage_type, widen
-from eqsat.kernel import Load
+from eqsat.graph.index import Affine
+from eqsat.kernel import Kernel, Load
 
 
 def load_vector(
@@ -31,3 +35,47 @@ def load_vector(
         value = cast(buffer.dtype, s.dtype, widen(buffer.dtype, "pack.item[e]"))
         text = f"exists ? {value} : {literal(s.dtype, s.fill)}"
         out.line(f"{element('e')} = {text if condition and s.fill else value};")
+
+
+def fields(kernel: Kernel, loads: Iterable[Load], s: Load) -> tuple[Mapping[int, Load], int]:
+    """By their position in it, the loads that take their elements from the same record as a load
+    at each point; and how many elements a record has, which lie together and aligned.
+
+    Records are as wide as an access may be and divide what the addresses are multiples of, and the
+    buffer: the elements that nothing takes exist as well.
+    """
+    buffer, address = kernel.buffer(s.access.buffer), s.access.address
+    steps = [step for _, step in address.terms] + [c.stride for c in s.access.coordinates]
+    width = VECTOR_BYTES // buffer.dtype.itemsize
+    while any(step % width for step in (*steps, buffer.size)):
+        width //= 2
+    start = address.constant // width * width
+    found = {address.constant - start: s}
+    for other in loads:
+        constant = other.access.address.constant
+        same = replace(s.access, address=Affine(address.terms, constant))
+        alike = other == replace(s, name=other.name, access=same)
+        if alike and 0 <= constant - start < width:
+            found.setdefault(constant - start, other)
+    return found, width
+
+
+def load_fields(block: Block, found: Mapping[int, Load], width: int) -> None:
+    """Write one access to each record; the loads' registers are declared."""
+    out, (place, s) = block.out, next(iter(found.items()))
+    buffer = block.kernel.buffer(s.access.buffer)
+    pack = f"Pack<{storage_type(buffer.dtype)}, {width}>"
+    with block.points(s.indices) as point, out.block():
+        condition = block.present(s, point)
+        source = f"{block.buffer(buffer.name)} + {block.address(s.access, point)}"
+        source += f" - {place}" if place else ""
+        read = f"*reinterpret_cast<const {pack}*>({source})"
+        out.line(f"{pack} pack = {{}};" if condition else f"const {pack} pack = {read};")
+        if condition:
+            out.line(f"const bool exists = {condition};")
+            out.line(f"if (exists) pack = {read};")
+        for number, one in found.items():
+            value = cast(buffer.dtype, s.dtype, widen(buffer.dtype, f"pack.item[{number}]"))
+            text = f"exists ? {value} : {literal(s.dtype, s.fill)}"
+            value = text if condition and s.fill else value
+            out.line(f"{block.element(one.name, point)} = {value};")

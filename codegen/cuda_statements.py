@@ -12,14 +12,8 @@ from eqsat.codegen.cuda_computed import compute_tile
 from eqsat.codegen.cuda_contract import Accumulator, contract
 from eqsat.codegen.cuda_distribution import WARP
 from eqsat.codegen.cuda_exchange import Exchange, exchange_for
-from eqsat.codegen.cuda_loads import load_vector
-from eqsat.codegen.cuda_math import (
-    cast,
-    combine,
-    identity,
-    literal,
-    register_type,
-)
+from eqsat.codegen.cuda_loads import fields, load_fields, load_vector
+from eqsat.codegen.cuda_math import cast, combine, identity, literal, register_type
 from eqsat.codegen.cuda_nearly import NEARLY, rounded_values
 from eqsat.codegen.cuda_packs import store_points
 from eqsat.codegen.cuda_patch import Patch
@@ -92,6 +86,7 @@ class Statements:
         self.exchanges = dict(self.find_exchanges())
         self.patches: int | None = None  # where in shared memory the warps' patches lie
         self.late: dict[str, Load] = {}
+        self.taken: set[str] = set()  # loads that are done, beside others of the same records
 
     def emit(self) -> None:
         for s in self.phase.body:
@@ -250,6 +245,14 @@ class Statements:
         block.tiles_read |= not block.has_producer
         return Patch(block, exchange, access, indices, self.patches, size)
 
+    def plain_loads(self) -> Iterator[Load]:
+        """Those that read each element into registers of their own."""
+        for s in self.phase.body:
+            if isinstance(s, Load) and self.block.placement.where[s.name] == REGISTERS:
+                late = self.block.is_read_late(self.phase, s)
+                if not late and s.name not in self.taken and not self.windows(s):
+                    yield s
+
     def load(self, s: Load) -> None:
         block, out = self.block, self.out
         block.before_reading(operands(s))
@@ -259,6 +262,15 @@ class Statements:
             return
         if found := self.windows(s):
             block.readers[s.name] = load_windows(block, s, found)
+            return
+        if s.name in self.taken:
+            return
+        found, width = fields(block.kernel, self.plain_loads(), s)
+        if len(found) > 1:
+            self.taken |= {one.name for one in found.values()}
+            for one in found.values():
+                self.declare(one.name)
+            load_fields(block, found, width)
             return
         self.declare(s.name)
         if not s.fill and (patch := self.patch(s.access, block.ordered(s.indices))):
@@ -276,9 +288,7 @@ class Statements:
                         lambda e: block.element(s.name, block.shifted(point, index, e)),
                     )  # fmt: skip
         few = block.register_count(s.indices) <= MOST_HELD
-        if (
-            condition and few and not self.phase.stream
-        ):  # else each waits in the branch that uses it
+        if condition and few and not self.phase.stream:  # else each waits where it is used
             out.line(f"hold({block.value(s.name)});")
 
     def store(self, store: Store) -> None:

@@ -6,7 +6,7 @@ may put off a load into registers until just before its use, a copy it may not. 
 for a copy is loaded into slots of registers. The loop is unrolled by the number of slots.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -199,6 +199,10 @@ class SteppedStatements(Statements):
             out.line(
                 f"for (int e = 0; e < {copy.width}; ++e) {block.element(s.name, own)} = {value};"
             )
+
+    def plain_loads(self) -> Iterator[Load]:
+        """Those of this step alone."""
+        return (s for s in super().plain_loads() if s not in self.ahead.every)
 
     def load(self, s: Load) -> None:
         """A load of this step alone; others are in registers already."""

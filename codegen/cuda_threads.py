@@ -1,4 +1,6 @@
-"""Numbers of threads: their digits, and runs of digits as factors of an index."""
+"""Numbers of threads: their digits, and runs of digits as factors of an index; the factors of the
+fragments of matrix operations, shared out to indices.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,6 +16,14 @@ class Factor:
     kind: str
     count: int
     stride: int = 0
+
+
+Units = tuple[Factor, ...]  # of one fragment's rows or columns, innermost first
+
+ROWS_IN_PAIRS: Units = (  # a lane's two first: `cuda_gather.py` reads both, from different banks
+    Factor("register", 2), Factor("thread", 2, 4), Factor("thread", 2, 16),
+    Factor("thread", 2, WARP), Factor("thread", 2, 8), Factor("thread", 2, 2 * WARP),
+)  # fmt: skip
 
 
 def thread_digits(threads: int, blocks: int = 1) -> list[tuple[int, int]]:
@@ -56,3 +66,30 @@ def spread_over(
         *reversed(merge(digits, block)),
         Factor("register", width),
     )
+
+
+def shares(points: Sequence[int], units: Units) -> list[tuple[list[Factor], int]]:
+    """For each index, outermost first: its factors of a fragment, innermost first, and fragments.
+
+    The innermost index fills its share of the fragment first; what is left goes to the next.
+    """
+    left = list(units)
+    found: list[tuple[list[Factor], int]] = []
+    for n in reversed(range(len(points))):
+        taken: list[Factor] = []
+        while left and (n == 0 or prod(f.count for f in taken) < points[n]):
+            unit = left.pop(0)
+            need = 1
+            while n and need * prod(f.count for f in taken) < points[n]:
+                need *= 2
+            if n and need < unit.count:
+                left.insert(0, Factor(unit.kind, unit.count // need, unit.stride * need))
+                unit = Factor(unit.kind, need, unit.stride)
+            taken.append(unit)
+        found.append((taken, max(-(-points[n] // prod(f.count for f in taken)), 1)))
+    return found[::-1]
+
+
+def fragments(points: Sequence[int], units: Units) -> list[int]:
+    """How many fragments lie along each index."""
+    return [count for _, count in shares(points, units)]

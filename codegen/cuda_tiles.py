@@ -20,6 +20,7 @@ from eqsat.graph.dtypes import DType
 from eqsat.kernel import Load
 
 WORD = 4  # bytes: the least that cp.async copies
+SHORTEST = 64  # bytes of rows that are parted, where single elements of them are read
 AHEAD = 64  # shorter elements that a thread reads before it writes the first
 
 
@@ -31,11 +32,13 @@ def lay_out(block: Block, name: str, dtype: DType, order: Sequence[str], slots: 
         step = block.matrix_steps.get(i, 1)
         extents[i] = -(-block.distribution.padded(i) // step) * step
     strides, stride = {}, 1
-    for position, i in enumerate(reversed(order)):
+    rows = [i for i in order if extents[i] > 1]
+    shortest = 0 if block.placement.matrices else SHORTEST
+    for i in reversed(order):
         strides[i] = stride
         stride *= extents[i]
         bytes_ = stride * dtype.itemsize
-        if position == 0 and bytes_ % unit == 0 and len(order) > 1:
+        if i in rows[1:][-1:] and bytes_ % unit == 0 and bytes_ >= shortest:
             stride += 0 if bytes_ // unit % 2 else unit // dtype.itemsize
     pointer = f"s_{block.names.of(name)}"
     tile = Tile(pointer, dtype, tuple(order), extents, strides, slots)

@@ -327,6 +327,9 @@ def other_cases() -> Iterator[Case]:
         for shared in (False, True):
             label = f"gather-sum-{size[0]}x{size[1]}-{shared}"
             yield case(label, gather_sum(*size), 64, 3, shared)
+    for n, dtype, stages in ((7, float32, 1), (40, float16, 1), (64, float32, 3)):
+        yield case(f"records-{n}", records(37, n, dtype, 8), 64, stages)
+    yield case("records-of-steps", records(37, 20, float32, 1), 64, 2)
     yield case("staged-steps", staged_steps(40, 64, 13), 64, 2)
     for dtype in DTYPES:
         yield case(f"totals-{dtype}", totals(dtype), 128)
@@ -392,6 +395,43 @@ def gather_sum(m: int, k: int) -> Sample:
     answer = (q.astype(np.float64) * exists) @ p[np.clip(rows, 0, 5)]
     kernel = Kernel("gather_sum", (x, ids, w, y), (Axis("j", m, 4),), (), phases)
     return Sample(kernel, {"x": p, "ids": rows, "w": q}, {"y": answer}, 1e-4)
+
+
+def records(m: int, n: int, dtype: DType, stream: int) -> Sample:
+    """y[i] = sum_j (x[i,0] + x[i,3]) t[ids[j],2] t[ids[j],1], -1 for either out of range; y_next[i]
+    = x[i+1,2] - x[i+1,1], 0 at the end: fields of records that do not all exist
+    """
+    x, t = Buffer("x", (m, 4), dtype, "input"), Buffer("t", (6, 4), dtype, "input")
+    ids, (y, z) = Buffer("ids", (n,), int32, "input"), buffers(y=(m,), y_next=(m,))
+    b, end = Body(), Body()
+    b.load("r", "j", at(ids, "j"), dtype=int32)
+    for field in (2, 1):
+        row = Access("t", index.const(field), coordinates=(Coordinate("r", 4, 6),))
+        b.load(f"t{field}", "j", row, fill=-1)
+    for field in (0, 3):
+        b.load(f"x{field}", "i", at(x, "i", index.const(field)))
+    b.map("u", "i", "add", "x0", "x3")
+    b.map("v", "j", "mul", "t1", "t2")
+    b.map("p", "i j", "mul", "u", "v")
+    b.reduce("s", "i", "sum", "j", "p")
+    b.update("next", "i", "acc", "sum", "s")
+    following = index.add(index.var("i"), index.const(1))
+    exists = (Guard(following, 0, m),)
+    for field in (1, 2):
+        end.load(f"z{field}", "i", at(x, following, index.const(field), guards=exists), fill=7)
+    end.map("w", "i", "sub", "z2", "z1")
+    carry = Carry("acc", float32, ("i",), "sum")
+    phase = b.phase(stream=(Axis("j", n, stream),), carries=(carry,))
+    phases = (phase, end.phase(Store(at(y, "i"), "acc"), Store(at(z, "i"), "w")))
+    p, q = normal((m, 4), (6, 4), dtype=dtype)
+    rows = np.random.default_rng(4).integers(-1, 7, n).astype(np.int32)
+    taken = q.astype("d")[np.clip(rows, 0, 5)]
+    products = np.where((rows >= 0) & (rows < 6), taken[:, 1] * taken[:, 2], 1.0)
+    after = np.append(p[1:].astype("d"), np.full((1, 4), 7.0), axis=0)
+    whole = (p[:, 0].astype("d") + p[:, 3]) * products.sum()
+    answers = {"y": whole, "y_next": after[:, 2] - after[:, 1]}
+    kernel = Kernel("records", (x, t, ids, y, z), (Axis("i", m, 16),), (), phases)
+    return Sample(kernel, {"x": p, "t": q, "ids": rows}, answers, 1e-4)
 
 
 def float_to_int() -> Sample:

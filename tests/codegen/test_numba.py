@@ -347,7 +347,8 @@ def test_wrong_arrays_are_refused(folder: Path) -> None:
 
 def test_source_that_numba_refuses_is_shown_with_line_numbers(tmp_path: Path) -> None:
     with pytest.raises(CompileError, match=r"(?s)   1 def kernel.*   2     return missing"):
-        numba_target._compiled("def kernel():\n    return missing\n", (), tmp_path)
+        source = "def kernel(start, stop):\n    return missing\n"
+        numba_target.load_source(source, (), 1, 1, tmp_path)
 
 
 SECOND_PROCESS = """
