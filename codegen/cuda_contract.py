@@ -237,8 +237,8 @@ def _row(block: Block, c: Contract, name: str, own: list[str]) -> tuple[Tile | N
     *outer, inner = [i for i in tile.order if tile.extents[i] > 1] or [""]
     if own[-1:] != [inner]:
         return None, "", 1
-    width = min(block.distribution.vector(inner), VECTOR_BYTES // tile.dtype.itemsize)
-    while any(n % width for n in (tile.extents[inner], *map(tile.strides.get, outer))):
+    width, held = VECTOR_BYTES // tile.dtype.itemsize, block.distribution.vector(inner)
+    while any(n % width for n in (held, tile.extents[inner], *map(tile.strides.get, outer))):
         width //= 2
     return (tile, inner, width) if width > 1 else (None, "", 1)
 

@@ -19,8 +19,11 @@ from eqsat.codegen.cuda_placement import (
     Matrix,
     Placement,
     register_sets,
-    rows_of_factors,
     store_indices,
+)
+from eqsat.codegen.cuda_roles import (
+    is_done_again,
+    rows_of_factors,
     summed_in_factors,
     summed_in_steps,
 )
@@ -156,14 +159,16 @@ class _Choice:
         if crossed := self.crossed(open_indices):
             self.assign_square(*crossed)
             open_indices = [i for i in open_indices if i not in self.factors]
-        contiguous = [i for i in open_indices if self.votes[i]]
+        short = {i: self.points(i) for i in open_indices if is_done_again(self.kernel, i)}
+        self.width |= short
+        contiguous = [i for i in open_indices if self.votes[i] and i not in short]
         contiguous.sort(key=lambda i: (-self.votes[i], -self.points(i)))
         lanes = self.step_lanes()
         limits = {**self.block_limits(), **lanes}
         for i in contiguous:
             self.width[i] = self.vector(i)
             self.take(i, min(WARP, limits.get(i, WARP)))
-        free = [i for i in open_indices if i not in self.reduced and i not in contiguous]
+        free = [i for i in open_indices if i not in {*self.reduced, *contiguous, *short}]
         beside = self.beside(contiguous)
         free.sort(key=lambda i: (i in self.slid, i not in beside, -self.points(i)))
         for i, width in rows_of_factors(self.kernel, self.placement).items():

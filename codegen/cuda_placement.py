@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from math import prod
 
-from eqsat.codegen.cuda_access import VECTOR_BYTES, unit_stride
+from eqsat.codegen.cuda_access import unit_stride
 from eqsat.codegen.cuda_box import UNIT, WIDTHS
 from eqsat.codegen.cuda_math import SIXTEEN
 from eqsat.codegen.cuda_operations import OPERATIONS, MatrixOperation, find, find_shape
@@ -443,32 +443,3 @@ def is_rounded_later(placement: Placement, kernel: Kernel, s: Statement) -> bool
     matrices = placement.matrices
     factor = {name for name, m in matrices.items() if m.left == s.name and not m.contract.narrow}
     return all(u in factor or stores.get(u) == s.dtype for u in placement.users[s.name])
-
-
-def summed_in_steps(kernel: Kernel) -> set[str]:
-    """The indices that each step of a stream of single steps sums over."""
-    steps = [phase for phase in kernel.phases if [axis.tile for axis in phase.stream] == [1]]
-    sums = [s.over for phase in steps for s in phase.body if isinstance(s, Reduce)]
-    return {i for over in sums for i in over} - {axis.name for p in steps for axis in p.stream}
-
-
-def summed_in_factors(kernel: Kernel) -> set[str]:
-    """The indices over which factors of products alone are summed, as windows are: each thread has
-    all of their points, where other indices keep threads at work.
-    """
-    summed = {i for s in kernel.statements() if isinstance(s, Reduce) for i in s.over}
-    products = [s.over for s in kernel.statements() if isinstance(s, Contract)]
-    return summed - {i for over in products for i in over} if products else set()
-
-
-def rows_of_factors(kernel: Kernel, placement: Placement) -> dict[str, int]:
-    """The indices along which factors in shared memory lie together, where multiply-adds read them,
-    and how many elements the widest access takes.
-    """
-    found: dict[str, int] = {}
-    for s in kernel.statements():
-        if isinstance(s, Load) and placement.where[s.name] == SHARED:
-            read = {*placement.users[s.name]} & placement.serial
-            unit = [i for i in s.indices if unit_stride(s.access, i)] if read else []
-            found |= dict.fromkeys(unit, VECTOR_BYTES // s.dtype.itemsize)
-    return found

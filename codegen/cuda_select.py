@@ -62,14 +62,7 @@ extern "C" __global__ void __launch_bounds__({threads}) {name}(
         firsts[me] = first;
     }}
     __syncthreads();
-    if (me < {groups}) {{
-        unsigned rank = 0;
-        for (unsigned other = 0; other < {groups}; ++other)
-            rank += firsts[other] < first || (firsts[other] == first && other < me);
-        if (rank == {count} - 1) level = first;
-    }}
-    __syncthreads();
-
+{level}
     wide few = 0, many = level, at = level;
     unsigned all;
     while (true) {{
@@ -95,16 +88,56 @@ extern "C" __global__ void __launch_bounds__({threads}) {name}(
         __syncthreads();
     }}
 
-    for (unsigned one = me; one < all; one += {threads}) {{
-        const wide key = found[one];
-        unsigned rank = 0;
-        for (unsigned other = 0; other < all; ++other) rank += found[other] < key;
-        if (rank < wanted) made[blockIdx.x * {count}ull + rank] = {made};
-    }}
+{order}
     for (unsigned none = wanted + me; none < {count}; none += {threads})
         made[blockIdx.x * {count}ull + none] = ~({result}) 0;
 }}
 """
+
+# By counting, each thread for an element of its own, or by sorting, where that takes longer.
+_FIRSTS_BY_RANK = """    if (me < {groups}) {{
+        unsigned rank = 0;
+        for (unsigned other = 0; other < {groups}; ++other)
+            rank += firsts[other] < first || (firsts[other] == first && other < me);
+        if (rank == {count} - 1) level = first;
+    }}
+    __syncthreads();
+"""
+_FIRSTS_BY_SORT = """    sort<{groups}, {threads}>(firsts);
+    if (me == 0) level = firsts[{count} - 1];
+    __syncthreads();
+"""
+_FOUND_BY_RANK = """    for (unsigned one = me; one < all; one += {threads}) {{
+        const wide key = found[one];
+        unsigned rank = 0;
+        for (unsigned other = 0; other < all; ++other) rank += found[other] < key;
+        if (rank < wanted) made[blockIdx.x * {count}ull + rank] = {made};
+    }}"""
+_FOUND_BY_SORT = """\
+    for (unsigned none = all + me; none < {room}; none += {threads}) found[none] = ~(wide) 0;
+    __syncthreads();
+    if (all <= {room} / 2) sort<{room} / 2, {threads}>(found);
+    else sort<{room}, {threads}>(found);
+    for (unsigned one = me; one < wanted; one += {threads}) {{
+        const wide key = found[one];
+        made[blockIdx.x * {count}ull + one] = {made};
+    }}"""
+_SORT = """
+// Bitonic: runs of 2, 4, ... keys, each rising or falling.
+template <unsigned N, unsigned Threads>
+static __device__ __forceinline__ void sort(wide* keys) {
+    for (unsigned run = 2; run <= N; run *= 2)
+        for (unsigned apart = run / 2; apart; apart /= 2) {
+            for (unsigned pair = threadIdx.x; pair < N / 2; pair += Threads) {
+                const unsigned low = 2 * pair - pair % apart, high = low + apart;
+                const wide a = keys[low], b = keys[high];
+                if ((a > b) == !(low & run)) keys[low] = b, keys[high] = a;
+            }
+            __syncthreads();
+        }
+}
+"""
+MOST_RANKED = 64  # groups, beyond which sorting takes less than counting
 
 
 def kernels(call: LibraryCall) -> dict[str, tuple[int, int]]:
@@ -125,6 +158,7 @@ def select_source(call: LibraryCall) -> str:
     word, wide = _WORDS[call.key_bytes]
     text = _HEAD.format(title=title, word=word, wide=wide)
     text += ordering(source.dtype, call.descending, ties=True)
+    text += _SORT if _groups(call) > MOST_RANKED else ""
     place = "(long long) (unsigned) key"
     text += _kernel(
         call,
@@ -153,7 +187,12 @@ def select_source(call: LibraryCall) -> str:
 
 def _kernel(call: LibraryCall, name: str, *, length: int, vector: int, **words: str) -> str:
     elements = name == "select_elements"
-    threads = kernels(call)[name][1]
+    threads, groups = kernels(call)[name][1], _groups(call)
+    room = max(256, 2 * groups)
+    by_rank = groups <= MOST_RANKED
+    parts = (_FIRSTS_BY_RANK, _FOUND_BY_RANK) if by_rank else (_FIRSTS_BY_SORT, _FOUND_BY_SORT)
+    counts = {"threads": threads, "groups": groups, "count": call.count, "room": room}
+    level, ordered = (part.format(**counts, made=words["made"]) for part in parts)
     size = call.buffers[0].dtype.itemsize if elements else call.key_bytes
     return _KERNEL.format(
         name=name,
@@ -162,11 +201,10 @@ def _kernel(call: LibraryCall, name: str, *, length: int, vector: int, **words: 
         vector_bytes=vector * size,
         parts=call.parts if elements else 1,
         part=PART if elements and call.parts > 1 else length,
-        threads=threads,
         stride=threads * vector,
-        groups=_groups(call),
-        count=call.count,
-        room=max(256, 2 * _groups(call)),
+        level=level,
+        order=ordered,
+        **counts,
         **words,
     )
 

@@ -76,6 +76,8 @@ template <typename To, typename From> To bits_as(From from) {
     memcpy(&to, &from, sizeof to);
     return to;
 }
+static float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+static double rsqrt(double x) { return 1.0 / sqrt(x); }
 static float __int_as_float(int bits) { return bits_as<float>(bits); }
 static float __uint_as_float(unsigned bits) { return bits_as<float>(bits); }
 static unsigned __float_as_uint(float value) { return bits_as<unsigned>(value); }

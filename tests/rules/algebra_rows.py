@@ -5,7 +5,6 @@ condition that refuses it, empty where the pattern itself does not match; `wrong
 sides differ in value, otherwise the guard only saves work.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -355,78 +354,6 @@ def mul_identity(t: Terms) -> Row:
     return Row(
         ((mul(a, t.number(1)), a), (mul(n, t.number(1, "int8")), n)),
         (Miss(mul(a, t.number(2)), a), Miss(add(a, t.number(1)), a)),
-    )
-
-
-@row
-def small_power(t: Terms) -> Row:
-    a, n, h = t.read("a", "i"), t.read("n", "i", "int32"), t.read("h", "i", "float16")
-
-    def power(x: Term, exponent: float, dtype: str = "float32") -> Term:
-        return Term("pow", x, t.number(exponent, dtype))
-
-    return Row(
-        (
-            (power(a, 1), a),
-            (power(a, 2), mul(a, a)),
-            (power(a, 3), mul(a, mul(a, a))),
-            (power(a, 4), mul(mul(a, a), mul(a, a))),
-            (power(n, 2, "int32"), mul(n, n)),
-            (power(h, 2, "float16"), mul(h, h)),
-            (power(a, -1), Term("reciprocal", a)),
-        ),
-        (
-            Miss(power(a, 2.5), mul(a, a)),
-            Miss(power(a, -1), a),
-            Miss(power(n, -1, "int32"), Term("reciprocal", n), "dtype_in", wrong=False),
-            Miss(Term("pow", t.number(2), a), mul(a, a)),
-            Miss(power(h, 3, "float16"), mul(h, mul(h, h)), "dtype_in", wrong=False),
-        ),
-    )
-
-
-@row
-def half_power(t: Terms) -> Row:
-    a, h = t.read("a", "i"), t.read("h", "i", "float16")
-    square = Term("square", a)
-    above = add(square, t.number(1))
-
-    def power(x: Term, exponent: float, dtype: str = "float32") -> Term:
-        return Term("pow", x, t.number(exponent, dtype))
-
-    def instead(of: float, value: float, otherwise: Term) -> Term:
-        return Term("where", Term("equal", a, t.number(of)), t.number(value), otherwise)
-
-    def cube(x: Term) -> Term:
-        return mul(Term("rsqrt", x), mul(Term("rsqrt", x), Term("rsqrt", x)))
-
-    def fifth(x: Term) -> Term:
-        two = mul(Term("rsqrt", x), Term("rsqrt", x))
-        return mul(Term("rsqrt", x), mul(two, two))
-
-    b = instead(-math.inf, math.inf, a)
-    c = instead(0, 0, b)
-    return Row(
-        (
-            (power(a, 0.5), Term("sqrt", b)),
-            (power(a, 1.5), mul(b, Term("sqrt", b))),
-            (power(a, 2.5), mul(mul(b, b), Term("sqrt", b))),
-            (power(a, -0.5), Term("rsqrt", c)),
-            (power(a, -1.5), cube(c)),
-            (power(a, -2.5), fifth(c)),
-            (power(square, 0.5), Term("sqrt", square)),
-            (power(square, 1.5), mul(square, Term("sqrt", square))),
-            (power(square, 2.5), mul(mul(square, square), Term("sqrt", square))),
-            (power(above, -0.5), Term("rsqrt", above)),
-            (power(above, -1.5), cube(above)),
-            (power(above, -2.5), fifth(above)),
-        ),
-        (
-            Miss(power(a, 0.5), Term("sqrt", a), "nonneg", wrong=False),
-            Miss(power(square, -0.5), Term("rsqrt", square), "positive", wrong=False),
-            Miss(power(a, 1.5), mul(a, a)),
-            Miss(power(h, 0.5, "float16"), Term("sqrt", h), "dtype_in", wrong=False),
-        ),
     )
 
 

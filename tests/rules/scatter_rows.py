@@ -2,7 +2,8 @@
 
 import math
 
-from algebra_rows import ROWS, Miss, Pair, Row, row
+from algebra_rows import Miss, Pair, Row, row
+from power_rows import ROWS
 from terms import Terms, mul
 
 from eqsat.algebra import Term

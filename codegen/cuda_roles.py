@@ -1,0 +1,59 @@
+"""What indices are to the statements of a kernel, as far as it decides who has their points."""
+
+from math import prod
+
+from eqsat.codegen.cuda_access import VECTOR_BYTES, unit_stride
+from eqsat.codegen.cuda_placement import SHARED, Placement
+from eqsat.kernel import Contract, Kernel, Load, Map, Reduce
+
+FEW = 4  # points, of which a thread may have all
+AGAIN = 1.5  # times the work from where threads do too much of it again
+
+
+def summed_in_steps(kernel: Kernel) -> set[str]:
+    """The indices that each step of a stream of single steps sums over."""
+    steps = [phase for phase in kernel.phases if [axis.tile for axis in phase.stream] == [1]]
+    sums = [s.over for phase in steps for s in phase.body if isinstance(s, Reduce)]
+    return {i for over in sums for i in over} - {axis.name for p in steps for axis in p.stream}
+
+
+def summed_in_factors(kernel: Kernel) -> set[str]:
+    """The indices over which factors of products alone are summed, as windows are: each thread has
+    all of their points, where other indices keep threads at work.
+    """
+    summed = {i for s in kernel.statements() if isinstance(s, Reduce) for i in s.over}
+    products = [s.over for s in kernel.statements() if isinstance(s, Contract)]
+    return summed - {i for over in products for i in over} if products else set()
+
+
+def rows_of_factors(kernel: Kernel, placement: Placement) -> dict[str, int]:
+    """The indices along which factors in shared memory lie together, where multiply-adds read them,
+    and how many elements the widest access takes.
+    """
+    found: dict[str, int] = {}
+    for s in kernel.statements():
+        if isinstance(s, Load) and placement.where[s.name] == SHARED:
+            read = {*placement.users[s.name]} & placement.serial
+            unit = [i for i in s.indices if unit_stride(s.access, i)] if read else []
+            found |= dict.fromkeys(unit, VECTOR_BYTES // s.dtype.itemsize)
+    return found
+
+
+def is_done_again(kernel: Kernel, index: str) -> bool:
+    """Whether threads along an index of few points would all do again most of what there is to do,
+    as it lacks the index: the distances of points, say, and what follows from them.
+    """
+    extents = {name: max(min(axis.tile, axis.extent), 1) for name, axis in kernel.axes().items()}
+    points, along, beside, most = extents[index], 0, 0, 0
+    for s in kernel.statements():
+        if isinstance(s, Contract):
+            return False
+        if isinstance(s, Map | Reduce):
+            names = {*s.indices, *(s.over if isinstance(s, Reduce) else ())}
+            count = prod(extents[name] for name in names)
+            along += count if index in names else 0
+            beside += 0 if index in names else count
+            most = max(most, 0 if index in names else count)
+    threads = 1 << (points - 1).bit_length()
+    again = threads * (along + points * beside) > AGAIN * points * (along + beside)
+    return points <= FEW and most >= kernel.tile_threads and again
