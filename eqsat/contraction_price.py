@@ -67,7 +67,7 @@ def update_seconds(tiling: Tiling, found: Contraction, arithmetic: float) -> Arr
     if not tiling.form.operations:
         sides = 2.0 / np.sqrt(sums) * np.where(few & tiling.blocking.staged, SAME_BANK, 1.0)
     read = WORD * sides / (tiling.spec.memory("shared").sustained_gb_per_s * 1e9)
-    return np.maximum(arithmetic, read) * tiling.overhang(results)
+    return np.maximum(arithmetic, read) * tiling.overhang(results | found.summed)
 
 
 def matrix_seconds(

@@ -7,9 +7,9 @@ function that an operation of the spec `implements`:
 
 - `compare_sort`, `compare_argsort`: one invocation for each element and each halving of a row.
 - `select`: one invocation for each element, and `select_kept` for each of those that are asked for
-  and each halving of them.
-- `select_parts`: one for each element of rows that are taken in parts of at most PART elements, and
-  for each of what the parts give; at most MOST elements of a row.
+  times the root of their number.
+- `select_parts`: the same of rows that are taken in parts of at most PART elements, and of what the
+  parts give; as if at least FEW were asked for, and at most MOST.
 - `radix_sort`: one invocation for each byte moved, by passes over the bits of integer keys, and
   `radix_element` for each element in a pass; each pass waits for the one before.
 """
@@ -30,7 +30,7 @@ KEY_BITS = (16, 32, 64)  # of integers that are sorted
 RADIX_BITS = 8  # that a pass settles
 PLACE_BYTES = 8  # of a position that is sorted beside a key
 PART = 1 << 15  # elements, that one group of threads takes of a row
-MOST = 256  # elements that it gives
+FEW, MOST = 16, 256  # elements that it gives
 LONGEST = 1 << 31  # of rows whose positions a group counts
 
 
@@ -236,11 +236,12 @@ def _invocations(call: LibraryCall, row: ParallelOperation) -> float:
         bytes_moved = 2 * (call.buffers[2].dtype.itemsize + (0 if call.packed else PLACE_BYTES))
         slots = row.implements["radix_sort"] * bytes_moved
         return size * _passes(call) * (slots + row.implements.get("radix_element", 0.0))
-    if call.method == "select_parts":
-        return row.implements["select_parts"] * (size + sum(one.size for one in call.buffers[2:]))
-    if call.method == "select":
-        kept = call.rows * call.count * log2(max(call.count, 2))
-        return row.implements["select"] * size + row.implements.get("select_kept", 0.0) * kept
+    if call.method in ("select", "select_parts"):
+        least = FEW if call.method == "select_parts" else 1
+        groups = call.rows * (call.parts + (call.parts > 1))
+        kept = groups * max(call.count, least) ** 1.5
+        size += sum(one.size for one in call.buffers[2:])
+        return row.implements[call.method] * size + row.implements.get("select_kept", 0.0) * kept
     return row.implements[f"compare_{call.function}"] * size * log2(call.length)
 
 

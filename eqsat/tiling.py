@@ -98,11 +98,16 @@ class Tiling:
         return self._inside[mask]
 
     def overhang(self, mask: int) -> Array:
-        """How many times the points of an index set its tiles have, those beyond its ends too."""
-        times = self.shape
+        """How many times the points of an index set its tiles and the chunks of streams have, those
+        beyond its ends too.
+        """
+        times, chunks = self.shape, self.blocking.chunks if self.blocking else {}
         for name in self.form.facts.universe.members(mask):
+            extent = self.form.extents[name]
             if name in self.bit:
-                times = times * self.count[name] * self.tiles[name] / self.form.extents[name]
+                times = times * self.count[name] * self.tiles[name] / extent
+            elif name in chunks:
+                times = times * np.ceil(extent / chunks[name]) * chunks[name] / extent
         return times
 
     def tiles_in_all(self) -> Array:
