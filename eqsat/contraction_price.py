@@ -12,6 +12,7 @@ from eqsat.form import SUBSTITUTED, WEIGHTED, Form
 from eqsat.graph.dtypes import BY_NAME, is_held
 from eqsat.graph.index import unit_names
 from eqsat.narrow_price import is_joined, narrowing, products_of
+from eqsat.nest_price import across_lanes
 from eqsat.partial_sums import count_parts
 from eqsat.pipeline_price import arrangements, copy_seconds, spread
 from eqsat.pixels import pixel_axes
@@ -57,7 +58,7 @@ def update_seconds(tiling: Tiling, found: Contraction, arithmetic: float) -> Arr
     """
     private = tiling.pricer.private.sustained_gb_per_s * 1e9
     if not tiling.pricer.overlap:
-        return tiling.shape * (arithmetic + WORD / private)
+        return tiling.shape * (arithmetic + WORD / private + across_lanes(tiling, found))
     if tiling.blocking is None:
         return tiling.shape * arithmetic
     results = found.batch | found.rows | found.columns

@@ -13,6 +13,7 @@ from eqsat.rates import Array, Contraction
 from eqsat.tiling import Tiling
 
 LOOP = 12.0  # cycles in which a CPU begins a loop
+ACROSS = 40.0  # in which it sums what lies across the lanes of a vector, and goes on
 TESTED = 2  # selections in the time of a read that may have to be left out
 
 
@@ -57,6 +58,22 @@ def loop_seconds(tiling: Tiling, side: Term) -> Array:
     mask = tiling.form.facts.free(side)
     rows = tiling.points(mask) * tiling.times(mask) / longest
     return rows * LOOP / (tiling.spec.cycles_per_s * tiling.spec.processors)
+
+
+def across_lanes(tiling: Tiling, found: Contraction) -> float:
+    """Seconds a multiply-add in which a CPU sums the lanes of vectors: where both factors lie in
+    memory along a summed name, each result is a sum along it.
+    """
+    along: list[set[str]] = []
+    for side in (found.left, found.right):
+        read = side.args[0] if side.op == "read" else None
+        terms = read.address.terms if isinstance(read, Read) else ()
+        along.append({str(atom) for atom, stride in terms if stride == 1})
+    extents = tiling.form.extents
+    summed = along[0] & along[1] & {*tiling.form.facts.universe.members(found.summed)}
+    longest = max((extents[name] for name in summed), default=0)
+    cycles = ACROSS / longest if longest else 0.0
+    return cycles / (tiling.spec.cycles_per_s * tiling.spec.processors)
 
 
 def tests(tiling: Tiling, mask: int) -> Array:
