@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 from eqsat.kernel import Contract, Kernel, Literal, Load, Position, Reduce, Statement
-from eqsat.occupancy import AROUND, AROUND_LOOP, PEERS
+from eqsat.occupancy import AROUND, AROUND_LOOP, FILLED, PEERS
 from eqsat.pipeline_price import LOADED
 from eqsat.scatter_price import in_groups
 from eqsat.short_integers import in_short_integers
@@ -12,6 +12,7 @@ from eqsat.specs import ParallelProcessingUnit
 from eqsat.stream_k import with_workspace
 from eqsat.tile_order import in_bands, in_runs
 
+MOST_SUMS = 256  # bytes of sums that a thread holds beside what it multiplies
 ROUNDS = 3  # of blocks: those that read, compute and store
 
 
@@ -27,15 +28,37 @@ def placed(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
 def with_room(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
     """The kernel, of which a processor is to hold as many blocks as it is priced for
     (`Occupancy.live_bytes`): where tiles hold the rows that they reduce, blocks at once decide how
-    much is on its way. More than keep memory busy are not asked for.
+    much is on its way. More than keep memory busy are not asked for. Of multiply-adds, which hide
+    little of their reads behind each other, as many as keep arithmetic busy.
     """
     chunks = math.prod(axis.count for phase in kernel.phases for axis in phase.stream)
     kinds = {type(s) for s in kernel.statements()}
-    if chunks > 1 or kernel.resident or Contract in kinds or Reduce not in kinds:
+    if kernel.resident:
+        return kernel
+    if Contract in kinds:
+        return replace(kernel, beside=_multiplying(kernel, spec))
+    if chunks > 1 or Reduce not in kinds:
         return kernel
     most = spec.group("thread").max_resident // kernel.threads
     enough = _under_way(spec) * ROUNDS * kernel.cluster / max(sum(_read_bytes(kernel)), 1)
     return replace(kernel, beside=min(registers_fit(kernel, spec), most, math.ceil(enough)))
+
+
+def _multiplying(kernel: Kernel, spec: ParallelProcessingUnit) -> int:
+    """Blocks of plain multiply-adds that keep arithmetic busy; 0 where they have no room."""
+    products = [s for s in kernel.statements() if isinstance(s, Contract)]
+    blocks = FILLED // kernel.threads
+    sums = max(_held(kernel, s, s.dtype.compute.itemsize) for s in products)
+    staged = sum(
+        phase.stages * _held(kernel, s, s.dtype.itemsize)
+        for phase in kernel.phases
+        for s in phase.body
+        if isinstance(s, Load) and s.memory == "shared"
+    )
+    room = spec.memory("shared").size_bytes
+    fits = sums <= MOST_SUMS * kernel.threads and staged * blocks <= room
+    plain = kernel.cluster == 1 and not any(s.operation for s in products)
+    return blocks if plain and fits and blocks > 1 else 0
 
 
 def registers_fit(kernel: Kernel, spec: ParallelProcessingUnit, around: int = AROUND) -> int:

@@ -329,6 +329,7 @@ def other_cases() -> Iterator[Case]:
             yield case(label, gather_sum(*size), 64, 3, shared)
     for n, dtype, stages in ((7, float32, 1), (40, float16, 1), (64, float32, 3)):
         yield case(f"records-{n}", records(37, n, dtype, 8), 64, stages)
+    yield case("distances", distances(37, 45), 64)
     yield case("records-of-steps", records(37, 20, float32, 1), 64, 2)
     yield case("staged-steps", staged_steps(40, 64, 13), 64, 2)
     for dtype in DTYPES:
@@ -420,8 +421,7 @@ def records(m: int, n: int, dtype: DType, stream: int) -> Sample:
     for field in (1, 2):
         end.load(f"z{field}", "i", at(x, following, index.const(field), guards=exists), fill=7)
     end.map("w", "i", "sub", "z2", "z1")
-    carry = Carry("acc", float32, ("i",), "sum")
-    phase = b.phase(stream=(Axis("j", n, stream),), carries=(carry,))
+    phase = b.phase(stream=(Axis("j", n, stream),), carries=(Carry("acc", float32, ("i",), "sum"),))
     phases = (phase, end.phase(Store(at(y, "i"), "acc"), Store(at(z, "i"), "w")))
     p, q = normal((m, 4), (6, 4), dtype=dtype)
     rows = np.random.default_rng(4).integers(-1, 7, n).astype(np.int32)
@@ -432,6 +432,28 @@ def records(m: int, n: int, dtype: DType, stream: int) -> Sample:
     answers = {"y": whole, "y_next": after[:, 2] - after[:, 1]}
     kernel = Kernel("records", (x, t, ids, y, z), (Axis("i", m, 16),), (), phases)
     return Sample(kernel, {"x": p, "t": q, "ids": rows}, answers, 1e-4)
+
+
+def distances(m: int, n: int) -> Sample:
+    """y[i] = sum_j rsqrt(1 + sum_c (x[i,c] - z[j,c])^2) of three coordinates c"""
+    x, z, y = buffers(x=(m, 3), z=(n, 3), y=(m,))
+    b, end = Body(), Body()
+    b.load("p", "i c", at(x, "i", "c"))
+    b.load("q", "j c", at(z, "j", "c"))
+    b.literal("one", 1.0)
+    b.map("d", "i j c", "sub", "p", "q")
+    b.map("e", "i j c", "mul", "d", "d")
+    b.reduce("f", "i j", "sum", "c", "e")
+    b.map("h", "i j", "rsqrt", b.map("g", "i j", "add", "f", "one"))
+    b.reduce("s", "i", "sum", "j", "h")
+    b.update("next", "i", "acc", "sum", "s")
+    phase = b.phase(stream=(Axis("j", n, 8),), carries=(Carry("acc", float32, ("i",), "sum"),))
+    phases = (phase, end.phase(Store(at(y, "i"), "acc")))
+    first, other = normal((m, 3), (n, 3))
+    squares = (first.astype("d")[:, None] - other.astype("d")) ** 2
+    answer = (1 / np.sqrt(1 + squares.sum(-1))).sum(-1)
+    kernel = Kernel("distances", (x, z, y), (Axis("i", m, 16),), (Axis("c", 3, 3),), phases)
+    return Sample(kernel, {"x": first, "z": other}, {"y": answer}, 1e-4)
 
 
 def float_to_int() -> Sample:

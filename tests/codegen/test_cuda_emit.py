@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cuda_cases import BF16, case, product
+from cuda_cases import BF16, case, distances, product
 from cuda_emulation import COMPILER, Emulator
 from kernel_building import Body, Sample, arrays, at, buffers, check
 from kernel_products import matmul
@@ -16,6 +16,8 @@ from eqsat.codegen.cuda_emit import choose, emit
 from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import bfloat16, float32
 from eqsat.kernel import Axis, Kernel, Store
+from eqsat.placed import with_room
+from eqsat.specs import load
 from eqsat.specs.model import ParallelOperation
 
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no g++ on this machine")
@@ -44,6 +46,28 @@ def test_odd_rows_are_read_element_by_element():
 def test_bfloat16_vectors_hold_eight():
     d = distribution(SAMPLES["elementwise_bfloat16"](64, 4096, 1, (4, 1024, 1)), 128)
     assert d.vector("j") == 8
+
+
+def test_a_thread_has_all_coordinates_of_a_point_where_most_work_lacks_them():
+    d = distribution(distances(64, 64), 128)
+    assert d.registers("c") == 3 and not d.spread("c")
+
+
+def test_threads_of_a_scalar_product_stay_within_its_tile():
+    """96 columns are 8 threads of 3 vectors, not 32 of which 8 have nothing."""
+    d = distribution(matmul(256, 480, 64, (128, 96, 32)), 256, shared=True)
+    assert (d.padded("i"), d.padded("j")) == (128, 96)
+
+
+@pytest.mark.parametrize(
+    ("tiles", "blocks"),
+    [((128, 96, 32), 2), ((256, 256, 16), 0), ((128, 128, 128), 0)],
+)
+def test_multiply_adds_ask_for_as_many_blocks_as_keep_arithmetic_busy(tiles, blocks):
+    """Not with 256 sums a thread, nor with 256 KB of factors."""
+    sample = matmul(1024, 1024, 512, tiles)
+    kernel = case("k", sample, 256, stages=2, shared=True).kernel
+    assert with_room(kernel, load("h200")).beside == blocks
 
 
 def test_a_scalar_product_makes_squares_of_registers():

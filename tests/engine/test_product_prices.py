@@ -125,3 +125,14 @@ def test_threads_that_wait_for_products_take_large_tiles():
     (launch,) = plan([product], H200, cache=Cache(None)).parts.launches
     assert {axis.tile for axis in launch.kernel.grid} == {128} and launch.kernel.threads == 256
     assert launch.seconds < 1.2 * 2 * 2048**3 / 67e12
+
+
+def test_short_sums_across_lanes_are_left_to_an_operation_of_a_cpu():
+    """Sums of 32 products each, of rows of two factors, for another product."""
+    a, b, w = (
+        g.input(name, (extent, 32, 32)) for name, extent in (("a", 64), ("b", 64), ("w", 16))
+    )
+    (launch,) = plan(
+        g.einsum("bik,bjk,oij->bo", a, b, w), load("cpu"), cache=Cache(None)
+    ).parts.launches
+    assert all(s.operation for s in launch.kernel.statements() if isinstance(s, Contract))
