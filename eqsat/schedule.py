@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from eqsat.algebra import LEAVES, WEIGHTED, Facts, Read, Term, post_order, rebuild, with_children
 from eqsat.bodies import bodies_of, body_rules
-from eqsat.choice import LAST, Choice, alike, constrained, decode_choice
+from eqsat.choice import LAST, Choice, Step, alike, constrained, decode_choice
 from eqsat.coalesce import coalesce
 from eqsat.egglog_text import (
     constructor,
@@ -459,19 +459,23 @@ def _explore(made: Form, ready: Sequence[Preparation], search: Search) -> Frozen
 
 def _choices(found: FrozenEGraph, made: Form) -> list[Choice]:
     """Every schedule that settles the most axes, its reduction whole or in parts."""
-    chains: dict[int, tuple[tuple[object, ...], ...]] = {}
+    chains: dict[int, tuple[tuple[Step, ...], int]] = {}  # and how many of its axes are settled
 
-    def chain(number: int) -> tuple[tuple[object, ...], ...]:
+    def chain(number: int) -> tuple[tuple[Step, ...], int]:
         if number not in chains:
             node = found.nodes[number][0]
-            own = (node.op, *(a for a in node.args if not isinstance(a, Class)))
-            chains[number] = () if node.op == "untiled" else (*chain(node.children[0]), own)
+            if node.op == "untiled":
+                return (), 0
+            *own, below = node.args
+            assert isinstance(below, Class)
+            rows, settled = chain(below.number)
+            chains[number] = (*rows, (node.op, *own)), settled + (node.op not in LAST)
         return chains[number]
 
-    rows = [chain(n.children[1]) for n in found.nodes[found.roots[0]] if n.op == "kernel"]
-    settled = [sum(op not in LAST for op, *_ in row) for row in rows]
-    most = max(settled)
-    return [decode_choice(row, made) for row, n in zip(rows, settled, strict=True) if n == most]
+    kernels = (n for n in found.nodes[found.roots[0]] if n.op == "kernel")
+    rows = [chain(node.children[1]) for node in kernels]
+    most = max(settled for _, settled in rows)
+    return [decode_choice(row, made) for row, settled in rows if settled == most]
 
 
 def _offered(made: Form, spec: ParallelProcessingUnit) -> list[Choice]:
