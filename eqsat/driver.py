@@ -18,7 +18,7 @@ from eqsat.graph.evaluate import input_nodes, topological
 from eqsat.graph.tensor import Tensor
 from eqsat.kernel import Buffer
 from eqsat.kernel_json import decode, encode
-from eqsat.library import LibraryCall, PricedCall
+from eqsat.library import LibraryCall, PricedCall, served
 from eqsat.planned import Planned
 from eqsat.program import Argument, Launch, Parts, Program, Report, flatten
 from eqsat.rule import PRECISIONS, Rule, allowed, collect, distinct, priced
@@ -160,7 +160,7 @@ def plan(
                 f"compile takes tensors; got a {type(tensor).__name__}. Build them from "
                 f"eqsat.input(name, shape, dtype), or use eqsat.jit for a function."
             )
-    folded = settle(tensors)
+    folded = settle(served(tensors, unit, target.operations))
     bounds = limits or Limits(
         nodes=settings.search_nodes,
         seconds=settings.search_seconds,

@@ -15,13 +15,15 @@ function that an operation of the spec `implements`:
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import log2, prod
 
 from eqsat.errors import SpecError, UnsupportedError
 from eqsat.graph.dtypes import DType, as_dtype
+from eqsat.graph.evaluate import topological
 from eqsat.graph.ops import LIBRARY
+from eqsat.graph.selection import one_by_one
 from eqsat.graph.tensor import Tensor
 from eqsat.kernel import Buffer
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
@@ -31,6 +33,7 @@ RADIX_BITS = 8  # that a pass settles
 PLACE_BYTES = 8  # of a position that is sorted beside a key
 PART = 1 << 15  # elements, that one group of threads takes of a row
 FEW, MOST = 16, 256  # elements that it gives
+ROUNDS = 8  # of elements that kernels find one after the other, where no operation finds them
 LONGEST = 1 << 31  # of rows whose positions a group counts
 
 
@@ -149,24 +152,39 @@ def library_call(
         for buffer, one, role in zip(buffers, (source, tensor), ("input", "output"), strict=True)
     )
     found: list[PricedCall] = []
-    for row in spec.operations:
-        if row.invocation_name in invocations and row.supports({"a": source.dtype.name}):
-            for method in _methods(row, tensor):
-                call = LibraryCall(
-                    name, tensor.op, method, bool(tensor.attributes["descending"]),
-                    (given, made), row.name, row.invocation_name, spec.name,
-                )  # fmt: skip
-                call = replace(call, buffers=(given, made, *_keys(call)))
-                parts = _parts(call, row, spec)
-                most = max(parts, key=lambda part: parts[part])
-                found.append(PricedCall(call, sum(parts.values()), most))
+    for row, method in _ways(tensor, spec, invocations):
+        call = LibraryCall(
+            name, tensor.op, method, bool(tensor.attributes["descending"]),
+            (given, made), row.name, row.invocation_name, spec.name,
+        )  # fmt: skip
+        call = replace(call, buffers=(given, made, *_keys(call)))
+        parts = _parts(call, row, spec)
+        most = max(parts, key=lambda part: parts[part])
+        found.append(PricedCall(call, sum(parts.values()), most))
     if not found:
         raise UnsupportedError(
             f"{tensor.op} of {source}: no operation of spec {spec.name} that its target "
             f"{spec.target!r} can call orders rows of {source.dtype.name}. Add one that implements "
-            f"compare_{tensor.op} or radix_sort to the spec, as those of specs/cpu.toml."
+            f"compare_{tensor.op} or radix_sort to the spec, or select for a few elements of each "
+            f"row, as those of specs/cpu.toml."
         )
     return min(found, key=lambda one: one.seconds)
+
+
+def served(
+    outputs: Sequence[Tensor], spec: ParallelProcessingUnit, invocations: frozenset[str]
+) -> list[Tensor]:
+    """The outputs; a few positions that no operation of the spec finds one after the other."""
+    done: dict[Tensor, Tensor] = {}
+    for tensor in topological(outputs):
+        operands = tuple(done[operand] for operand in tensor.operands)
+        same = all(a is b for a, b in zip(operands, tensor.operands, strict=True))
+        done[tensor] = tensor if same else replace(tensor, operands=operands)
+        count = tensor.attributes.get("count", MOST)
+        if tensor.op == "argsort" and count <= ROUNDS and not _ways(tensor, spec, invocations):
+            largest = bool(tensor.attributes["descending"])
+            _, done[tensor] = one_by_one(*operands, count, tensor.ndim - 1, largest)
+    return [done[output] for output in outputs]
 
 
 def check_call(call: LibraryCall, tensor: Tensor, spec: ParallelProcessingUnit) -> None:
@@ -185,6 +203,15 @@ def check_call(call: LibraryCall, tensor: Tensor, spec: ParallelProcessingUnit) 
 def is_call(tensor: Tensor) -> bool:
     """Whether a library computes a tensor."""
     return tensor.op in LIBRARY
+
+
+def _ways(
+    tensor: Tensor, spec: ParallelProcessingUnit, invocations: frozenset[str]
+) -> list[tuple[ParallelOperation, str]]:
+    """The operations of a spec that order the rows of a tensor's operand, and how."""
+    dtype = tensor.operands[0].dtype.name
+    rows = (row for row in spec.operations if row.invocation_name in invocations)
+    return [(r, method) for r in rows if r.supports({"a": dtype}) for method in _methods(r, tensor)]
 
 
 def _methods(row: ParallelOperation, tensor: Tensor) -> Iterator[str]:

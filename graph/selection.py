@@ -34,27 +34,31 @@ def top_k(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tens
     axis = normalise_axis(axis, x.ndim, "top_k", str(x))
     if not 1 <= k <= x.shape[axis]:
         raise ShapeError(f"top_k: k is {k}; axis {axis} of {x} has {x.shape[axis]} elements.")
-    if k > 1 and k * x.shape[axis] > ROUNDS:
-        with weak_composition("top_k"):
-            return _from_order(x, k, axis, largest)
     with weak_composition("top_k"):
-        rest = cast(x, x.dtype.compute)
-        last = _last(rest.dtype, largest)
-        place = iota(x.shape, axis)
-        kept = tuple(1 if d == axis else n for d, n in enumerate(x.shape))
-        values: list[Tensor] = []
-        places: list[Tensor] = []
-        taken: Tensor | None = None
-        for _ in range(k):
-            value = reduce("reduce_max" if largest else "reduce_min", rest, axis, keepdims=True)
-            left = place if taken is None else where(taken, beyond(x.shape[axis]), place)
-            first = reshape(first_of(rest, value, left, axis), kept)
-            values.append(value)
-            places.append(first)
-            own = equal(place, first)
-            taken = own if taken is None else logical_or(taken, own)
-            rest = where(own, last, rest)
-        return cast(concat(values, axis), x.dtype), concat(places, axis)
+        if k > 1 and k * x.shape[axis] > ROUNDS:
+            return _from_order(x, k, axis, largest)
+        return one_by_one(x, k, axis, largest)
+
+
+def one_by_one(x: Tensor, k: int, axis: int, largest: bool) -> tuple[Tensor, Tensor]:
+    """As `top_k`, in so many rounds, each of which reads all elements for the next one."""
+    rest = cast(x, x.dtype.compute)
+    last = _last(rest.dtype, largest)
+    place = iota(x.shape, axis)
+    kept = tuple(1 if d == axis else n for d, n in enumerate(x.shape))
+    values: list[Tensor] = []
+    places: list[Tensor] = []
+    taken: Tensor | None = None
+    for _ in range(k):
+        value = reduce("reduce_max" if largest else "reduce_min", rest, axis, keepdims=True)
+        left = place if taken is None else where(taken, beyond(x.shape[axis]), place)
+        first = reshape(first_of(rest, value, left, axis), kept)
+        values.append(value)
+        places.append(first)
+        own = equal(place, first)
+        taken = own if taken is None else logical_or(taken, own)
+        rest = where(own, last, rest)
+    return cast(concat(values, axis), x.dtype), concat(places, axis)
 
 
 def _from_order(x: Tensor, k: int, axis: int, largest: bool) -> tuple[Tensor, Tensor]:
