@@ -65,7 +65,7 @@ def contract(block: Block, c: Contract, target: Accumulator) -> None:
         for word, name, reader in zip(("left", "right"), (c.left, c.right), readers, strict=True):
             own = [i for i in block.ordered(block.placement.indices[name]) if i not in over]
             if ahead and word in ahead.tiles:
-                factors.append(ahead.reader(block, word, own))
+                factors.append(ahead.reader(block, word))
                 continue
             factors.append(_registers(block, word, own))
             count = block.register_count(own)
@@ -118,9 +118,9 @@ class Steps:
                 place = f"({block.register_number(own, point)}) * {self.width} + e"
                 _read_row(block, tile, _joined(summed, point), self.width, f"{word}[{place}]")
 
-    def reader(self, block: Block, word: str, own: list[str]) -> Callable[[Point], str]:
+    def reader(self, block: Block, word: str) -> Callable[[Point], str]:
         """As `_registers`, of the step that is done."""
-        step = block.index("step", self.index)
+        step, (_, own) = block.index("step", self.index), self.tiles[word]
         return lambda at: f"{word}[({block.register_number(own, at)}) * {self.width} + {step}]"
 
 
@@ -132,13 +132,10 @@ def _find_steps(block: Block, c: Contract, over: list[str]) -> Steps | None:
     if not long or _length(block, long[-1]) % width:
         return None
     for word, name in (("left", c.left), ("right", c.right)):
-        tile = block.tiles.get(name) if block.placement.where[name] == SHARED else None
-        if tile is None or tile.dtype != c.dtype:
-            continue
-        *outer, inner = [i for i in tile.order if tile.extents[i] > 1] or [""]
+        tile, inner, strides = _read_along(block, c, name)
         own = [i for i in block.ordered(block.placement.indices[name]) if i not in over]
         few = block.register_count(own) * width <= MOST_AHEAD
-        if inner == long[-1] and few and not any(tile.strides[i] % width for i in outer):
+        if tile and inner == long[-1] and few and not any(step % width for step in strides):
             found[word] = tile, own
     return Steps(long[-1], width, found) if found else None
 
@@ -166,26 +163,27 @@ def _serial_points(
         number, name = block.index("r", i), block.index("at", i)
         each *= _length(block, i)
         whole = held or each <= UNROLLED
-        width = ahead.width if ahead and ahead.index == i else 1
-        turns = f"#pragma unroll {PARTLY // width}"
-        block.out.line("#pragma unroll" if whole else turns)
-        by = f"{number} += {width}" if width > 1 else f"++{number}"
+        steps = ahead if ahead and ahead.index == i else None
+        width = steps.width if steps else 1
+        block.out.line("#pragma unroll" if whole else f"#pragma unroll {PARTLY // width}")
+        by = f"{number} += {width}" if steps else f"++{number}"
         block.out.line(f"for (int {number} = 0; {number} < {_length(block, i)}; {by}) {{")
         block.out.depth += 1
         depth += 1
         origin = block.frame.origin[i]
         text = number if origin == "0" else f"{origin} + {number}"
-        if ahead and width > 1:
+        at[i], register[i] = name, number
+        if steps:
             first = {i: f"({text})"}
-            ahead.read(block, Point({**at, **first}, register, block.frame.origin))
+            steps.read(block, Point({**at, **first}, register, block.frame.origin))
             step = block.index("step", i)
             block.out.line("#pragma unroll")
             block.out.line(f"for (int {step} = 0; {step} < {width}; ++{step}) {{")
             block.out.depth += 1
             depth += 1
             text += f" + {step}"
+            register[i] = f"({number} + {step})"
         block.out.line(f"const int {name} = {text};")
-        at[i], register[i] = name, number if width == 1 else f"({number} + {step})"
     yield Point(at, register, block.frame.origin)
     for _ in range(depth):
         block.out.depth -= 1
@@ -227,18 +225,26 @@ def _vector(block: Block, c: Contract, name: str, own: list[str]) -> tuple[Load 
     return (load, index, width) if width > 1 else (None, "", 1)
 
 
+def _read_along(block: Block, c: Contract, name: str) -> tuple[Tile | None, str, list[int]]:
+    """The tile in shared memory of a factor that is read as it lies there, the index along which
+    its elements lie together, and how far apart they are along the others.
+    """
+    tile = block.tiles.get(name) if block.placement.where[name] == SHARED else None
+    if tile is None or tile.dtype != c.dtype:
+        return None, "", []
+    *outer, inner = [i for i in tile.order if tile.extents[i] > 1] or [""]
+    return tile, inner, [tile.strides[i] for i in outer]
+
+
 def _row(block: Block, c: Contract, name: str, own: list[str]) -> tuple[Tile | None, str, int]:
     """The tile in shared memory of which threads take several elements of a factor at a time, the
     index along which these lie, and how many.
     """
-    tile = block.tiles.get(name) if block.placement.where[name] == SHARED else None
-    if tile is None or tile.dtype != c.dtype:
-        return None, "", 1
-    *outer, inner = [i for i in tile.order if tile.extents[i] > 1] or [""]
-    if own[-1:] != [inner]:
+    tile, inner, strides = _read_along(block, c, name)
+    if tile is None or own[-1:] != [inner]:
         return None, "", 1
     width, held = VECTOR_BYTES // tile.dtype.itemsize, block.distribution.vector(inner)
-    while any(n % width for n in (held, tile.extents[inner], *map(tile.strides.get, outer))):
+    while any(n % width for n in (held, tile.extents[inner], *strides)):
         width //= 2
     return (tile, inner, width) if width > 1 else (None, "", 1)
 

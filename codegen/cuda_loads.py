@@ -22,19 +22,34 @@ def load_vector(
     """Write one access to `width` elements that lie together; `element(e)` names the register of
     the e-th. Where the condition, if there is one, does not hold they are the load's fill.
     """
+    out = block.out
+    _read_pack(block, s, point, condition, width)
+    out.line("#pragma unroll")
+    with out.block(f"for (int e = 0; e < {width}; ++e)"):
+        out.line(f"{element('e')} = {_item(block, s, condition, 'e')};")
+
+
+def _read_pack(
+    block: Block, s: Load, point: Point, condition: str, width: int, before: int = 0
+) -> None:
+    """Write one access to `width` elements, of which so many lie before that of the load."""
     out, buffer = block.out, block.kernel.buffer(s.access.buffer)
     pack = f"Pack<{storage_type(buffer.dtype)}, {width}>"
     source = f"{block.buffer(buffer.name)} + {block.address(s.access, point)}"
+    source += f" - {before}" if before else ""
     out.line(f"{pack} pack = {{}};")
     if condition:
         out.line(f"const bool exists = {condition};")
     read = f"pack = *reinterpret_cast<const {pack}*>({source});"
     out.line(f"if (exists) {read}" if condition else read)
-    out.line("#pragma unroll")
-    with out.block(f"for (int e = 0; e < {width}; ++e)"):
-        value = cast(buffer.dtype, s.dtype, widen(buffer.dtype, "pack.item[e]"))
-        text = f"exists ? {value} : {literal(s.dtype, s.fill)}"
-        out.line(f"{element('e')} = {text if condition and s.fill else value};")
+
+
+def _item(block: Block, s: Load, condition: str, number: str) -> str:
+    """An element of what was read as a load gives it: its fill where nothing was."""
+    dtype = block.kernel.buffer(s.access.buffer).dtype
+    value = cast(dtype, s.dtype, widen(dtype, f"pack.item[{number}]"))
+    text = f"exists ? {value} : {literal(s.dtype, s.fill)}"
+    return text if condition and s.fill else value
 
 
 def fields(kernel: Kernel, loads: Iterable[Load], s: Load) -> tuple[Mapping[int, Load], int]:
@@ -62,20 +77,10 @@ def fields(kernel: Kernel, loads: Iterable[Load], s: Load) -> tuple[Mapping[int,
 
 def load_fields(block: Block, found: Mapping[int, Load], width: int) -> None:
     """Write one access to each record; the loads' registers are declared."""
-    out, (place, s) = block.out, next(iter(found.items()))
-    buffer = block.kernel.buffer(s.access.buffer)
-    pack = f"Pack<{storage_type(buffer.dtype)}, {width}>"
-    with block.points(s.indices) as point, out.block():
+    place, s = next(iter(found.items()))
+    with block.points(s.indices) as point, block.out.block():
         condition = block.present(s, point)
-        source = f"{block.buffer(buffer.name)} + {block.address(s.access, point)}"
-        source += f" - {place}" if place else ""
-        read = f"*reinterpret_cast<const {pack}*>({source})"
-        out.line(f"{pack} pack = {{}};" if condition else f"const {pack} pack = {read};")
-        if condition:
-            out.line(f"const bool exists = {condition};")
-            out.line(f"if (exists) pack = {read};")
+        _read_pack(block, s, point, condition, width, place)
         for number, one in found.items():
-            value = cast(buffer.dtype, s.dtype, widen(buffer.dtype, f"pack.item[{number}]"))
-            text = f"exists ? {value} : {literal(s.dtype, s.fill)}"
-            value = text if condition and s.fill else value
-            out.line(f"{block.element(one.name, point)} = {value};")
+            value = _item(block, one, condition, str(number))
+            block.out.line(f"{block.element(one.name, point)} = {value};")

@@ -166,8 +166,7 @@ def _negative(dtype: DType, a: Sequence[str]) -> str:
 
 SIXTEEN = frozenset({"bfloat16", "float16"})
 _LIBM = (
-    "exp expm1 log log1p log2 sqrt rsqrt sin cos tan sinh cosh tanh asin acos atan erf",
-    "floor ceil trunc",
+    "exp expm1 log log1p log2 sqrt sin cos tan sinh cosh tanh asin acos atan erf floor ceil trunc"
 )
 
 # The dtype given to a row is that of the operands (of the values, for `where`).
@@ -176,7 +175,8 @@ OPS: dict[str, Row] = {
     "abs": _magnitude,
     "sign": _call("sign_of"),
     "square": lambda _, a: f"wrapping_multiply({a[0]}, {a[0]})",
-    **{name: _libm(name) for name in " ".join(_LIBM).split()},
+    **{name: _libm(name) for name in _LIBM.split()},
+    "rsqrt": _libm("rsqrt"),
     "round": _libm("rint"),
     "reciprocal": lambda dtype, a: f"({_one(dtype)} / {a[0]})",
     "logical_not": lambda _, a: f"(!{a[0]})",

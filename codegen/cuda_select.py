@@ -142,9 +142,11 @@ MOST_RANKED = 64  # groups, beyond which sorting takes less than counting
 
 def kernels(call: LibraryCall) -> dict[str, tuple[int, int]]:
     """The blocks and threads of each kernel, in the order of their launches."""
-    found = {"select_elements": (call.rows * call.parts, _threads(call, min(call.length, PART)))}
+    vector = VECTOR_BYTES // call.buffers[0].dtype.itemsize
+    threads = _threads(call, -(-min(call.length, PART) // vector))
+    found = {"select_elements": (call.rows * call.parts, threads)}
     if call.parts > 1:
-        found["select_keys"] = (call.rows, _threads(call, call.parts * call.count, 1))
+        found["select_keys"] = (call.rows, _threads(call, call.parts * call.count))
     return found
 
 
@@ -214,9 +216,8 @@ def _groups(call: LibraryCall) -> int:
     return max(THREADS[0], 1 << (2 * call.count - 1).bit_length())
 
 
-def _threads(call: LibraryCall, length: int, vector: int = 0) -> int:
-    vector = vector or VECTOR_BYTES // call.buffers[0].dtype.itemsize
-    wanted = 1 << max(-(-length // (vector * VECTORS)) - 1, 0).bit_length()
+def _threads(call: LibraryCall, vectors: int) -> int:
+    wanted = 1 << max(-(-vectors // VECTORS) - 1, 0).bit_length()
     return min(max(wanted, _groups(call)), THREADS[1])
 
 

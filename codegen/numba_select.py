@@ -69,6 +69,17 @@ def rise(keys, places, used, key, place):
     places[at] = place
 
 
+@register_jitable
+def offer(keys, places, used, key, place):
+    """Keep the first {count} of what is offered in the order of places; how many are kept."""
+    if used < {count}:
+        rise(keys, places, used, key, place)
+        return used + 1
+    if key < keys[0]:
+        sink(keys, places, used, key, place)
+    return used
+
+
 def kernel(start, stop, elements, made):
     keys = np.empty({count}, np.{word})
     places = np.empty({count}, np.int64)
@@ -81,11 +92,7 @@ def kernel(start, stop, elements, made):
             for i in range(block * {block}, min((block + 1) * {block}, {length})):
                 first = min(first, key_of(row[i]))
             firsts[block] = first
-            if used < {count}:
-                rise(keys, places, used, first, block)
-                used += 1
-            elif first < keys[0]:
-                sink(keys, places, {count}, first, block)
+            used = offer(keys, places, used, first, block)
         level = keys[0] if used == {count} else np.{word}({last})
         used = 0
         for block in range({blocks}):
@@ -93,13 +100,8 @@ def kernel(start, stop, elements, made):
                 continue
             for i in range(block * {block}, min((block + 1) * {block}, {length})):
                 key = key_of(row[i])
-                if key > level:
-                    continue
-                if used < {count}:
-                    rise(keys, places, used, key, i)
-                    used += 1
-                elif key < keys[0]:
-                    sink(keys, places, {count}, key, i)
+                if key <= level:
+                    used = offer(keys, places, used, key, i)
             if used == {count}:
                 level = min(level, keys[0])
         for left in range({count} - 1, -1, -1):

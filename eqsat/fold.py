@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from eqsat.decided import Decisions
-from eqsat.graph.build import constant, number_of, view
+from eqsat.graph.build import constant, number_of, view, with_operands
 from eqsat.graph.evaluate import evaluate, topological
 from eqsat.graph.index import free_names, substitute, var
 from eqsat.graph.manipulation import broadcast_to
@@ -38,10 +38,8 @@ def settle(outputs: Sequence[Tensor]) -> list[Tensor]:
             done[tensor] = constant(np.zeros(tensor.shape, tensor.dtype.numpy))
         elif any(operand.size == 0 for operand in operands):
             done[tensor] = _of_nothing(tensor)
-        elif all(a is b for a, b in zip(operands, tensor.operands, strict=True)):
-            done[tensor] = tensor
         else:
-            done[tensor] = replace(tensor, operands=operands)
+            done[tensor] = with_operands(tensor, operands)
         if done[tensor].op in ELEMENTWISE:
             done[tensor] = decisions.settle(_of_numbers(done[tensor]))
         if tensor.op == "gather":

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from math import log2, prod
 
 from eqsat.errors import SpecError, UnsupportedError
+from eqsat.graph.build import with_operands
 from eqsat.graph.dtypes import DType, as_dtype
 from eqsat.graph.evaluate import topological
 from eqsat.graph.ops import LIBRARY
@@ -178,8 +179,7 @@ def served(
     done: dict[Tensor, Tensor] = {}
     for tensor in topological(outputs):
         operands = tuple(done[operand] for operand in tensor.operands)
-        same = all(a is b for a, b in zip(operands, tensor.operands, strict=True))
-        done[tensor] = tensor if same else replace(tensor, operands=operands)
+        done[tensor] = with_operands(tensor, operands)
         count = tensor.attributes.get("count", MOST)
         if tensor.op == "argsort" and count <= ROUNDS and not _ways(tensor, spec, invocations):
             largest = bool(tensor.attributes["descending"])

@@ -285,17 +285,14 @@ def thaw(
     nodes: dict[int, list[ENode]] = {}
     for op, sorts in ops.items():
         name, known = _computed(op), [dict[Any, Class | Atom]() for _ in sorts]
-
-        def read(place: int, value: Any, op: str = op, sorts: tuple[str, ...] = sorts) -> Any:
-            whole = sorts[place] == "E"
-            return Class(value) if whole else read_atom(op, place, sorts[place], value, table)
-
         for *values, result in rows.get(constructor(op), []):
             args: list[Class | Atom] = []
-            for place, value in enumerate(values):
-                if value not in known[place] or not value:  # zeros of either sign are equal
-                    known[place][value] = read(place, value)
-                args.append(known[place][value])
+            for place, (sort, value) in enumerate(zip(sorts, values, strict=True)):
+                own = known[place]
+                if value not in own or not value:  # zeros of either sign are equal
+                    whole = sort == "E"
+                    own[value] = Class(value) if whole else read_atom(op, place, sort, value, table)
+                args.append(own[value])
             nodes.setdefault(result, []).append(ENode(name, tuple(args)))
     by_number = {number: cls for number, cls in rows["node"]}
     class_of = {term: by_number[numbers[term]] for term in terms}

@@ -1,6 +1,7 @@
 """Builders of single primitives: every node of a graph is made by `build`."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from typing import cast as cast_type
 
@@ -235,6 +236,12 @@ def varying_axes(x: Tensor) -> list[int]:
         return list(range(x.ndim))
     used = frozenset[str]().union(*map(free_names, x.attributes["coordinates"]))
     return [axis for axis, name in enumerate(movement.output_names(x.ndim)) if name in used]
+
+
+def with_operands(tensor: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
+    """The same operation of other operands; the tensor itself where they are its own."""
+    same = all(a is b for a, b in zip(operands, tensor.operands, strict=True))
+    return tensor if same else replace(tensor, operands=operands)
 
 
 def number_of(x: Tensor) -> Tensor | None:

@@ -1,6 +1,7 @@
 """Rows of the laws of powers."""
 
 import math
+from collections.abc import Callable
 
 from algebra_rows import ROWS, Miss, Row, row
 from terms import Terms, add, mul
@@ -10,12 +11,19 @@ from eqsat.algebra import Term
 __all__ = ["ROWS"]
 
 
-@row
-def small_power(t: Terms) -> Row:
-    a, n, h = t.read("a", "i"), t.read("n", "i", "int32"), t.read("h", "i", "float16")
+def powers(t: Terms) -> Callable[..., Term]:
+    """What raises a term to a power that is a number, of its dtype."""
 
     def power(x: Term, exponent: float, dtype: str = "float32") -> Term:
         return Term("pow", x, t.number(exponent, dtype))
+
+    return power
+
+
+@row
+def small_power(t: Terms) -> Row:
+    a, n, h = t.read("a", "i"), t.read("n", "i", "int32"), t.read("h", "i", "float16")
+    power = powers(t)
 
     return Row(
         (
@@ -41,10 +49,7 @@ def small_power(t: Terms) -> Row:
 def half_power(t: Terms) -> Row:
     a, h = t.read("a", "i"), t.read("h", "i", "float16")
     square = Term("square", a)
-    above = add(square, t.number(1))
-
-    def power(x: Term, exponent: float, dtype: str = "float32") -> Term:
-        return Term("pow", x, t.number(exponent, dtype))
+    above, power = add(square, t.number(1)), powers(t)
 
     def instead(of: float, value: float, otherwise: Term) -> Term:
         return Term("where", Term("equal", a, t.number(of)), t.number(value), otherwise)
