@@ -90,5 +90,5 @@ def fetched_again(tiling: Tiling, term: Term, mask: int) -> Array:
     made = tiling.form
     reduced = made.facts.universe.mask(made.reduced)
     row = tiling.tile_points(mask & reduced) * made.facts.dtype(term).itemsize
-    count = passes(made, reduced).get(term, 1)
-    return np.where(row > tiling.pricer.cache.size_bytes / 2, count, 1)
+    far = row > tiling.pricer.cache.size_bytes / 2
+    return np.where(far, passes(made, reduced).get(term, 1), 1) if far.any() else tiling.shape
