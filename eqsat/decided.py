@@ -1,15 +1,22 @@
 """Integers whose bounds decide what is computed of them: comparisons that always hold or never,
-and extremes that are always the same operand's.
+extremes that are always the same operand's, and gathers whose indices are their positions' alone.
 """
+
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 
-from eqsat.graph.build import constant
+from eqsat.graph.build import constant, number_of, view
 from eqsat.graph.dtypes import iinfo
+from eqsat.graph.index import Affine, add, const, floordiv, mod, scale, sub, substitute, var
+from eqsat.graph.index import bounds as reach
 from eqsat.graph.manipulation import broadcast_to
+from eqsat.graph.movement import output_extents
 from eqsat.graph.tensor import Tensor
 
 Bounds = tuple[int, int]
+T = TypeVar("T")
 COMPARISONS = frozenset({"less", "less_equal", "greater", "greater_equal", "equal", "not_equal"})
 
 
@@ -18,6 +25,7 @@ class Decisions:
 
     def __init__(self) -> None:
         self._bounds: dict[Tensor, Bounds | None] = {}
+        self._places: dict[Tensor, Affine | None] = {}
 
     def settle(self, tensor: Tensor) -> Tensor:
         """The tensor, or what always has its value."""
@@ -35,20 +43,67 @@ class Decisions:
                 return tensor.operands[1 if low else 2]
         return tensor
 
+    def looked_at(self, gather: Tensor) -> Tensor:
+        """The gather, or the view that it is where its indices are expressions of positions."""
+        (table, index), axis = gather.operands, gather.attributes["axis"]
+        place = self._of_operands(index, self._places, self._placed)
+        if place is None:
+            return gather
+        low, high = reach(place, output_extents(gather.shape))
+        if low < 0 or high >= table.shape[axis]:
+            return gather
+        coordinates = gather.attributes["coordinates"]
+        return view(table, gather.shape, [place if c is None else c for c in coordinates])
+
     def bounds(self, tensor: Tensor) -> Bounds | None:
         """The least and the largest element, of integers and truth values; None where unknown."""
+        return self._of_operands(tensor, self._bounds, self._fitting)
+
+    @staticmethod
+    def _of_operands(
+        tensor: Tensor, known: dict[Tensor, T | None], found: Callable[[Tensor], T | None]
+    ) -> T | None:
+        """What is found of a tensor when it is known of its operands; None of floats."""
         waiting = [tensor]
         while waiting:
             node = waiting[-1]
             whole = node.dtype.kind != "float"
-            unknown = [x for x in node.operands if x not in self._bounds] if whole else []
-            if unknown and node not in self._bounds:
+            unknown = [x for x in node.operands if x not in known] if whole else []
+            if unknown and node not in known:
                 waiting += unknown
                 continue
             waiting.pop()
-            if node not in self._bounds:
-                self._bounds[node] = self._fitting(node) if whole else None
-        return self._bounds[tensor]
+            if node not in known:
+                known[node] = found(node) if whole else None
+        return known[tensor]
+
+    def _placed(self, tensor: Tensor) -> Affine | None:
+        """An integer as an expression of its position i0, i1, ..., where nothing wraps."""
+        if self.bounds(tensor) is None or tensor.dtype.kind == "bool":
+            return None
+        if (number := number_of(tensor)) is not None:
+            return const(int(number.attributes["value"].item()))
+        if tensor.op == "iota":
+            return var(f"i{tensor.attributes['axis']}")
+        places = [self._places[operand] for operand in tensor.operands]
+        if None in places:
+            return None
+        extents = output_extents(tensor.shape)
+        match tensor.op, places:
+            case "cast", (place,):
+                return place
+            case "view", (place,) if tensor.attributes["fill"] is None:
+                at = {f"i{d}": c for d, c in enumerate(tensor.attributes["coordinates"])}
+                return substitute(place, at, extents)
+            case "add", (a, b):
+                return add(a, b)
+            case "sub", (a, b):
+                return sub(a, b)
+            case "mul", (a, b) if not a.terms or not b.terms:
+                return scale(b, a.constant) if not a.terms else scale(a, b.constant)
+            case ("floor_divide" | "remainder") as op, (a, b) if not b.terms and b.constant > 0:
+                return (floordiv if op == "floor_divide" else mod)(a, b.constant, extents)
+        return None
 
     def _fitting(self, tensor: Tensor) -> Bounds | None:
         """The bounds, unless what is computed may leave the dtype and wrap."""
@@ -75,6 +130,13 @@ class Decisions:
                 return low + least, high + most
             case "sub", ((low, high), (least, most)):
                 return low - most, high - least
+            case "mul", ((low, high), (least, most)):
+                corners = low * least, low * most, high * least, high * most
+                return min(corners), max(corners)
+            case "floor_divide", ((low, high), (least, most)) if 0 < least == most:
+                return low // least, high // least
+            case "remainder", (_, (least, most)) if 0 < least == most:
+                return 0, most - 1
             case "minimum", ((low, high), (least, most)):
                 return min(low, least), min(high, most)
             case "maximum", ((low, high), (least, most)):

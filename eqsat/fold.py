@@ -26,7 +26,8 @@ def settle(outputs: Sequence[Tensor]) -> list[Tensor]:
 
     Every empty tensor is a constant, and every value of one or of numbers too; what the bounds of
     integers decide is decided; every gather reads a buffer or a computed value, not a view, nor
-    what can as well be computed at the points that it takes; no output is given twice.
+    what can as well be computed at the points that it takes, and by indices that are no expression
+    of positions; no output is given twice.
     """
     done: dict[Tensor, Tensor] = {}
     copies: dict[Tensor, Tensor] = {}
@@ -42,7 +43,9 @@ def settle(outputs: Sequence[Tensor]) -> list[Tensor]:
             done[tensor] = with_operands(tensor, operands)
         if done[tensor].op in ELEMENTWISE:
             done[tensor] = decisions.settle(_of_numbers(done[tensor]))
-        if tensor.op == "gather":
+        if done[tensor].op == "gather":
+            done[tensor] = decisions.looked_at(done[tensor])
+        if done[tensor].op == "gather":
             done[tensor] = _taken(done[tensor], copies, held)
     return _apart([done[output] for output in outputs])
 

@@ -9,6 +9,7 @@ from fast_products import H200, normal, planned, run
 
 import eqsat.graph as g
 from eqsat.decided import COMPARISONS, Decisions
+from eqsat.fold import settle
 from eqsat.graph.evaluate import input_nodes
 from eqsat.graph.tensor import Tensor
 from eqsat.kernel import Kernel, Load, Map
@@ -116,3 +117,39 @@ def test_a_bias_that_is_looked_up_is_right():
     (wanted,) = g.evaluate([out], arrays, np.float64)
     found = run(planned(out, H200), **arrays).astype(np.float64)
     np.testing.assert_allclose(found, wanted, atol=3e-2)
+
+
+def frames(x: Tensor, step: int, size: int) -> Tensor:
+    """Windows of rows, by the positions of their elements."""
+    starts = g.arange((x.shape[1] - size) // step + 1) * step
+    return g.take(x, g.expand_dims(starts, 1) + g.arange(size), axis=1)
+
+
+PLACED = {
+    "windows": lambda x: frames(x, 3, 5),
+    "narrow positions": lambda x: g.take(x, g.astype(g.arange(9), "int8") * 2 + 1, axis=0),
+    "every other pair": lambda x: g.take(x, g.arange(10) // 2 * 4 + g.arange(10) % 2, axis=1),
+    "backwards": lambda x: g.take(x, 19 - g.arange(20), axis=0),
+    "positions that are reshaped": lambda x: g.take(x, g.reshape(g.arange(12), (3, 4)), axis=1),
+    "a corner": lambda x: g.take(g.take(x, g.arange(3) + 1, axis=0), 7 - g.arange(4), axis=1),
+}
+
+
+@pytest.mark.parametrize("name", sorted(PLACED))
+def test_what_is_taken_at_positions_is_a_view(name):
+    x = g.input("x", (20, 24), "float32")
+    out = PLACED[name](x)
+    (found,) = settle([out])
+    assert found.op == "view" and found.operands == (x,)
+    array = normal(20, 24)
+    wanted, value = (g.evaluate([y], {"x": array})[0] for y in (out, found))
+    np.testing.assert_array_equal(value, wanted)
+
+
+def test_positions_that_wrap_leave_the_table_or_are_read_are_looked_up():
+    x, ids = g.input("x", (20, 24), "float32"), g.input("i", (4,), "int32")
+    wraps = g.astype(g.arange(9), "int8") * g.astype(40, "int8")
+    squares = g.arange(4) * g.arange(4)
+    for index in (g.arange(5) + 20, g.arange(5) - 1, wraps, ids + g.arange(4), squares):
+        (found,) = settle([g.take(x, index, axis=0)])
+        assert found.op == "gather"
