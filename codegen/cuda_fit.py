@@ -153,13 +153,12 @@ def _fluid(kernel: Kernel, placement: Placement) -> set[str]:
     """Values that compilers make element by element, and never hold as a whole.
 
     They are pointwise (loads too, unless they meet fragments: those go through shared memory), only
-    pointwise values and stores read them, and of fragments a reduction that runs in the same loop;
-    and no other reduction runs between the first and the last use. Of several values of fragments
-    that are stored each is made before the first store.
+    pointwise values and stores read them, or, of what is computed, a reduction that runs in the
+    same loop; and no other reduction runs between the first and the last use. Of several values of
+    fragments that are stored each is made before the first store.
     """
     pointwise = (Map, Load, Literal, Position)
     matrices = bool(placement.matrices)
-    readers = (Map, Load, Reduce) if matrices else (Map, Load)
     sections: dict[str, int] = {}
     used: dict[str, int] = {}
     whole: set[str] = set()
@@ -170,7 +169,7 @@ def _fluid(kernel: Kernel, placement: Placement) -> set[str]:
             begun = section
             section += not isinstance(statement, pointwise)
             sections[statement.name] = section
-            read = begun if isinstance(statement, Reduce) and matrices else section
+            read = begun if isinstance(statement, Reduce) else section
             used.update(dict.fromkeys(operands(statement), read))
         stored = {name for store in phase.stores for name in store_operands(store)}
         used.update(dict.fromkeys(stored, section))
@@ -182,7 +181,8 @@ def _fluid(kernel: Kernel, placement: Placement) -> set[str]:
         and name not in whole
         and used.get(name, -1) == sections[name]
         and all(
-            isinstance(placement.statements.get(u, statement), readers)
+            isinstance(placement.statements.get(u, statement), (Map, Load))
+            or (isinstance(placement.statements[u], Reduce) and isinstance(statement, Map))
             for u in placement.users[name]
         )
     }

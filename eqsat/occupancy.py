@@ -7,10 +7,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from eqsat.algebra import Term
+from eqsat.algebra import REDUCTIONS, Term
 from eqsat.clusters import CLUSTER, clusters
 from eqsat.contraction_price import absorbed
 from eqsat.form import REDUCING, SUBSTITUTED, Form, shares_factors
+from eqsat.graph.ops import ELEMENTWISE
 from eqsat.partial_sums import count_parts
 from eqsat.pipeline_price import LOADED
 from eqsat.rates import Array, Blocking, Rates
@@ -61,18 +62,19 @@ class Occupancy(Tiling):
         """Bytes of registers that a tile takes at the most: the widest value, beside it what else
         is read, as it lies in memory, and what threads need for themselves.
 
-        Of products and streams: twice the widest value, factors and a carry's next value among it.
+        Of products: twice the widest value, factors among it. Of streams besides: a carry's next
+        value beside the carry.
         """
         assert self.blocking is not None
         held = 2 * self.scratch
         largest = self._widest
-        if not self._holds:
-            return held + AROUND_LOOP * self.blocking.threads + 2 * largest
         factors = {f for t in self.form.terms for f in self.form.contraction(t) or ()}
+        if not self._holds and (factors or self._multiplies or not self.chunks):
+            return held + AROUND_LOOP * self.blocking.threads + 2 * largest
         read = {t for t in self.form.terms if t.op in {"read", "gather"}} - factors
         reads = [self._read_bytes(t) for t in self.form.terms if t in read]
         beside = sum(reads) - np.max(reads, axis=0) if reads else 0.0
-        around = np.where(self.blocks > 1, AROUND + PEERS, AROUND)
+        around = np.where(self.blocks > 1, AROUND + PEERS, AROUND if self._holds else AROUND_LOOP)
         return held + around * self.blocking.threads * self.blocks + largest + beside
 
     def spilled_bytes(self) -> Array:
@@ -268,7 +270,26 @@ class Occupancy(Tiling):
     @cached_property
     def _widest(self) -> Array:
         """Bytes of the largest value that threads hold."""
-        return self.largest(self.absorbed | self._read_at_use())
+        return self.largest(self.absorbed | self._read_at_use() | self._made_in_passing())
+
+    def _made_in_passing(self) -> set[Term]:
+        """Values that one reduction alone reads, or others such: a thread makes each element as it
+        adds it up, and holds none of them.
+        """
+        made, found = self.form, dict[Term, Term]()
+        if made.operations or not self.pricer.overlap:
+            return set()
+        held = {one.term for one in made.stored}
+        users: dict[Term, list[Term]] = {}
+        for term in reversed(made.terms):  # users before what they read
+            read_by = users.get(term, [])
+            ends = {found.get(user, user) for user in read_by}
+            alone = len(ends) == 1 and term not in held and not made.contraction(*ends)
+            if alone and term.op in ELEMENTWISE and {end.op for end in ends} <= {*REDUCTIONS}:
+                (found[term],) = ends
+            for child in term.children:
+                users.setdefault(child, []).append(term)
+        return {*found}
 
     def _read_at_use(self) -> set[Term]:
         """Factors of short sums, which threads that share nothing take from memory as they add."""

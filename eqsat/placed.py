@@ -3,7 +3,18 @@
 import math
 from dataclasses import replace
 
-from eqsat.kernel import Contract, Kernel, Literal, Load, Position, Reduce, Statement
+from eqsat.kernel import (
+    Contract,
+    Kernel,
+    Literal,
+    Load,
+    Map,
+    Position,
+    Reduce,
+    Statement,
+    operands,
+    store_operands,
+)
 from eqsat.occupancy import AROUND, AROUND_LOOP, FILLED, PEERS
 from eqsat.pipeline_price import LOADED
 from eqsat.scatter_price import in_groups
@@ -76,7 +87,20 @@ def registers_fit(kernel: Kernel, spec: ParallelProcessingUnit, around: int = AR
 
 
 def _computed(kernel: Kernel) -> list[Statement]:
-    return [s for s in kernel.statements() if not isinstance(s, Literal | Position)]
+    """What threads hold: not what each makes element by element for one reduction."""
+    kept: list[Statement] = []
+    ends: dict[str, set[str]] = {}  # the reduction that ends each chain, or what is held
+    for phase in kernel.phases:
+        for store in phase.stores:
+            ends.update({name: {""} for name in store_operands(store)})
+        for s in reversed(phase.body):
+            own = ends.get(s.name, set())
+            passing = isinstance(s, Map) and len(own) == 1 and "" not in own
+            kept += [] if passing or isinstance(s, Literal | Position) else [s]
+            for name in operands(s):
+                end = own if passing else {s.name if isinstance(s, Reduce) else ""}
+                ends.setdefault(name, set()).update(end)
+    return kept
 
 
 def _read_bytes(kernel: Kernel) -> list[int]:

@@ -232,7 +232,7 @@ class Tiling:
             run = np.where(joined, run + beside * (tiles[stride] - 1), run)
             joined = joined & whole[stride]
         sector, size = self.pricer.cache.access_granularity_bytes, read.dtype.itemsize
-        drawn = np.ceil(run * step * size / sector) * sector
+        drawn = np.minimum(np.ceil(run * step * size / sector), run) * sector
         return np.maximum(drawn / (run * size), 1.0)
 
     def crossed(self, side: Term) -> Array:
