@@ -8,6 +8,7 @@ from eqsat.algebra import Term
 from eqsat.form import Stored
 
 ALIKE = 1.01  # times the seconds of another candidate, up to where it is taken for the same
+UNFIT = 1.0  # seconds, for a kernel that fits no schedule
 
 
 Reductions = frozenset[tuple[object, ...]]

@@ -5,15 +5,12 @@ Bottom-up over an acyclic order, each class keeps its few best un-materialised c
 """
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from functools import reduce
-from graphlib import TopologicalSorter
-from operator import or_
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from eqsat.algebra import LEAVES, SCANS, SCATTERS, Facts, Read, Renaming, Term, post_order
-from eqsat.cuts import Candidate, Cut, PlainPrice, Plan, Reductions, agree, varied
+from eqsat.cuts import UNFIT, Candidate, Cut, PlainPrice, Plan, Reductions, agree, varied
 from eqsat.extremes import COMPARED, EXTREMES
 from eqsat.form import REDUCING, Stored, form, is_product
 from eqsat.graph.dtypes import as_dtype
@@ -21,6 +18,7 @@ from eqsat.graph.index import row_major
 from eqsat.join import in_order, join
 from eqsat.menu import least_seconds
 from eqsat.price import Pricer
+from eqsat.pruned import PrunedGraph
 from eqsat.reindex import push
 from eqsat.saturate import ENode, FrozenEGraph
 from eqsat.scatter import starts
@@ -30,11 +28,8 @@ KEPT = 6
 SHARED = 4  # besides, those that are best if others need what they read, too; and one that reads
 ROUNDS = 3  # of plans, each from what the one before it stores
 WHOLE = frozenset((*REDUCING, *SCANS, "reindex", "gather"))  # no points of their own
-DEAR = 2.5  # times the least work of a class, from where a way to compute it is not tried
 MANY, FEW = 120, 64  # classes, beyond which only so many choices of each are priced
 LEAST = 3  # of those, of each node
-LARGE = 1500  # e-nodes after pruning, beyond which fewer ways of each class are tried
-COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "logical_and", "logical_or", "equal"})
 
 
 class Extractor:
@@ -50,144 +45,15 @@ class Extractor:
         self.products: dict[int, frozenset[Term]] = {}  # of each class that has a kernel
         self._together: dict[frozenset[int], float] = {}
         self.prices: dict[tuple[Term, tuple[str, ...]], float] = {}
-        self._users: dict[int, set[int]] = {}
-        self._summed: dict[int, set[tuple[int, int]]] = {}
-        self._factors: set[int] = set()
-        self._classes = 0
+        self.pruned = PrunedGraph(graph, pricer)
+        self.nodes = self.pruned.nodes
         self.stored: frozenset[int] = frozenset()
         self.best: tuple[Mapping[int, Cut], Mapping[int, Sequence[Candidate]]] = {}, {}
         self.pushed: dict[Term, dict[tuple[Renaming, Term], None]] = {}
         self._plain: dict[tuple[Stored, ...], PlainPrice] = {}
         self.floors: dict[tuple[Reductions, float], float] = {}
+        self.unfit: set[tuple[object, ...]] = set()  # terms of kernels, and what they reduce
         self.nested = 1.0  # times the price of kernels with reductions inside others' loops
-
-    # -- acyclic order --------------------------------------------------------------------------
-
-    def prune(self) -> list[int]:
-        """Keep, per class, nodes that are not dear and make no circle; classes, children first."""
-        nodes = {c: self._unique(ns) for c, ns in self.graph.nodes.items()}
-        cost = self._lower_bounds(nodes)
-        dearer: list[tuple[float, int, ENode]] = []
-        for number, members in nodes.items():
-            own = cost.get(number, np.inf)
-            kept = []
-            for node in members:
-                if all(cost.get(child, np.inf) < own for child in node.children):
-                    kept.append(node)
-                elif all(child in cost for child in node.children):
-                    dearer.append((self._node_cost(number, node, cost), number, node))
-            most = np.inf if any(node.op in SCATTERS for node in members) else DEAR * own
-            kept = [node for node in kept if self._node_cost(number, node, cost) <= most]
-            leaf = [node for node in kept if node.op in LEAVES]
-            nodes[number] = leaf[:1] or kept
-        for members in nodes.values():  # of ways that cost as much the first is taken
-            members.sort(key=lambda node: self._obscures(node, nodes))
-        self._bound(nodes, cost)
-        self.nodes = nodes
-        if sum(map(len, nodes.values())) <= LARGE:
-            self._add_dearer(sorted(dearer, key=lambda one: one[:2]), cost)
-        reached: set[int] = set()
-        stack = list(self.graph.roots)
-        while stack:
-            number = stack.pop()
-            if number not in reached:
-                reached.add(number)
-                stack += [child for node in nodes[number] for child in node.children]
-        for number in reached:
-            for child in {c for node in nodes[number] for c in node.children}:
-                self._users.setdefault(child, set()).add(number)
-            for node in nodes[number]:
-                use = (node.args[0], number) if node.op == "reduce_sum" else (0, 0)
-                for child in node.children:
-                    self._summed.setdefault(child, set()).add(use)  # type: ignore[arg-type]
-        self._find_factors(reached)
-        order = TopologicalSorter(
-            {n: {c for node in nodes[n] for c in node.children} for n in sorted(reached)}
-        )
-        return list(order.static_order())
-
-    def _find_factors(self, reached: Iterable[int]) -> None:
-        """What is cast, and re-indexed, to be a factor of a sum of products."""
-        products = {n for n in reached for use in self._summed.get(n, ()) if use != (0, 0)}
-        for number in reached:
-            for node in self.nodes[number]:
-                if node.op == "weighted_sum" or (node.op == "mul" and number in products):
-                    self._factors |= self._below("cast", node.children)
-        self._factors |= self._below("reindex", self._factors)
-
-    def _below(self, op: str, numbers: Iterable[int]) -> set[int]:
-        """What operations of a kind among the nodes of some classes are applied to."""
-        nodes = [node for number in numbers for node in self.nodes[number] if node.op == op]
-        return {child for node in nodes for child in node.children}
-
-    def _add_dearer(
-        self, dearer: list[tuple[float, int, ENode]], cost: Mapping[int, float]
-    ) -> None:
-        """Add nodes over dearer classes, the cheapest first, none of which leads back."""
-        below = {n: {c for m in ms for c in m.children} for n, ms in self.nodes.items()}
-        for price, number, node in dearer:
-            members = self.nodes[number]
-            if price > DEAR * cost[number] or any(member.op in LEAVES for member in members):
-                continue
-            reached: set[int] = set()
-            stack = list(node.children)
-            while stack and number not in reached:
-                one = stack.pop()
-                if one not in reached:
-                    reached.add(one)
-                    stack += below[one]
-            if number not in reached:
-                members.append(node)
-                below[number] |= set(node.children)
-
-    def _bound(self, nodes: dict[int, list[ENode]], cost: Mapping[int, float]) -> None:
-        """In a large e-graph keep only the cheapest nodes of each class."""
-        total = sum(len(members) for members in nodes.values())
-        if total > LARGE:
-            most = 4 if total <= 4 * LARGE else 2
-            for number, members in nodes.items():
-                ranked = sorted(members, key=lambda n, c=number: self._node_cost(c, n, cost))
-                nodes[number] = ranked[:most]
-
-    @staticmethod
-    def _obscures(node: ENode, nodes: Mapping[int, list[ENode]]) -> bool:
-        """Whether a node hides where a mask leaves nothing: a number tells, chosen last."""
-        last = nodes[node.children[2]] if node.op == "where" else ()
-        return node.op == "logical_not" or any(other.op != "literal" for other in last)
-
-    @staticmethod
-    def _unique(nodes: list[ENode]) -> list[ENode]:
-        seen: dict[tuple[object, ...], ENode] = {}
-        for node in nodes:
-            key: tuple[object, ...] = (node.op, node.args)
-            if node.op in COMMUTATIVE:
-                key = (node.op, tuple(sorted(node.children)))
-            seen.setdefault(key, node)
-        return list(seen.values())
-
-    def _node_cost(self, number: int, node: ENode, cost: Mapping[int, float]) -> float:
-        """A lower bound on the work below a node; strictly more than any of its children's."""
-        universe, free = self.graph.universe, self.graph.free
-        points = reduce(or_, (free[child] for child in node.children), free[number])
-        steps = self.pricer.steps(node.op, self.graph.dtype[number])
-        own = 1e-3 if node.op in LEAVES else universe.size(points) * steps * 0.25 + 1.0
-        below = [cost[child] for child in node.children]
-        return own + max(below, default=0.0) + 0.05 * sum(below)
-
-    def _lower_bounds(self, nodes: Mapping[int, list[ENode]]) -> dict[int, float]:
-        cost: dict[int, float] = {}
-        changed = True
-        while changed:
-            changed = False
-            for number, members in nodes.items():
-                plain = [node for node in members if node.op not in SCATTERS]
-                for node in plain or members:  # by what others may compute, where there is such
-                    if all(child in cost for child in node.children):
-                        found = self._node_cost(number, node, cost)
-                        if found < cost.get(number, np.inf) * (1 - 1e-12):
-                            cost[number] = found
-                            changed = True
-        return cost
 
     # -- candidates -----------------------------------------------------------------------------
 
@@ -201,10 +67,10 @@ class Extractor:
     def load(self, number: int) -> Term:
         """A class read from memory."""
         names = self.names(number)
-        dtype = as_dtype(self.graph.dtype[number])
-        return Term(
-            "read", Read(f"t{number}", dtype, row_major(names, self.graph.universe.extents))
-        )
+        dtype, universe = as_dtype(self.graph.dtype[number]), self.graph.universe
+        size = universe.size(self.graph.free[number]) * dtype.itemsize
+        self.pricer.sizes[f"t{number}"] = int(size)
+        return Term("read", Read(f"t{number}", dtype, row_major(names, universe.extents)))
 
     def price(self, term: Term, names: tuple[str, ...], dtype: str) -> float:
         """The best predicted seconds of a kernel that stores the term."""
@@ -222,7 +88,8 @@ class Extractor:
         part, points = plain.reductions, plain.points
         found = [least for (r, n), least in self.floors.items() if r <= part and n <= points]
         before = sum(self.price(s.term, s.names, s.dtype.name) for s in starts(stored))
-        return max([seconds, *found]) + before
+        unfit = UNFIT * (tuple(one.term for one in stored) in self.unfit)
+        return max([seconds, unfit, *found]) + before
 
     def _plain_price(self, stored: tuple[Stored, ...]) -> PlainPrice:
         if stored not in self._plain:
@@ -240,10 +107,16 @@ class Extractor:
     def learn(self, stored: tuple[Stored, ...], seconds: float) -> bool:
         """Take it from now on that a kernel with all reductions of these values, which stores as
         many points, needs so long at least, and where some are inside others' loops, that any such
-        takes as many times its price; False where there are no reductions, or that was known.
+        takes as many times its price; False where there are no reductions, or that was known. Of
+        the first that fits no schedule (UNFIT) that it needs so long itself: one that reads a
+        factor which it computes may fit.
         """
         plain = self._plain_price(stored)
         key = (plain.reductions, plain.points)
+        if seconds == UNFIT and key not in self.unfit:
+            self.unfit |= {key, tuple(one.term for one in stored)}
+            self.prices.clear()
+            return True
         if not plain.reductions or self.floors.get(key, 0.0) >= seconds:
             return False
         if plain.nested:
@@ -361,7 +234,7 @@ class Extractor:
         """Where classes are many, the choices whose parts need least; first of all one for each
         set of classes that they need in memory.
         """
-        if self._classes <= MANY or len(choices) <= few:
+        if len(self.pruned.order) <= MANY or len(choices) <= few:
             return choices
         closures = [frozenset().union(*(c.closure for c in choice)) for choice in choices]
 
@@ -391,11 +264,11 @@ class Extractor:
         """
         first, scanned = number, False
         while True:
-            uses = self._summed.get(number, set())
+            uses = self.pruned.summed.get(number, set())
             scanned |= any(node.op in SCANS for node in self.nodes[number])
             if len(uses) == 1 and (0, 0) not in uses and (scanned or number == first):
                 return next(iter(uses))
-            users = self._users.get(number, set())
+            users = self.pruned.users.get(number, set())
             if len(users) != 1:
                 return None
             (number,) = users
@@ -414,16 +287,16 @@ class Extractor:
         """
         if number in self.graph.roots:
             return True
-        for below in self._below("cast", [number]) | self._below("reindex", [number]):
+        for below in self.pruned.below("cast", [number]) | self.pruned.below("reindex", [number]):
             sizes = [as_dtype(self.graph.dtype[n]).itemsize for n in (number, below)]
             stands = below in self.kernel or self.nodes[below][0].op in LEAVES
             if stands and sizes[0] >= sizes[1]:
                 return False
-        if len(self._users.get(number, ())) > 1:
+        if len(self.pruned.users.get(number, ())) > 1:
             return True
         if self._is_passed_on(number):
             return False
-        return number in self._factors or any(
+        return number in self.pruned.factors or any(
             sub.op in REDUCING or sub.op in SCANS for sub in post_order([term])
         )
 
@@ -431,7 +304,7 @@ class Extractor:
         """Whether all that is made of a class is another one, point by point from it and leaves,
         that is no larger: that one is stored instead.
         """
-        (user,) = self._users[number]
+        (user,) = self.pruned.users[number]
         sizes = [as_dtype(self.graph.dtype[n]).itemsize for n in (user, number)]
         if self.graph.free[user] != self.graph.free[number] or sizes[0] > sizes[1]:
             return False
@@ -445,8 +318,7 @@ class Extractor:
 
         What one plan stores anyway is free for the choices of the next, until none is better.
         """
-        order = self.prune()
-        self._classes, self.stored = len(order), frozenset()
+        order, self.stored = self.pruned.order, frozenset()
         self.candidates, self.kernel, self._together = {}, {}, {}
         best: Plan | None = None
         for _ in range(ROUNDS):

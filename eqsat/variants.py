@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from eqsat.algebra import Read, Term, post_order
-from eqsat.cuts import Cut, Plan
+from eqsat.cuts import UNFIT, Cut, Plan
 from eqsat.errors import SpecError
 from eqsat.extract import Extractor
 from eqsat.form import Stored
@@ -25,7 +25,6 @@ NEAR = 1.1  # times the predicted seconds of the best plan: others that are wort
 WORTH = 0.02  # of these, for which a kernel stands that others may do without: prices tell no less
 OFF = 2.0  # times the price of a kernel, and of a plan, from where its time is worth another cut
 CUTS = 8  # of a segment, at the most
-UNFIT = 1.0  # seconds, for a kernel that fits no schedule
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 
 import eqsat.graph as eg
 from eqsat.algebra import Term
-from eqsat.cuts import Plan
+from eqsat.cuts import UNFIT, Plan
 from eqsat.driver import plan
 from eqsat.errors import SpecError
 from eqsat.form import Stored
@@ -15,7 +15,7 @@ from eqsat.graph.dtypes import bfloat16
 from eqsat.kernel import Kernel
 from eqsat.schedule import Predicted
 from eqsat.specs import load
-from eqsat.variants import UNFIT, best_planned, best_scheduled
+from eqsat.variants import best_planned, best_scheduled
 
 M, N, K = 2048, 2048, 2048
 

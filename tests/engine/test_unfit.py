@@ -1,0 +1,55 @@
+"""What is known of kernels that fit no schedule."""
+
+import pytest
+
+import eqsat.graph as g
+from eqsat import solve
+from eqsat.cache import Cache
+from eqsat.cuts import UNFIT
+from eqsat.driver import plan
+from eqsat.extract import Extractor
+from eqsat.form import Stored
+from eqsat.graph.dtypes import float32
+from eqsat.specs import load
+
+pytestmark = pytest.mark.usefixtures("shared_search")
+
+
+@pytest.fixture
+def extractor(monkeypatch: pytest.MonkeyPatch) -> Extractor:
+    """Of sums of rows, of which exponentials are stored."""
+    made: list[Extractor] = []
+
+    def kept(*arguments: object) -> Extractor:
+        made.append(Extractor(*arguments))  # type: ignore[arg-type]
+        return made[-1]
+
+    monkeypatch.setattr(solve, "Extractor", kept)
+    plan([g.exp(g.sum(g.input("x", (64, 96)), axis=1))], load("h200"), cache=Cache(None))
+    return made[0]
+
+
+def stored(extractor: Extractor, op: str) -> tuple[Stored, ...]:
+    """A kernel of the class that an operation computes."""
+    numbers = [n for n, nodes in extractor.nodes.items() if any(x.op == op for x in nodes)]
+    best = extractor.candidates[numbers[0]][0]
+    return (Stored("y", best.term, extractor.names(numbers[0]), float32),)
+
+
+def test_the_first_kernel_that_fits_nothing_is_no_word_on_others(extractor):
+    both, alone = stored(extractor, "exp"), stored(extractor, "reduce_sum")
+    assert extractor.learn(both, UNFIT)
+    assert extractor.price_kernel(both) >= UNFIT > extractor.price_kernel(alone)
+
+
+def test_the_second_one_is(extractor):
+    both, alone = stored(extractor, "exp"), stored(extractor, "reduce_sum")
+    assert extractor.learn(both, UNFIT) and extractor.learn(both, UNFIT)
+    assert extractor.price_kernel(both) >= UNFIT and extractor.price_kernel(alone) >= UNFIT
+    assert not extractor.learn(both, UNFIT)
+
+
+def test_a_time_that_was_measured_counts_for_all_at_once(extractor):
+    both, alone = stored(extractor, "exp"), stored(extractor, "reduce_sum")
+    assert extractor.learn(both, 0.5)
+    assert extractor.price_kernel(alone) >= 0.5
