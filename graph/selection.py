@@ -12,10 +12,12 @@ from eqsat.graph.ordered import along_rows, ordered
 from eqsat.graph.reductions import beyond, first_of, reduce
 from eqsat.graph.tensor import Tensor, weak_composition
 
-# Elements that all rounds may read of a row: a selection costs as much as two or three rounds, and
-# more of short rows. Measured on two cores: 2 and 8 of 64 by rounds in 0.6 and 1.2 times its time,
-# 2 of 2000 in 1.6, of 100,000 in 3.
-ROUNDS = 1024
+# Rounds, and elements that all of them may read of a row: a selection costs as much as two or three
+# rounds, and more of short rows. Measured on two cores: 2 and 8 of 64 by rounds in 0.6 and 1.2 times
+# its time, 2 of 2000 in 1.6, of 100,000 in 3. What reads the results has them in one kernel or
+# another with each round, which a search tries.
+ROUNDS = 4
+READ = 1024
 
 
 def top_k(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
@@ -35,7 +37,7 @@ def top_k(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tens
     if not 1 <= k <= x.shape[axis]:
         raise ShapeError(f"top_k: k is {k}; axis {axis} of {x} has {x.shape[axis]} elements.")
     with weak_composition("top_k"):
-        if k > 1 and k * x.shape[axis] > ROUNDS:
+        if k > 1 and (k > ROUNDS or k * x.shape[axis] > READ):
             return _from_order(x, k, axis, largest)
         return one_by_one(x, k, axis, largest)
 
