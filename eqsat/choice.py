@@ -16,6 +16,7 @@ from eqsat.lower import Schedule
 from eqsat.price import Array, Blocking, Pricer
 from eqsat.priced import Price
 from eqsat.split import Division, divide
+from eqsat.split_scans import divide_scans
 
 Step = tuple[Any, ...]  # a rule's name, and what it gave: an axis, a memory, how many
 COUNTED = {"launch": "threads", "cluster": "cluster", "share": "shared", "stream_k": "last_parts"}
@@ -141,7 +142,9 @@ def opening(made: Form, parts: tuple[str, int] | None, kernel: str) -> Opening |
     if parts is None:
         return Opening(made)
     _, besides, suffix = kernel.partition("_")
-    division = divide(made, *parts, made.stored[0].buffer + besides + suffix)
+    scanned = parts[0] == made.stepped or made.steps.inner
+    how = divide_scans if scanned else divide
+    division = how(made, *parts, made.stored[0].buffer + besides + suffix)
     if division is None:
         return None
     return Opening(form(division.first, division.first_facts), division)

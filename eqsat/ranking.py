@@ -16,6 +16,7 @@ from eqsat.price import Pricer
 from eqsat.priced import Price
 from eqsat.scans import without_contractions
 from eqsat.siblings import settle_operations, settled_alike
+from eqsat.split_scans import divide_scans
 
 MOST_RANKED = 24  # schedules of a body that differ in sizes alone
 MOST_OF_TILES = 8  # of these that have the same tiles
@@ -198,5 +199,12 @@ def _opening(
     if used(before, first.division.rest):
         return None
     rest = form(first.division.rest, first.division.rest_facts)
+    seconds = 0.0
+    if rest.steps.inner:  # a kernel of its own, before what remains
+        (inner,) = rest.facts.universe.members(rest.steps.inner)
+        between = divide_scans(rest, inner, 1, name)
+        assert between is not None
+        seconds = least_seconds(form(between.first, between.first_facts), pricer, clusters=False)
+        rest = form(between.rest, between.rest_facts)
     # A cluster that holds what is left to do would hold all of it: no division then.
-    return first, least_seconds(rest, pricer, clusters=False)
+    return first, seconds + least_seconds(rest, pricer, clusters=False)

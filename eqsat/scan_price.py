@@ -5,7 +5,7 @@ import numpy as np
 from eqsat.algebra import SCANS
 from eqsat.form import Form
 from eqsat.rates import Array
-from eqsat.scans import AHEAD, AHEAD_BYTES
+from eqsat.scans import AHEAD, AHEAD_BYTES, state_names
 from eqsat.tiling import Tiling
 
 MOST_INDEPENDENT = 4  # states of a thread that are worked on at a time, beyond which none helps
@@ -56,10 +56,7 @@ def redone(tiling: Tiling, mask: int) -> Array:
 
 def _states(form: Form) -> int:
     """The names of the states that a tile carries."""
-    names = 0
-    for term in form.terms:
-        names |= form.facts.free(term) if term.op in SCANS else 0
-    return names & ~form.steps.along
+    return state_names(form.terms, form.facts) & ~form.steps.along
 
 
 def at_work(tiling: Tiling) -> Array:

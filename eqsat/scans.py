@@ -20,12 +20,14 @@ class Steps:
 
     `recurrent`: among them is one that no tile holds, since a step multiplies the state before it.
     `held`: names of other scans, which lie wholly inside the tile. `stuck`: no kernel can do it.
+    `inner`: the mask of a recurrence that another one, along another name, reads; 0 for none.
     """
 
     along: int = 0
     recurrent: bool = False
     held: int = 0
     stuck: bool = False
+    inner: int = 0
 
 
 def find_steps(terms: Iterable[Term]) -> Steps:
@@ -40,7 +42,26 @@ def find_steps(terms: Iterable[Term]) -> Steps:
         assert isinstance(mask, int)
         held |= mask if mask != along else 0
     assert isinstance(along, int)
-    return Steps(along, bool(recurrent), held, len(recurrent) > 1)
+    stuck = len(recurrent) > 1
+    return Steps(along, bool(recurrent), held, stuck, _inner(scans) if stuck else 0)
+
+
+def _inner(scans: Iterable[Term]) -> int:
+    """The mask of the recurrence that no other is inside, where another one reads it."""
+    for outer in scans:
+        inside = [t for c in outer.children for t in post_order([c]) if t.op == "scan_affine"]
+        if outer.op == "scan_affine" and inside and inside[0].args[0] != outer.args[0]:
+            assert isinstance(inside[0].args[0], int)
+            return inside[0].args[0]
+    return 0
+
+
+def state_names(terms: Iterable[Term], facts: Facts) -> int:
+    """The names over which scans among the terms have states, their steps' too."""
+    names = 0
+    for term in terms:
+        names |= facts.free(term) if term.op in SCANS else 0
+    return names
 
 
 def without_contractions(term: Term, along: int, facts: Facts) -> Term:

@@ -28,6 +28,7 @@ from eqsat.form import REDUCING, WEIGHTED, Form, Stored
 from eqsat.graph.dtypes import DType
 from eqsat.graph.index import Affine, add, row_major, scale, substitute, var
 from eqsat.kernel import Buffer, Guard
+from eqsat.scans import state_names
 from eqsat.specs import ParallelProcessingUnit
 from eqsat.tiling import LEAST_PART
 
@@ -43,6 +44,8 @@ ROWS = (256, 128, 64)  # points of a part of rows, of which a tile has one
 LONGEST_ROW = max(ROWS)
 SCANNED = (4096, 8192, 16384)  # points of a part of a scan
 MOST_SCANNED = 4096  # parts of a scan, the sums of which each part adds up
+STEPPED = 32  # points of a part of a recurrence, at least
+AT_WORK = 2048  # states of a processor, beyond which no more parts are of use
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,12 @@ def part_menu(
     None where the preferred tiles of the grid keep the device busy. Scans, and rows that no tile
     has whole, are in parts that tiles hold, however many they are.
     """
-    if form.stepped and not form.steps.recurrent:
+    if form.steps.inner:
+        (axis,) = form.facts.universe.members(form.steps.inner)
+        return PartMenu(axis, (1,), MOST_POINTS * spec.processors)
+    if form.steps.recurrent and form.stepped:
+        return _recurrent_parts(form, spec)
+    if form.stepped:
         extent = form.extents[form.stepped]
         counts = [-(-extent // length) for length in SCANNED if extent >= LEAST_CHUNKS * length]
         counts = [-(-extent // part_length(extent, count)) for count in counts]
@@ -146,6 +154,19 @@ def part_menu(
     most = extent // ends[axis] if found and multiplies else 0
     filling = tuple(fill_processors(spec.processors, tuple(found), extent, most))
     return PartMenu(axis, tuple(found), 4 * spec.processors, filling)
+
+
+def _recurrent_parts(form: Form, spec: ParallelProcessingUnit) -> PartMenu:
+    """Powers of two up to what gives each processor as many states as it has threads, and few
+    parts for their length: what they leave is stepped through one by one.
+    """
+    axis, extent = form.stepped, form.extents[form.stepped]
+    names = state_names(form.terms, form.facts) & ~form.steps.along
+    states = form.facts.universe.size(names)
+    most = min(extent // STEPPED, AT_WORK * spec.processors // states, 4 * math.isqrt(extent))
+    counts = [1 << power for power in range(1, most.bit_length())]
+    counts = [-(-extent // part_length(extent, count)) for count in counts[-MOST_OFFERED:]]
+    return PartMenu(axis, tuple(dict.fromkeys(counts)), MOST_POINTS * spec.processors)
 
 
 def _has_means(form: Form) -> bool:
@@ -197,8 +218,6 @@ def divide(made: Form, axis: str, parts: int, stem: str) -> Division | None:
     of its terms, values compared with their own extremum along it, an identity that has no exact
     literal where parts are unequal.
     """
-    if axis == made.stepped:
-        return _ScanDivision(made, axis, parts, stem).run_scans()
     bit = made.facts.universe.mask([axis])
     if met_again(made, [axis]):
         return None
@@ -206,16 +225,17 @@ def divide(made: Form, axis: str, parts: int, stem: str) -> Division | None:
     if not numbers:
         return None
     terms = [term for term, number in numbers.items() if number == min(numbers.values())]
-    if any(_binds(child, bit) for term in terms for child in term.children):
+    if any(binds(child, bit) for term in terms for child in term.children):
         return None
-    work = _Division(made, axis, parts, stem)
+    work = Parts(made, axis, parts, stem)
     try:
         return work.run(terms)
     except _NoIdentity:
         return None
 
 
-def _binds(term: Term, bit: int) -> bool:
+def binds(term: Term, bit: int) -> bool:
+    """Whether a reduction or scan over any name of a mask is inside a term."""
     return any(
         (t.op in REDUCING or t.op in SCANS) and t.args[0] & bit  # type: ignore[operator]
         for t in post_order([term])
@@ -227,18 +247,20 @@ class _NoIdentity(Exception):
 
 
 @dataclass
-class _Division:
+class Parts:
+    """The parts of an axis of a form, and what is stored of each."""
+
     made: Form
     axis: str
     parts: int
     stem: str
-    stored: dict[Term, Stored] = field(default_factory=dict)
+    values: dict[Term, Stored] = field(default_factory=dict)
     buffers: list[Buffer] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         old = self.made.facts.universe
         extent = old.extents[self.axis]
-        length = part_length(extent, self.parts)
+        self.length = length = part_length(extent, self.parts)
         self.first = Universe(list(old.names), {**old.extents, self.axis: length})
         self.rest = Universe(list(old.names), dict(old.extents))
         self.part = self.first.add(-(-extent // length))
@@ -255,7 +277,7 @@ class _Division:
             return joined[term] if term in joined else over(term, children)
 
         return Division(
-            first=tuple(self.stored.values()),
+            first=tuple(self.values.values()),
             first_facts=self.facts,
             rest=tuple(replace(s, term=rebuild(s.term, change)) for s in self.made.stored),
             rest_facts=Facts(self.rest),
@@ -270,7 +292,7 @@ class _Division:
         if term.op in WEIGHTED:
             result = self._weighted(term, own)
         else:
-            part = self._stored(self._reduction(term))
+            part = self.keep(self._reduction(term))
             result = Term(term.op if term.op in REDUCTIONS else "reduce_sum", own, part)
         return result if dtype.compute == dtype else Term("cast", dtype.name, result)
 
@@ -278,15 +300,15 @@ class _Division:
         """A weighted reduction from the pivots and totals of parts."""
         law, mask = law_of(term), term.args[0]
         assert isinstance(mask, int)
-        s, r = (self._placed(child) for child in term.children)
+        s, r = (self.placed(child) for child in term.children)
         if law.pivot == "mean":
             return self._about_mean(Term(term.op, mask, s, r, law), own)
         if not law.divides or (self.valid is not None and not law.neutral):
             raise _NoIdentity
-        s = self._neutral(s, law.pivot)
-        r = r if r.op == "literal" else self._neutral(r, "sum")
-        pivot = self._stored(Term(f"reduce_{law.pivot}", mask, s))
-        part = self._stored(Term(term.op, mask, s, r, *term.args[3:]))
+        s = self.neutral(s, law.pivot)
+        r = r if r.op == "literal" else self.neutral(r, "sum")
+        pivot = self.keep(Term(f"reduce_{law.pivot}", mask, s))
+        part = self.keep(Term(term.op, mask, s, r, *term.args[3:]))
         joined = term.op if term.op == "weighted_min" else "weighted_sum"
         return Term(joined, own, pivot, part, law)
 
@@ -297,7 +319,7 @@ class _Division:
         law, mask, s = law_of(part), part.args[0], part.children[0]
         assert isinstance(mask, int)
         rest, points = Facts(self.rest), self.first.size(mask)
-        sums, total = self._stored(Term("reduce_sum", mask, s)), self._stored(part)
+        sums, total = self.keep(Term("reduce_sum", mask, s)), self.keep(part)
         every = number(float(points * self.rest.size(own)), sums, rest)
         count = number(float(points), sums, rest)
         whole = Term("div", Term("reduce_sum", own, sums), every)
@@ -307,35 +329,35 @@ class _Division:
     def _reduction(self, term: Term) -> Term:
         """A reduction over the points of one part."""
         factors = self.made.contraction(term)
-        placed = [self._placed(child) for child in term.children]
+        placed = [self.placed(child) for child in term.children]
         if factors is None:
-            inner = [self._neutral(placed[0], REDUCTIONS[term.op])]
+            inner = [self.neutral(placed[0], REDUCTIONS[term.op])]
         elif term.op != "reduce_sum":
-            inner = [self._neutral(child, "sum") for child in placed]
+            inner = [self.neutral(child, "sum") for child in placed]
         else:
-            inner = [over(placed[0], tuple(self._neutral(c, "sum") for c in placed[0].children))]
+            inner = [over(placed[0], tuple(self.neutral(c, "sum") for c in placed[0].children))]
         return over(term, tuple(inner))
 
-    def _stored(self, term: Term) -> Term:
+    def keep(self, term: Term) -> Term:
         """A value of each part, read back as it lies in memory: parts first, then the grid."""
-        if term not in self.stored:
+        if term not in self.values:
             free = self.facts.universe.members(self.facts.free(term))
             grid = [name for name in self.made.grid if name in free]
             inner = [name for name in free if name not in (*grid, self.part)]
             names = (self.part, *grid, *inner)
-            name = f"t{self.stem}p{self.parts}_{len(self.stored)}"
+            name = f"t{self.stem}p{self.parts}_{len(self.values)}"
             dtype = self.facts.dtype(term).compute
-            self.stored[term] = Stored(name, term, names, dtype)
+            self.values[term] = Stored(name, term, names, dtype)
             shape = tuple(self.first.extents[n] for n in names)
             self.buffers.append(Buffer(name, shape, dtype, "temporary"))
-        one = self.stored[term]
+        one = self.values[term]
         return Term("read", Read(one.buffer, one.dtype, row_major(one.names, self.rest.extents)))
 
-    def _placed(self, term: Term) -> Term:
+    def placed(self, term: Term) -> Term:
         """The term at point x' of part p; reads beyond the axis yield their fill."""
-        return rebuild(term, lambda sub, children: self._moved(over(sub, children)))
+        return rebuild(term, lambda sub, children: self.moved(over(sub, children)))
 
-    def _moved(self, term: Term) -> Term:
+    def moved(self, term: Term) -> Term:
         """A term alone, over terms that are at point x' of part p."""
 
         def at(expression: Affine) -> Affine:
@@ -351,7 +373,7 @@ class _Division:
         moved = replace(first, address=at(first.address), guards=guards)
         return Term(term.op, moved, *term.args[1:])
 
-    def _neutral(self, term: Term, monoid: str) -> Term:
+    def neutral(self, term: Term, monoid: str) -> Term:
         """The term, beyond the axis the monoid's identity."""
         if self.valid is None:
             return term
@@ -361,71 +383,10 @@ class _Division:
         if isinstance(read, Read) and self.valid in read.guards and read.fill == value:
             return term
         if term.op == "cast" and value == 0 and monoid == "sum":
-            return over(term, (self._neutral(term.children[0], monoid),))
+            return over(term, (self.neutral(term.children[0], monoid),))
         place = Term("position", self.valid.expression)
         inside = Term("less", place, Term("literal", float(self.valid.upper), "int64"))
         return Term("where", inside, term, Term("literal", value, dtype.name))
-
-
-class _ScanDivision(_Division):
-    """Scans of parts, before which all of the parts before them are added:
-
-    scan_x f(x)  at  p * L + x'  ->  sum_q t(q) [q < p]  +  scan_x' f(p * L + x'),
-    t(p) = sum_x' f(p * L + x')
-    """
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.rest = Universe(list(self.first.names), dict(self.first.extents))
-        self.earlier = self.rest.add(self.first.extents[self.part])
-
-    def run_scans(self) -> Division | None:
-        """None where a reduction or another scan runs along the axis, or a result lacks it."""
-        bit = self.made.facts.universe.mask([self.axis])
-        scans = [t for t in self.made.terms if t.op in SCANS and t.args[0] & bit]  # type: ignore[operator]
-        inside = (child for term in scans for child in term.children)
-        alone = not self.made.phase and not any(_binds(child, bit) for child in inside)
-        whole = all(self.axis in one.names and one.at is None for one in self.made.stored)
-        if not alone or not whole or {t.op for t in scans} != {"scan_sum"}:
-            return None
-        begun = {term: self._begun(term) for term in scans}
-
-        def change(term: Term, children: tuple[Term, ...]) -> Term:
-            return begun[term] if term in begun else self._moved(over(term, children))
-
-        rest = (self._part_of(one, rebuild(one.term, change)) for one in self.made.stored)
-        return Division(
-            first=tuple(self.stored.values()),
-            first_facts=self.facts,
-            rest=tuple(rest),
-            rest_facts=Facts(self.rest),
-            part=self.part,
-            buffers=tuple(self.buffers),
-        )
-
-    def _begun(self, term: Term) -> Term:
-        """The scan of a part, and the sums of those before it."""
-        (child,) = (self._placed(child) for child in term.children)
-        own = self.first.mask([self.axis])
-        total = self._stored(Term("reduce_sum", own, child))
-        read = total.args[0]
-        assert isinstance(read, Read)
-        place = {self.part: var(self.earlier)}
-        other = replace(read, address=substitute(read.address, place, self.rest.extents))
-        before = Term("less", *(Term("position", var(n)) for n in (self.earlier, self.part)))
-        none = Term("literal", 0.0, self.made.facts.dtype(term).name)
-        sums = Term("where", before, Term("read", other, *total.args[1:]), none)
-        earlier = Term("reduce_sum", self.rest.mask([self.earlier]), sums)
-        return Term("add", earlier, Term(term.op, own, child))
-
-    def _part_of(self, one: Stored, term: Term) -> Stored:
-        """A value stored by parts, what lies beyond the axis left out."""
-        at = substitute(one.address(self.made.extents), {self.axis: self.at}, self.first.extents)
-        names = [
-            n for name in one.names for n in ((self.part, name) if name == self.axis else (name,))
-        ]
-        guards = (self.valid,) if self.valid else ()
-        return replace(one, term=term, names=tuple(names), at=at, guards=guards)
 
 
 def _identity(monoid: str, dtype: DType) -> float:

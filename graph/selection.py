@@ -12,10 +12,10 @@ from eqsat.graph.ordered import along_rows, ordered
 from eqsat.graph.reductions import beyond, first_of, reduce
 from eqsat.graph.tensor import Tensor, weak_composition
 
-# Rounds, and elements that all of them may read of a row: a selection costs as much as two or three
-# rounds, and more of short rows. Measured on two cores: 2 and 8 of 64 by rounds in 0.6 and 1.2 times
-# its time, 2 of 2000 in 1.6, of 100,000 in 3. What reads the results has them in one kernel or
-# another with each round, which a search tries.
+# Rounds, and elements that all of them may read of a row: a selection costs as much as two or
+# three rounds, and more of short rows. Measured on two cores: 2 and 8 of 64 by rounds in 0.6 and
+# 1.2 times its time, 2 of 2000 in 1.6, of 100,000 in 3. What reads the results has them in one
+# kernel or another with each round, which a search tries.
 ROUNDS = 4
 READ = 1024
 

@@ -115,6 +115,20 @@ def scan() -> list[Tensor]:
     return [G.cumulative_sum(x, axis=1), G.argmax(x, axis=1)]
 
 
+def recurrence_in_parts() -> list[Tensor]:
+    a, x = tensor("a", 7, 20000), tensor("x", 7, 20000)
+    flat = tensor("f", 300001)
+    states = G.affine_scan(G.sigmoid(a), x, 1)
+    return [states, G.affine_scan(G.full_like(flat, 0.99), flat, 0)]
+
+
+def one_selective_scan() -> list[Tensor]:
+    x, dt, b = tensor("x", 3000, 64), tensor("dt", 3000, 64), tensor("b", 3000, 8)
+    decay = G.exp(-G.abs(G.expand_dims(dt, 2) * tensor("a", 64, 8)))
+    drive = G.expand_dims(dt * x, 2) * G.expand_dims(b, 1)
+    return [G.sum(G.affine_scan(decay, drive, 0) * G.expand_dims(b, 1), axis=2)]
+
+
 def integers(dtype: str) -> list[Tensor]:
     a, b = tensor("a", 1000, dtype=dtype), tensor("b", 1000, dtype=dtype)
     return [a + b, a * b, a // b, a % b, a & b, a ^ b, G.maximum(a, b), a < b, G.sum(a)]
@@ -165,7 +179,7 @@ def _named() -> Iterator[tuple[str, Build]]:
     for build in (
         integer_matmul, batched_transposed, gelu_epilogue, gated, normed_product, reassociated,
         views, convolution, gather, pages, eight_bits, eight_bit_integers, scan, empty_and_scalar,
-        negated_number, several_kernels, in_parts,
+        negated_number, several_kernels, in_parts, recurrence_in_parts, one_selective_scan,
     ):  # fmt: skip
         yield build.__name__, build
 
