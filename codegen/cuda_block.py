@@ -147,6 +147,7 @@ class Block:
         self.scratch_bytes = 0
         self.tiles_written = False  # shared tiles written since the last barrier
         self.tiles_read = False
+        self.whole: frozenset[str] = frozenset()  # names of which the chunk at hand has all points
         self.has_producer = False  # then no other warp ever uses the memory of a warp's patch
         # The number of a thread among those that compute a tile.
         self.thread = "thread" if kernel.cluster > 1 else "threadIdx.x"
@@ -261,7 +262,9 @@ class Block:
         return Point(at, register, point.origin)
 
     def valid(self, indices: Iterable[str], point: Point, frame: Frame | None = None) -> list[str]:
-        """Conditions for a point to lie in the tile and the extents; empty where always so."""
+        """Conditions for a point to lie in the tile and the extents; empty where always so, as
+        along the names of which the chunk at hand is `whole`.
+        """
         conditions = []
         for i in self.ordered(indices):
             axis = self.axes[i]
@@ -269,7 +272,7 @@ class Block:
             if covered > axis.tile and axis.count > 1:
                 conditions.append(f"{point.local(i)} < {axis.tile}")
             last_is_smaller = axis.extent % axis.tile if axis.count > 1 else covered > axis.extent
-            if last_is_smaller:
+            if last_is_smaller and i not in self.whole:
                 conditions.append(f"{point.at[i]} < {axis.extent}")
         return conditions
 

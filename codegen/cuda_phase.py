@@ -1,6 +1,6 @@
 """One phase of a kernel: its carries, its loop over chunks with a ring of tiles, its statements."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import prod
 
 from eqsat.codegen import cuda_stream_k
@@ -35,6 +35,7 @@ from eqsat.idle_chunks import chunk_range, live_bounds, told
 from eqsat.kernel import Axis, Carry, Contract, Load, Phase, Reduce, Update, store_operands
 
 FAR = 1 << 30  # beyond all positions
+LEAST_WHOLE = 3  # chunks of a loop beside which the last chunk is worth code of its own
 AT_ONCE = 4  # chunks in a producer's code: of more its few registers do not hold the addresses
 
 
@@ -112,13 +113,36 @@ def _emit_loop(block: Block, phase: Phase, partial: Mapping[str, str]) -> None:
     if ahead:
         _emit_steps(block, phase, partial, ahead)
         return
-    with out.block(f"for (int chunk = {live[0]}; chunk < {live[1]}; ++chunk)"):
-        _begin_chunk(block, phase)
-        if ring:
-            _advance_ring(block, phase, ring, live[1])
-        body = Statements(block, phase, ring, partial)
-        body.emit()
-        _copy_carries(block, body)
+    for first, last, whole in _turns(block, phase, live):
+        with out.block(f"for (int chunk = {first}; chunk < {last}; ++chunk)"):
+            block.whole = whole
+            _begin_chunk(block, phase)
+            if ring:
+                _advance_ring(block, phase, ring, live[1])
+            body = Statements(block, phase, ring, partial)
+            body.emit()
+            _copy_carries(block, body)
+            block.whole = frozenset()
+
+
+def _turns(
+    block: Block, phase: Phase, live: tuple[str, str]
+) -> Iterator[tuple[str, str, frozenset[str]]]:
+    """The loops over chunks: from which to which, and the names of which each has all points.
+
+    A loop of plain loads that would ask for each point whether it exists leaves the last chunk,
+    which is smaller, to a loop of its own.
+    """
+    where = block.placement.where
+    plain = all(where[s.name] not in (SHARED, COMPUTED) for s in phase.body)
+    (axis, *others) = phase.stream
+    full = str(axis.extent // axis.tile)
+    uneven = axis.extent % axis.tile and axis.count > LEAST_WHOLE
+    if others or not plain or not uneven or live != ("0", str(axis.count)):
+        yield *live, frozenset()
+    else:
+        yield "0", full, frozenset({axis.name})
+        yield full, str(axis.count), frozenset()
 
 
 def _emit_steps(block: Block, phase: Phase, partial: Mapping[str, str], ahead: Ahead) -> None:

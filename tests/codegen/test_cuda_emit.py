@@ -8,6 +8,7 @@ from cuda_cases import BF16, case, distances, product
 from cuda_emulation import COMPILER, Emulator
 from kernel_building import Body, Sample, arrays, at, buffers, check
 from kernel_products import matmul
+from kernel_rows import softmax_online
 from kernels import SAMPLES
 
 from eqsat.codegen.cuda_compile import compile_cubin
@@ -73,6 +74,30 @@ def test_multiply_adds_ask_for_as_many_blocks_as_keep_arithmetic_busy(tiles, blo
 def test_a_scalar_product_makes_squares_of_registers():
     d = distribution(matmul(512, 512, 512, (128, 128, 16)), 256, shared=True)
     assert d.registers("i") == d.registers("j") == 8 and not d.spread(["l"])
+
+
+def test_only_the_last_chunk_asks_which_of_its_points_exist(tmp_path):
+    """A loop of its own; not of few chunks, nor where all are whole."""
+
+    def chunks_of(extent: int) -> Sample:
+        made = softmax_online(4, extent - 256, 0, (1, 256))
+        return replace(made, kernel=replace(made.kernel, threads=128))
+
+    sample = chunks_of(1100)
+    source = emit(sample.kernel)
+    text = source.text
+    whole, last = "chunk = 0; chunk < 4;", "chunk = 4; chunk < 5;"
+    assert text.count(whole) == text.count(last) == 2  # its statistics, and what it stores
+    begin, end = text.index(whole), text.index(last)
+    assert "< 1100" not in text[begin:end] and "< 1100" in text[end:]
+    for extent in (512, 600, 1024):
+        other = emit(chunks_of(extent).kernel).text
+        assert other.count("for (int chunk") == 2
+    if COMPILER is None:
+        pytest.skip("no g++ on this machine")
+    found = arrays(sample, 64)
+    Emulator([sample.kernel], [source], tmp_path).run(0, found)
+    check(sample, found)
 
 
 def test_a_matrix_operation_gives_its_fragments():
