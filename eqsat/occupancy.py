@@ -53,6 +53,7 @@ class Occupancy(Tiling):
         self.scratch = np.zeros_like(self.shape)
         self.shared = np.zeros_like(self.shape)
         self.started: set[str] = set()  # asynchronous operations: few threads keep them busy
+        self.waited: set[str] = set()  # matrix operations that threads wait for: all of one unit
         self.takes_turns = False  # teams of threads, at operations that run on
         self.computes = False  # with a factor in registers
         self.clusters = clusters(form, self.spec) if clustered else ()

@@ -115,10 +115,9 @@ class _Pricing(Occupancy):
         self.after: dict[str, Array] = {}  # the part of `units` that is work on results
         self.traffic = self.copies = self.scratch_traffic = 0 * self.shape
         self.spared = np.zeros_like(self.shape)  # of it, where blocks copy for each other
-        self.again = np.zeros_like(self.shape)  # the part of it that earlier phases read
-        self.dram_bytes = np.zeros_like(self.shape)
-        self.combined = np.zeros_like(self.shape)  # seconds of atomic operations in the cache
-        self.joined = np.zeros_like(self.shape)  # of those when all else is done
+        self.again = self.dram_bytes = 0 * self.shape  # of it, read by earlier phases; from memory
+        # Seconds of atomic operations in the cache, and of those when all else is done.
+        self.combined = self.joined = 0 * self.shape
         self.weighed: set[tuple[Term, int, CarryLaw]] = set()
         self.repeat = 1
         self.fed = np.zeros_like(self.shape)  # bytes between shared memory and matrix operations
@@ -329,6 +328,7 @@ class _Pricing(Occupancy):
             self.refused[reason] = self.refused.get(reason, False) | unfit
         self.charge(unit, best)
         if operation and self.blocking is not None:
+            self.waited |= {operation.name} - self.started if self.pricer.overlap else set()
             for op, amount in narrowing_work(self, operation, found, work):
                 self._apply(op, amount, "float32")
             self.charge(FRAGMENTS, fragment_seconds(self, operation, found, work))
@@ -389,7 +389,7 @@ class _Pricing(Occupancy):
         if self.blocking is not None and self.blocking.staged and not self.started:
             chunks = tiles * self.steps() * self.blocking.threads
             parts["issue"] = issue_seconds(spec, chunks, self.copies)
-        compute = np.zeros_like(self.shape)
+        compute = sum((parts[name] for name in self.waited), 0 * self.shape)  # of one unit
         for value in parts.values():
             compute = np.maximum(compute, value) if self.pricer.overlap else compute + value
         if self.takes_turns:

@@ -84,9 +84,9 @@ class Offer:
     before: tuple[Preparation, ...]
 
     @property
-    def substituted(self) -> bool:
-        """Whether an operation of the spec computes any of its products."""
-        return bool(self.body.operations)
+    def multiplies(self) -> bool:
+        """Whether operations of the spec, or threads, compute products of shared factors."""
+        return bool(self.body.operations) or any(t.op == "contract" for t in self.body.terms)
 
     def ranked(self, index: int) -> Ranked:
         """The body under one of the choices."""

@@ -138,7 +138,7 @@ def schedule_region(
         for how, other in recasts(stored, facts, pricer):
             forms[other.facts] = how
             found = _offers(name, other, pricer, search) or []
-            offered += [one for one in found if one.substituted]
+            offered += [one for one in found if one.multiplies]
     ranked, refused = rank(offered)
     work = _Choosing(name, (given, before), forms, pricer, buffers, search, refused)
     chosen = work.run(ranked, drawn(offered, search.seed) if search.drawn else iter(()))

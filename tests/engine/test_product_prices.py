@@ -136,3 +136,30 @@ def test_short_sums_across_lanes_are_left_to_an_operation_of_a_cpu():
         g.einsum("bik,bjk,oij->bo", a, b, w), load("cpu"), cache=Cache(None)
     ).parts.launches
     assert all(s.operation for s in launch.kernel.statements() if isinstance(s, Contract))
+
+
+def test_operations_of_one_unit_take_turns():
+    """The power of frames at each frequency, by operations that threads wait for: one product in
+    terms of bfloat16 and another of tfloat32 are no faster than both of one kind.
+    """
+    unit = H200
+    for one in H200.operations:
+        if one.asynchronous and one.semantics and one.semantics.contraction:
+            unit = unit.without_operation(one.name)
+        elif "fma" in one.implements:
+            unit = unit.replace_operation(one.name, implements={**one.implements, "fma": 1e4})
+    x, a, b = (
+        g.input(name, shape)
+        for name, shape in (("x", (63872, 402)), ("a", (402, 201)), ("b", (402, 201)))
+    )
+    power = plan([g.square(x @ a) + g.square(x @ b)], unit, cache=Cache(None))
+    least = 3 * 2 * 63872 * 402 * 201 / unit.updates_per_s(unit.operation("mma_m16n8k8_tf32"))
+    assert sum(launch.seconds for launch in power.parts.launches) > least
+
+
+def test_frames_of_a_signal_are_multiplied_add_by_add():
+    """Windows of a row merge into rows of one product, whatever computes it."""
+    places = g.expand_dims(g.arange(998), 1) * 160 + g.arange(400)
+    frames = g.take(g.input("x", (64, 160000)), places, axis=1)
+    (launch,) = plan([frames @ g.input("c", (400, 402))], H200, cache=Cache(None)).parts.launches
+    assert "along pixels" in launch.kernel.rules
