@@ -66,7 +66,8 @@ class TensorBox:
     In shared memory the tile has `blocks` parts along its inner index of `order`, each of `rows`
     rows of `width` elements. `often`: the kernel's tiles together copy each element many times.
     A tile of pages is copied `each` points of the index `paged` at a time, the outermost one. With
-    `pixels` it is a run of so many of them: along the second dimension, then along the next.
+    `pixels` it is a run of so many of them: along the second dimension, then along the next; and
+    `runs` such, each `apart` places along the last dimension, where terms of values are.
     """
 
     buffer: str
@@ -80,6 +81,8 @@ class TensorBox:
     paged: str = ""
     each: int = 1
     pixels: int = 0
+    runs: int = 1
+    apart: int = 1
 
     @property
     def row_bytes(self) -> int:
@@ -121,7 +124,16 @@ class TensorBox:
         """
         for part in range(self.blocks):
             at = {0: str(part * self.width)} if part else {}
-            yield str(part), str(part * self.rows * self.row_bytes), at
+            for further_in, again in self.again():
+                yield str(part), str(part * self.rows * self.row_bytes + further_in), at | again
+
+    def again(self) -> Iterator[tuple[int, dict[int, str]]]:
+        """Of each run of a part how many bytes into it that goes, and what is added to which of the
+        box's coordinates.
+        """
+        for run in range(self.runs):
+            at = {len(self.dimensions) - 1: str(run * self.apart)} if run else {}
+            yield run * self.rows // self.runs * self.row_bytes, at
 
 
 def tensor_box(

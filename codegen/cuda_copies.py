@@ -45,7 +45,7 @@ def find_boxes(block: Block, phase: Phase) -> dict[str, TensorBox]:
         if inner:
             alike = same_points(block, s)
             tile = (s, buffer, block.axes, points, inner[-1], summed)
-            box = tensor_box(*tile, outer, alike) or pixel_box(*tile)
+            box = tensor_box(*tile, outer, alike) or pixel_box(*tile, outer)
         if box is not None:
             loops = {a.name: a for a in (*block.kernel.grid, *phase.stream)}
             often = is_copied_often(box, s, {**loops, **{i: block.axes[i] for i in s.indices}})

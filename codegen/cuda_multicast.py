@@ -38,7 +38,9 @@ class Share:
         if not self.cut:
             for first in range(0, box.blocks, self.blocks):
                 part = f"({RANK} + {first})" if first else RANK
-                yield part, f"{part} * {part_bytes}", {0: f"{part} * {box.width}"}
+                for further_in, again in box.again():
+                    place = f"{part} * {part_bytes}" + (f" + {further_in}" if further_in else "")
+                    yield part, place, {0: f"{part} * {box.width}"} | again
             return
         slice_bytes = part_bytes // self.blocks
         for part in range(box.blocks):

@@ -12,6 +12,7 @@ from eqsat.algebra import Read
 from eqsat.codegen.cuda_box import (
     MOST_DIMENSIONS,
     MOST_STEP,
+    PERIOD,
     UNIT,
     WIDTHS,
     Dimension,
@@ -36,12 +37,14 @@ def pixel_box(
     points: Mapping[str, int],
     inner: str,
     summed: Collection[str],
+    outer: str = "",
 ) -> TensorBox | None:
     """The box of a load of pixels with channels `inner`; None where it is anything else, or the
-    accelerator cannot copy it. `points`: the tile's extents by index, padding included.
+    accelerator cannot copy it. `points`: the tile's extents by index, padding included. With
+    `outer`, the index of terms, it has a run of each of them.
     """
     access, size = load.access, buffer.dtype.itemsize
-    tiled = [i for i in load.indices if i != inner and points[i] > 1]
+    tiled = [i for i in load.indices if i not in (inner, outer) and points[i] > 1]
     plain = not access.coordinates and not load.fill and load.dtype == buffer.dtype
     if len(tiled) != 1 or not plain or not ends_in_zeros(load, axes, points, summed):
         return None
@@ -61,11 +64,21 @@ def pixel_box(
     dimensions = (channels, *_images(walk, buffer))
     if not _legal(dimensions, walk, size, extents) or points[pixels] > MOST_PIXELS:
         return None
-    tile = {pixels: points[pixels], inner: points[inner]}
+    runs, apart = points.get(outer, 1), _places_between(walk, outer)
+    if runs > 1 and (not apart or points[pixels] * width * size % PERIOD):
+        return None
+    order = (outer, pixels, inner) if runs > 1 else (pixels, inner)
     return TensorBox(
-        buffer.name, buffer.dtype, walk.offset, dimensions, (pixels, inner), tile, width,
-        pixels=points[pixels],
+        buffer.name, buffer.dtype, walk.offset, dimensions, order, {i: points[i] for i in order},
+        width, pixels=points[pixels], runs=runs, apart=apart,
     )  # fmt: skip
+
+
+def _places_between(walk: PixelWalk, terms: str) -> int:
+    """How many places along the axis that no pixel walks from a term to the next; 0 where the index
+    of terms moves something else.
+    """
+    return dict(walk.apart.place.terms).get(terms, 0) if walk.apart is not None else 0
 
 
 def _images(walk: PixelWalk, buffer: Buffer) -> list[Dimension]:

@@ -1,7 +1,7 @@
 """The tile choices that are considered for a form's grid, as arrays over one menu."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -12,6 +12,7 @@ from eqsat.algebra import SCATTERS, WEIGHTED_SUMS, Read, Term, post_order, read_
 from eqsat.clusters import clusters, sharers
 from eqsat.form import REDUCING, Form
 from eqsat.graph.index import Affine, free_names, unit_names
+from eqsat.prepare import window_places
 from eqsat.price import Pricer
 from eqsat.specs import ParallelProcessingUnit
 from eqsat.split import PartMenu, core_parts, part_menu
@@ -195,6 +196,8 @@ def _block_sizes(form: Form, name: str) -> list[int]:
     crossed = set() if form.reduced or form.nested else _crossed(form)
     if any(bool(left) != bool(right) for left, right in sides):
         offered = [128, 64, 256, 192, 160, 96, 32, 16]
+        if len(group) > 1 and inside >= LEAST_ROWS:  # others fill the rows of a tile
+            offered.insert(0, 1)
     elif name in crossed:
         return [size for size in (64, 128) if size < extent] if extent > 64 else [extent]
     elif name in inner and not _is_row(form, name):
@@ -279,29 +282,37 @@ def _single(form: Form) -> set[str]:
     there is such: one point at a time.
     """
     found: set[str] = set()
-    for term in form.terms:
-        if form.contraction(term) and isinstance(term.args[0], int):
-            names = form.facts.universe.members(term.args[0])
-            unit = read_along(post_order([term]))
-            long = [name for name in names if form.extents[name] >= SHORT_SUM]
-            inner = max(long, key=lambda name: (name in unit, form.extents[name]), default="")
-            found |= set(names) - {inner} if inner else set()
+    for names, own, unit in _sums(form):
+        long = [name for name in own if form.extents[name] >= SHORT_SUM]
+        inner = max(long, key=lambda name: (name in unit, form.extents[name]), default="")
+        found |= {*names} - {inner} if inner else set()
     return found & set(form.reduced) - form.held
 
 
 def _beside_short(form: Form) -> set[str]:
-    """Names that a product sums over beside a short one that lies together in memory, all of them
-    short: an operation that has one summed index takes their points one at a time.
+    """Names that a product sums over beside a short one that lies together in memory, or would if
+    it were copied, all of them short: an operation that has one summed index takes their points one
+    at a time.
     """
     found: set[str] = set()
-    for term in form.terms:
-        if form.contraction(term) and isinstance(term.args[0], int):
-            names = form.facts.universe.members(term.args[0])
-            unit = read_along(post_order([term]))
-            short = all(form.extents[name] < SHORT_SUM for name in names)
-            inner = max(names, key=lambda name: (name in unit, form.extents[name]), default="")
-            found |= {*names} - {inner} if short and inner in unit else set()
+    for names, own, unit in _sums(form):
+        short = all(form.extents[name] < SHORT_SUM for name in names)
+        inner = max(own, key=lambda name: (name in unit, form.extents[name]))
+        found |= {*names} - {inner} if short and (inner in unit or own != names) else set()
     return found & set(form.reduced) - form.held
+
+
+def _sums(form: Form) -> Iterator[tuple[list[str], list[str], set[str]]]:
+    """Of each product the names that it sums over; those of them that number no places in windows,
+    if there are such; and the names along which its factors lie together in memory.
+    """
+    for term in form.terms:
+        factors, over = form.contraction(term), term.args[0]
+        if factors and isinstance(over, int) and over:
+            members = form.facts.universe.members
+            names, places = members(over), members(over & window_places(form, factors))
+            own = [name for name in names if name not in places] or [*names]
+            yield [*names], own, read_along(post_order([term]))
 
 
 def _crowded(form: Form, chunks: dict[str, list[int]], single: set[str]) -> dict[str, int]:

@@ -88,9 +88,13 @@ class Occupancy(Tiling):
         return 2 * np.maximum(self.live_bytes() / self.blocks - room, 0.0)
 
     def _read_bytes(self, term: Term) -> Array:
-        """What a read takes of registers: the threads of each row hold what lacks the row."""
-        facts = self.form.facts
-        return self.tile_points(facts.free(term) | self.grid) * facts.dtype(term).itemsize
+        """What a read takes of registers: the threads of each row hold what lacks the row, each of
+        them all of it at the most.
+        """
+        assert self.blocking is not None
+        mask, itemsize = self.form.facts.free(term), self.form.facts.dtype(term).itemsize
+        most = self.tile_points(mask) * self.blocking.threads * self.blocks
+        return np.minimum(self.tile_points(mask | self.grid), most) * itemsize
 
     def held_points(self, term: Term) -> Array:
         """Points of a value in the registers of a tile; what overlapping windows share once."""

@@ -98,7 +98,7 @@ def pixel_walk(read: Read, extents: Mapping[str, int], pixels: str) -> PixelWalk
         own = [_pixel_axis(axis, digit, extents) for axis in axes[:-1]]
         found += [axis for axis in own if axis is not None]
     names = {digit.name for digit in digits}
-    others = [axis for axis in axes[:-1] if not names & free_names(axis.place)]
+    others = _nested([axis for axis in axes[:-1] if not names & free_names(axis.place)])
     if len(found) != len(digits) or len(others) > 1:
         return None
     first = first_place(_by_digits(read, extents, pixels, digits), axes)
@@ -115,6 +115,19 @@ def pixel_axes(read: Read, extents: Mapping[str, int]) -> tuple[WalkedAxis, ...]
         if axes:
             return tuple(replace(a, place=substitute(a.place, place, extents)) for a in axes)
     return walked_axes(read, extents)
+
+
+def _nested(axes: Sequence[WalkedAxis]) -> list[WalkedAxis]:
+    """The axes, the longest stride first, each joined with the next one where that fills it."""
+    joined: list[WalkedAxis] = []
+    for axis in axes:
+        last = joined[-1] if joined else None
+        if last is not None and last.stride == axis.stride * axis.extent:
+            place = add(scale(last.place, axis.extent), axis.place)
+            joined[-1] = WalkedAxis(axis.stride, last.extent * axis.extent, place)
+        else:
+            joined.append(axis)
+    return joined
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ holds it.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from eqsat.algebra import WEIGHTED_SUMS, Read, Term, post_order
 from eqsat.form import Form, Stored
 from eqsat.graph.dtypes import BY_NAME, is_held
-from eqsat.graph.index import FloorDiv, add, const, scale, var
+from eqsat.graph.index import FloorDiv, add, const, free_names, scale, var
 from eqsat.kernel import Buffer
 from eqsat.narrow import TERMS
 from eqsat.pixels import divided_names, pixel_axes
@@ -98,13 +98,15 @@ def preparations(made: Form, spec: ParallelProcessingUnit) -> tuple[Preparation,
     """
     wanted: dict[tuple[Term, _Layout], set[str]] = {}
     for term in made.terms:
-        for factor, summed in _factors(made, term):
+        factors = list(_factors(made, term))
+        places = window_places(made, (factor for factor, _ in factors))
+        for factor, summed in factors:
             read = factor.args[0]
             if factor.op != "read" or not isinstance(read, Read):
                 continue
             for operation, need in _needs(spec, read.dtype.name, made.facts.dtype(term).name):
                 if need.converts or not lies_right(read, need, summed, made):
-                    layout = _layout(read, need, summed, made)
+                    layout = _layout(read, need, summed, places, made)
                     if layout is not None:
                         wanted.setdefault((factor, layout), set()).add(operation.name)
     universe = made.facts.universe
@@ -242,6 +244,20 @@ def _factors(made: Form, term: Term) -> Iterator[tuple[Term, int]]:
         yield factor, term.args[0]
 
 
+def window_places(made: Form, factors: Iterable[Term]) -> int:
+    """The names that walk windows of one of the factors: beside each is a longer one, of the
+    windows. An operation, which sums over one index, takes their points one at a time.
+    """
+    found: set[str] = set()
+    for factor in factors:
+        read = factor.args[0] if factor.op == "read" else None
+        axes = pixel_axes(read, made.extents) if isinstance(read, Read) else None
+        for axis in axes or ():
+            names = sorted(free_names(axis.place), key=made.extents.__getitem__)
+            found |= {*names[:-1]} if axis.slides else set()
+    return made.facts.universe.mask(found)
+
+
 @dataclass(frozen=True)
 class _Layout:
     """The names of a factor outermost first, the elements from row to row, the dtype that is stored
@@ -256,9 +272,10 @@ class _Layout:
     axes: tuple[WalkedAxis, ...] = ()
 
 
-def _layout(read: Read, need: Need, summed: int, made: Form) -> _Layout | None:
+def _layout(read: Read, need: Need, summed: int, places: int, made: Form) -> _Layout | None:
     """A factor as it lies, its rows apart as an operation needs; the longest summed name innermost
-    where the operation asks for that, or memory has none innermost. None where there is no such.
+    where the operation asks for that, or memory has none innermost but one of `places` in windows.
+    None where there is no such.
     """
     universe, extents = made.facts.universe, made.extents
     names = list(universe.members(universe.mask(read.names)))
@@ -266,7 +283,8 @@ def _layout(read: Read, need: Need, summed: int, made: Form) -> _Layout | None:
     axes = () if divided else pixel_axes(read, extents) or ()
     if any(axis.slides for axis in axes):
         return _by_axes(read, need, summed, made, axes)
-    within = [name for name in names if universe.mask([name]) & summed]
+    inner = summed & ~places or summed
+    within = [name for name in names if universe.mask([name]) & inner]
     if not within:
         return None
     strides = {str(atom): c for atom, c in read.address.terms if isinstance(atom, str)}
@@ -274,7 +292,8 @@ def _layout(read: Read, need: Need, summed: int, made: Form) -> _Layout | None:
     last = names[-1]
     size = BY_NAME[need.converts or read.dtype.name].itemsize
     short = extents[last] * size < need.alignment
-    if need.summed or strides.get(last) != 1 or short:
+    place = bool(universe.mask([last]) & places & ~inner)
+    if need.summed or strides.get(last) != 1 or short or place:
         last = max(within, key=extents.__getitem__)
     row = need.alignment if divided and extents[last] * size < need.row else need.row
     pitch = _pitch(extents[last], size, row)
@@ -292,68 +311,56 @@ def _by_axes(
     read: Read, need: Need, summed: int, made: Form, axes: tuple[WalkedAxis, ...]
 ) -> _Layout | None:
     """The axes as they lie, but last the longest that a summed name walks alone. None where there
-    is no such, or another dtype is asked for.
+    is no such.
     """
     mask = made.facts.universe.mask
     within = [axis for axis in axes if axis.alone and mask([axis.alone]) & summed]
-    if not within or need.converts:
+    if not within:
         return None
     last = max(within, key=lambda axis: axis.extent)
-    size = read.dtype.itemsize
+    size = BY_NAME[need.converts or read.dtype.name].itemsize
     row = need.row if last.extent * size >= need.row else need.alignment
     pitch = _pitch(last.extent, size, row)
-    return _Layout((), pitch, "", 1, (*(axis for axis in axes if axis is not last), last))
-
-
-def _copied_by_axes(
-    factor: Term, layout: _Layout, made: Form, number: int, operations: frozenset[str]
-) -> Preparation:
-    """A copy whose axes have names of their own."""
-    read = factor.args[0]
-    assert isinstance(read, Read)
-    names = tuple(made.facts.universe.add(axis.extent) for axis in layout.axes)
-    steps = (scale(var(n), axis.stride) for n, axis in zip(names, layout.axes, strict=True))
-    address = add(const(first_place(read, layout.axes)), *steps)
-    value = Term("read", Read(read.buffer, read.dtype, address))
-    pitch = layout.pitch if layout.pitch != layout.axes[-1].extent else 0
-    name = f"t{made.stored[0].buffer}_prepared{number}"
-    shape = (*(axis.extent for axis in layout.axes[:-1]), layout.pitch)
-    return Preparation(
-        source=factor,
-        copy=Term("read", in_order(read, name, layout.axes, layout.pitch)),
-        stored=(Stored(name, value, names, read.dtype, pitch),),
-        buffer=Buffer(name, shape, read.dtype, "temporary"),
-        narrow="",
-        terms=0,
-        operations=operations,
-    )
+    outer = (axis for axis in axes if axis is not last)
+    return _Layout((), pitch, need.converts, need.terms, (*outer, last))
 
 
 def _prepared(
     factor: Term, layout: _Layout, made: Form, number: int, index: str, operations: frozenset[str]
 ) -> Preparation:
-    if layout.axes:
-        return _copied_by_axes(factor, layout, made, number, operations)
+    """The kernel's values and the read of them: by the factor's names, or where it is copied by its
+    axes, by names of their own.
+    """
     read = factor.args[0]
     assert isinstance(read, Read)
-    universe, extents = made.facts.universe, made.extents
-    dtype, values, names = read.dtype, [factor], layout.names
+    universe, names, value = made.facts.universe, layout.names, factor
+    name = f"t{made.stored[0].buffer}_prepared{number}"
+    if layout.axes:
+        names = tuple(universe.add(axis.extent) for axis in layout.axes)
+        steps = (scale(var(n), a.stride) for n, a in zip(names, layout.axes, strict=True))
+        address = add(const(first_place(read, layout.axes)), *steps)
+        value = Term("read", Read(read.buffer, read.dtype, address))
+    dtype, values = read.dtype, [value]
     if layout.dtype:
-        dtype, values = BY_NAME[layout.dtype], [Term("cast", layout.dtype, factor)]
+        dtype, values = BY_NAME[layout.dtype], [Term("cast", layout.dtype, value)]
     if layout.terms > 1:
-        values = _terms(factor, layout.dtype)
+        values = _terms(value, layout.dtype)
+    extents = universe.extents
     pitch = layout.pitch if layout.pitch != extents[names[-1]] else 0
     shape = (*(extents[name] for name in names[:-1]), layout.pitch)
-    name, each = f"t{made.stored[0].buffer}_prepared{number}", prod(shape)
+    each = prod(shape)
     stored = tuple(
         Stored(name, value, names, dtype, pitch, place * each) for place, value in enumerate(values)
     )
-    address = stored[0].address(extents)
+    copy = Read(name, dtype, stored[0].address(extents))
+    if layout.axes:
+        copy = replace(in_order(read, name, layout.axes, layout.pitch), dtype=dtype)
     if layout.terms > 1:
-        shape, address = (len(values), *shape), add(address, scale(var(index), each))
+        shape = (len(values), *shape)
+        copy = replace(copy, address=add(copy.address, scale(var(index), each)))
     return Preparation(
         source=factor,
-        copy=Term("read", Read(name, dtype, address)),
+        copy=Term("read", copy),
         stored=stored,
         buffer=Buffer(name, shape, dtype, "temporary"),
         narrow=layout.dtype,

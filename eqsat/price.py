@@ -56,7 +56,7 @@ from eqsat.scatter_price import combined
 from eqsat.short_integers import works_in
 from eqsat.specs import ParallelOperation
 from eqsat.tiling import LINE
-from eqsat.window_price import is_unfolded, lines_read, windowed
+from eqsat.window_price import is_unfolded, lines_read, overlapping, windowed
 
 REDUCING_OP = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 FREE_OPS = frozenset({"read", "literal", "gather", "reindex"})  # reindex: is_stuck
@@ -159,8 +159,7 @@ class _Pricing(Occupancy):
                 reason = f"{one.buffer} lacks {', '.join(lacking)}"
                 self.refused[reason] = np.any([self.count[n] > 1 for n in lacking], axis=0)
             size = self.points(facts.universe.mask(one.names)) * one.dtype.itemsize
-            lines = self.lines(one.names[-1:], one.dtype)
-            self._move(one.buffer, size, size * self.shape, lines)
+            self._move(one.buffer, size, size * self.shape, self.lines(one.names[-1:], one.dtype))
         if any(one.term.op in SCATTERS for one in self.form.stored):
             found = combined(self)
             self.charge("atomic operations", found.own)
@@ -324,7 +323,8 @@ class _Pricing(Occupancy):
             self.settled[found.term] = names, numbers
             self.started.add(operation.name)
             self.gathering = self.gathering + gather_cycles(self, operation, found)
-            reason, unfit = f"operands of {operation.name}", unfit_operands(self, operation, found)
+            reason = f"operands of {operation.name}"
+            unfit = unfit_operands(self, operation, found) | overlapping(self, found)
             self.refused[reason] = self.refused.get(reason, False) | unfit
         self.charge(unit, best)
         if operation and self.blocking is not None:

@@ -162,6 +162,7 @@ def schedule_region(
 def _offers(name: str, made: Form, pricer: Pricer, search: Search) -> list[Offer] | None:
     """The prices of all kernels for a form that rewriting finds; None where no rule fuses it."""
     ready = _preparations(made, search)
+    pricer.sizes |= {one.buffer.name: one.buffer.bytes for one in ready}
     try:
         found = _explore(made, ready, search)
         bodies, choices = bodies_of(found, made, search.spec), _choices(found, made)

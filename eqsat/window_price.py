@@ -5,10 +5,13 @@ side by side along an outer axis, and lanes of a warp points side by side in mem
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from eqsat.algebra import Read, Term
 from eqsat.contraction_price import one_by_one
-from eqsat.rates import Array
+from eqsat.graph.index import free_names
+from eqsat.pixels import pixel_axes
+from eqsat.rates import Array, Contraction
 from eqsat.relayout import WalkedAxis, walked_axes
 from eqsat.tiling import LINE, Tiling
 
@@ -40,6 +43,18 @@ def is_unfolded(tiling: Tiling, term: Term) -> bool:
         return False
     size = tiling.pricer.sizes.get(read.buffer, 0) / read.dtype.itemsize
     return 0 < AGAIN * size < tiling.points(mask) and one_by_one(tiling, term)
+
+
+def overlapping(tiling: Tiling, found: Contraction) -> NDArray[np.bool_]:
+    """Where a tile has several windows of a factor and several places within: no box holds them."""
+    overlap, facts = tiling.shape < 0, tiling.form.facts
+    for side in (found.left, found.right):
+        read = side.args[0]
+        axes = pixel_axes(read, tiling.form.extents) if isinstance(read, Read) else None
+        for axis in (axis for axis in axes or () if axis.slides):
+            names = (facts.universe.mask([name]) for name in free_names(axis.place))
+            overlap |= sum(tiling.tile_points(name) > 1 for name in names) > 1
+    return overlap
 
 
 def held_elements(tiling: Tiling, term: Term, axes: tuple[WalkedAxis, ...]) -> Array:
