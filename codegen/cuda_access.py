@@ -15,6 +15,20 @@ def unit_stride(access: Access, index: str) -> bool:
     return (index, 1) in access.address.terms and index not in _nested_names(access.address)
 
 
+def run_along(access: Access, index: str, extent: int) -> int:
+    """How many neighbouring points of an index lie together in memory: all of them, or as many as
+    a quotient or a remainder leaves on.
+    """
+    if (index, 1) not in access.address.terms:
+        return 1
+    parts = [
+        atom.divisor // max(abs(c) for name, c in atom.numerator.terms if name == index)
+        for atom, _ in access.address.terms
+        if not isinstance(atom, str) and any(name == index for name, _ in atom.numerator.terms)
+    ]
+    return min([extent, *parts])
+
+
 def vector_width(
     access: Access,
     index: str,

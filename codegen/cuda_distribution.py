@@ -23,6 +23,7 @@ from eqsat.codegen.cuda_placement import (
 )
 from eqsat.codegen.cuda_roles import (
     is_done_again,
+    products_only,
     rows_of_factors,
     summed_in_factors,
     summed_in_steps,
@@ -168,7 +169,9 @@ class _Choice:
         for i in contiguous:
             self.width[i] = self.vector(i)
             self.take(i, min(WARP, limits.get(i, WARP)))
-        free = [i for i in open_indices if i not in {*self.reduced, *contiguous, *short}]
+        multiplied = products_only(self.kernel, self.placement)
+        taken = {*(self.reduced - multiplied), *contiguous, *short}
+        free = [i for i in open_indices if i not in taken]
         beside = self.beside(contiguous)
         free.sort(key=lambda i: (i in self.slid, i not in beside, -self.points(i)))
         for i, width in rows_of_factors(self.kernel, self.placement).items():

@@ -26,6 +26,15 @@ def summed_in_factors(kernel: Kernel) -> set[str]:
     return summed - {i for over in products for i in over} if products else set()
 
 
+def products_only(kernel: Kernel, placement: Placement) -> set[str]:
+    """The indices of what scalar products leave, whether that is reduced or not, but for those that
+    other products sum over: threads along them share factors.
+    """
+    left = (placement.indices[name] for name in placement.serial)
+    summed = (s.over for s in kernel.statements() if isinstance(s, Contract))
+    return set().union(*left) - set().union(*summed)
+
+
 def rows_of_factors(kernel: Kernel, placement: Placement) -> dict[str, int]:
     """The indices along which factors in shared memory lie together, where multiply-adds read them,
     and how many elements the widest access takes.

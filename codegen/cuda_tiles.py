@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from math import prod
 
-from eqsat.codegen.cuda_access import unit_stride, vector_width
+from eqsat.codegen.cuda_access import run_along, vector_width
 from eqsat.codegen.cuda_block import TILE_UNIT, Block, Frame, Point, Reader, Tile
 from eqsat.codegen.cuda_distribution import Factor, cover
 from eqsat.codegen.cuda_math import literal, narrow, storage_type
@@ -50,12 +50,15 @@ def lay_out(block: Block, name: str, dtype: DType, order: Sequence[str], slots: 
 
 
 def tile_for(block: Block, load: Load, slots: int = 1) -> Tile:
-    """The tile of a load, contiguous along the index that is so in memory."""
+    """The tile of a load, contiguous along the index that is so in memory, of several the one with
+    the longest runs.
+    """
     buffer = block.kernel.buffer(load.access.buffer)
     strides = {atom: abs(c) for atom, c in load.access.address.terms if isinstance(atom, str)}
-    order = sorted(block.ordered(load.indices), key=lambda i: -strides.get(i, buffer.size + 1))
-    unit = [i for i in order if unit_stride(load.access, i)]
-    order = [i for i in order if i not in unit] + unit
+    runs = {i: run_along(load.access, i, block.axes[i].extent) for i in load.indices}
+    order = sorted(
+        block.ordered(load.indices), key=lambda i: (-strides.get(i, buffer.size + 1), runs[i])
+    )
     return lay_out(block, load.name, buffer.dtype, order, slots)
 
 

@@ -12,7 +12,6 @@ from eqsat.form import SUBSTITUTED, WEIGHTED, Form
 from eqsat.graph.dtypes import BY_NAME, is_held
 from eqsat.graph.index import unit_names
 from eqsat.narrow_price import is_joined, narrowing, products_of
-from eqsat.nest_price import across_lanes
 from eqsat.partial_sums import count_parts
 from eqsat.pipeline_price import arrangements, copy_seconds, spread
 from eqsat.pixels import pixel_axes
@@ -25,10 +24,6 @@ from eqsat.tiling import Tiling
 
 HELD = 0.8  # part of a thread's registers that sums may take, those under way included
 TURNED = 1.02  # results that lie across what they are stored to cost a little more
-SAME_BANK = 8.0  # threads of a warp that wait for each other's bank
-WORD = 4.0  # bytes of an operand of a multiply-add
-RESULT_ROWS = 2.0  # that a thread has of a matrix operation's results
-CACHED = 4.0  # times as long as from shared memory (float32 attention: 558 us for 114 without)
 
 
 def absorbed(made: Form) -> set[Term]:
@@ -46,29 +41,6 @@ def absorbed(made: Form) -> set[Term]:
                 if child is not factor:
                     casts[child] = casts.get(child, 0) + 1
     return found | {cast for cast, uses in casts.items() if made.uses[cast] == uses}
-
-
-def update_seconds(tiling: Tiling, found: Contraction, arithmetic: float) -> Array:
-    """Seconds of a multiply-add without a matrix operation, its operands included.
-
-    Loops of a CPU are not blocked: each reads one operand from private memory. Threads that share a
-    tile, which they compute whole, read the sides of a square of sums each, while others compute;
-    where they are more than the sums, neighbours read from rows in the same banks. Of sums that lie
-    as the results of an operation do a thread has few rows, and its columns come from a cache.
-    """
-    private = tiling.pricer.private.sustained_gb_per_s * 1e9
-    if not tiling.pricer.overlap:
-        return tiling.shape * (arithmetic + WORD / private + across_lanes(tiling, found))
-    if tiling.blocking is None:
-        return tiling.shape * arithmetic
-    results = found.batch | found.rows | found.columns
-    sums = tiling.tile_points(results) / tiling.blocking.threads
-    few, sums = sums < 1, np.maximum(sums, 1.0)
-    sides = (RESULT_ROWS + CACHED * sums / RESULT_ROWS) / sums
-    if not tiling.form.operations:
-        sides = 2.0 / np.sqrt(sums) * np.where(few & tiling.blocking.staged, SAME_BANK, 1.0)
-    read = WORD * sides / (tiling.spec.memory("shared").sustained_gb_per_s * 1e9)
-    return np.maximum(arithmetic, read) * tiling.overhang(results | found.summed)
 
 
 def matrix_seconds(
@@ -208,7 +180,7 @@ def is_sliding(side: Term, made: Form) -> bool:
     """Whether windows slide along what is contiguous of a factor: copies take single elements."""
     beneath = made.beneath_cast(side)
     read = beneath.args[0] if beneath.op == "read" else None
-    axes = walked_axes(read, made.extents) if isinstance(read, Read) else None
+    axes = pixel_axes(read, made.extents) if isinstance(read, Read) else None
     return bool(axes) and axes[-1].slides
 
 

@@ -53,7 +53,9 @@ class Occupancy(Tiling):
         self.scratch = np.zeros_like(self.shape)
         self.shared = np.zeros_like(self.shape)
         self.started: set[str] = set()  # asynchronous operations: few threads keep them busy
-        self.waited: set[str] = set()  # matrix operations that threads wait for: all of one unit
+        self.waited: set[str] = (
+            set()
+        )  # products that threads wait for, and sums beside: of one unit
         self.takes_turns = False  # teams of threads, at operations that run on
         self.computes = False  # with a factor in registers
         self.clusters = clusters(form, self.spec) if clustered else ()
@@ -154,6 +156,10 @@ class Occupancy(Tiling):
     def beside(self, tiles: Array) -> Array:
         """Blocks at once on a processor."""
         return np.minimum(tiles, self.resident()) * self.blocks / self.spec.processors
+
+    def refuse(self, reason: str, where: NDArray[np.bool_]) -> None:
+        """Some choices, besides those that are refused for it already."""
+        self.refused[reason] = self.refused.get(reason, False) | where
 
     def refuse_oversized(self) -> None:
         """Tile values live in registers, staged operands in shared memory; both have limits."""

@@ -29,7 +29,6 @@ from eqsat.contraction_price import (
     sibling_seconds,
     takes_factors,
     unfit_operands,
-    update_seconds,
     written_seconds,
 )
 from eqsat.extremes import met_again
@@ -56,6 +55,7 @@ from eqsat.scatter_price import combined
 from eqsat.short_integers import works_in
 from eqsat.specs import ParallelOperation
 from eqsat.tiling import LINE
+from eqsat.update_price import update_seconds
 from eqsat.window_price import is_unfolded, lines_read, overlapping, windowed
 
 REDUCING_OP = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
@@ -269,9 +269,10 @@ class _Pricing(Occupancy):
         roles = (left & right & ~mask, left & ~right, right & ~left, mask)
         found = Contraction(term, s, self.form.beneath_cast(r), *roles)
         if term.op == "weighted_sum" and (self.blocking is not None or r.op == "literal"):
-            self._apply("fma", work, dtype)
+            for unit, seconds in self.pricer.products(dtype):
+                self.charge(unit, work * seconds)
             if self.pricer.overlap and all(roles[1:]):
-                self.charge("loads", work * update_seconds(self, found, 0.0))
+                self.charge("loads", work * update_seconds(self, found, ""))
             return
         self._contract(found, work, dtype)
 
@@ -287,8 +288,7 @@ class _Pricing(Occupancy):
         self.scratch_traffic = self.scratch_traffic + 2 * held * self.tiles_in_all()
 
     def _contract(self, found: Contraction, work: Array, dtype: str) -> None:
-        each = sum(s for _, s in self.pricer.rates("fma", dtype))
-        best = work * update_seconds(self, found, each) * as_factor(self, found)
+        best = work * update_seconds(self, found, dtype) * as_factor(self, found)
         unit, latency, ahead = "fma", np.zeros_like(self.shape), np.zeros_like(self.shape)
         name = found.term.args[3] if found.term.op in SUBSTITUTED else ""
         operation = self.spec.operation(str(name)) if name else None
@@ -323,12 +323,12 @@ class _Pricing(Occupancy):
             self.settled[found.term] = names, numbers
             self.started.add(operation.name)
             self.gathering = self.gathering + gather_cycles(self, operation, found)
-            reason = f"operands of {operation.name}"
             unfit = unfit_operands(self, operation, found) | overlapping(self, found)
-            self.refused[reason] = self.refused.get(reason, False) | unfit
+            self.refuse(f"operands of {operation.name}", unfit)
         self.charge(unit, best)
+        if self.pricer.overlap and unit not in (*self.started, MATRIX):
+            self.waited |= {unit} if operation else {unit, *dict(self.pricer.products(dtype))}
         if operation and self.blocking is not None:
-            self.waited |= {operation.name} - self.started if self.pricer.overlap else set()
             for op, amount in narrowing_work(self, operation, found, work):
                 self._apply(op, amount, "float32")
             self.charge(FRAGMENTS, fragment_seconds(self, operation, found, work))
@@ -389,7 +389,7 @@ class _Pricing(Occupancy):
         if self.blocking is not None and self.blocking.staged and not self.started:
             chunks = tiles * self.steps() * self.blocking.threads
             parts["issue"] = issue_seconds(spec, chunks, self.copies)
-        compute = sum((parts[name] for name in self.waited), 0 * self.shape)  # of one unit
+        compute = sum((parts.get(one, 0.0) for one in self.waited), 0 * self.shape)  # of one unit
         for value in parts.values():
             compute = np.maximum(compute, value) if self.pricer.overlap else compute + value
         if self.takes_turns:

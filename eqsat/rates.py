@@ -157,6 +157,11 @@ class Rates:
             ]
         return self._rates[key]
 
+    def products(self, dtype: str) -> list[tuple[str, float]]:
+        """(unit, seconds each) of a multiply-add of a sum of products on the whole device."""
+        rates = self.rates("fma", dtype)
+        return [(name, s / self.spec.operation(name).product_fraction) for name, s in rates]
+
     def steps(self, op: str, dtype: str) -> int:
         """How many simple operations an operation counts as: one, but for those that are dear."""
         key = (op, dtype)

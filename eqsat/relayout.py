@@ -6,6 +6,7 @@ indices would hold each element many times. A copy by axes holds each once.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 
 from eqsat.algebra import Read
@@ -37,6 +38,12 @@ def walked_axes(read: Read, extents: Mapping[str, int]) -> tuple[WalkedAxis, ...
     """The axes, the longest stride first; None where the address does not tell them, or an index
     runs along two. The address is that of the first places, and each place a number of strides on.
     """
+    return _walked_axes(read, tuple((name, extents[name]) for name in sorted(read.names)))
+
+
+@lru_cache(maxsize=1 << 14)
+def _walked_axes(read: Read, sizes: tuple[tuple[str, int], ...]) -> tuple[WalkedAxis, ...] | None:
+    extents = dict(sizes)
     walked = (read.address, *(guard.expression for guard in read.guards))
     if read.extent or any(not isinstance(atom, str) for e in walked for atom, _ in e.terms):
         return None

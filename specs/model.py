@@ -121,6 +121,8 @@ class ParallelOperation:
     throughput_group: str = spec_field("name")
     sustained_fraction: float = spec_field("number", 1.0, positive=True, most=1)
     """The part of the peak that a tuned kernel reaches (power, clocks, issue slots)."""
+    product_fraction: float = spec_field("number", 1.0, positive=True, most=1)
+    """The part of the throughput that multiply-adds of sums of products reach, factors beside."""
     repeat_cycles: float = spec_field("number", 0.0)
     """From one invocation to the next at the same place in memory; 0 where they do not wait."""
     invocation_name: str = spec_field("text", "", one_line=True)
