@@ -156,10 +156,9 @@ class _Choice:
             self.assign_fragments(list(self.placement.matrices.values()))
         held = [i for i in self.axes if self.neighbours[i] or self.votes[i]]
         held += [i for i in self.axes if i not in held and self.is_held(i)]
-        open_indices = [i for i in held if i not in self.factors]
-        if crossed := self.crossed(open_indices):
+        if crossed := self.crossed([i for i in held if i not in self.factors]):
             self.assign_square(*crossed)
-            open_indices = [i for i in open_indices if i not in self.factors]
+        open_indices = [i for i in held if i not in self.factors]
         short = {i: self.points(i) for i in open_indices if is_done_again(self.kernel, i)}
         self.width |= short
         contiguous = [i for i in open_indices if self.votes[i] and i not in short]
@@ -169,17 +168,16 @@ class _Choice:
         for i in contiguous:
             self.width[i] = self.vector(i)
             self.take(i, min(WARP, limits.get(i, WARP)))
-        multiplied = products_only(self.kernel, self.placement)
-        taken = {*(self.reduced - multiplied), *contiguous, *short}
-        free = [i for i in open_indices if i not in taken]
+        out = self.reduced - products_only(self.kernel, self.placement) | {*contiguous, *short}
+        free = [i for i in open_indices if i not in out]
         beside = self.beside(contiguous)
         free.sort(key=lambda i: (i in self.slid, i not in beside, -self.points(i)))
         for i, width in rows_of_factors(self.kernel, self.placement).items():
             while width > 1 and (self.points(i) % width or self.repeats(i, width // 2)):
                 width //= 2
             self.width |= {i: width} if i in free else {}
-        inside = summed_in_factors(self.kernel)
-        for i in [*free, *contiguous, *sorted(open_indices, key=inside.__contains__)]:
+        inside = {i for i in summed_in_factors(self.kernel) if self.points(i) < WARP}
+        for i in [*free, *contiguous, *(i for i in open_indices if i not in inside)]:
             self.take(i, lanes.get(i, self.kernel.tile_threads))
         for i in self.slid.keys() & {*free}:  # rows of a thread lie side by side: they share places
             self.width[i] = -(-self.points(i) // prod(r for _, r in self.taken[i]))
@@ -188,8 +186,8 @@ class _Choice:
                 digits = self.taken.get(i, [])
                 width = self.width.get(i, 1)
                 self.factors[i] = spread_over(self.points(i), width, digits, self.kernel.threads)
-        threads, blocks = self.kernel.tile_threads, self.kernel.cluster
-        return Distribution(threads, self.factors, self.parts, blocks)
+        threads = self.kernel.tile_threads
+        return Distribution(threads, self.factors, self.parts, self.kernel.cluster)
 
     def points(self, index: str) -> int:
         axis = self.axes[index]

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from eqsat.algebra import REDUCTIONS, Term
+from eqsat.algebra import REDUCTIONS, Term, post_order
 from eqsat.clusters import CLUSTER, clusters
 from eqsat.contraction_price import absorbed
 from eqsat.form import REDUCING, SUBSTITUTED, Form, shares_factors
@@ -29,6 +29,7 @@ MEETING = 12  # barriers' time until blocks that meet first copy for each other:
 SHORT = 64  # points of a sum that a thread adds up by itself
 FILLED = 512  # threads that keep a processor's arithmetic busy
 FRAGMENTS = "fragments"  # of factors, read from shared memory by those who multiply them
+REREAD = 0.35  # part of the cache's rate at which threads read between products (norms of k-means)
 MULTIPLYING = 256  # the same of matrix operations: one of two warps reads factors meanwhile
 
 
@@ -56,6 +57,9 @@ class Occupancy(Tiling):
         self.waited: set[str] = (
             set()
         )  # products that threads wait for, and sums beside: of one unit
+        self.staged: set[Term] = set()
+        self.copied: dict[Term, Array] = {}  # bytes that reads draw from the cache
+        self.ahead = np.zeros_like(self.shape)  # seconds of kernels that prepare factors
         self.takes_turns = False  # teams of threads, at operations that run on
         self.computes = False  # with a factor in registers
         self.clusters = clusters(form, self.spec) if clustered else ()
@@ -198,6 +202,25 @@ class Occupancy(Tiling):
         kept, facts = [t for t in self.form.computed if t.op in REDUCING], self.form.facts
         held = sum(self.tile_points(facts.free(t)) * facts.dtype(t).itemsize for t in kept)
         return "registers" if self.cramped(self.shape * held, bool(started)).all() else ""
+
+    def reread(self) -> Array:
+        """Seconds in which threads read what a tile reduces besides products, such as norms of the
+        rows of a factor that is multiplied in another form: each tile does so, and waits for it.
+        """
+        factors = post_order([t for t in self.form.computed if self._is_product(t)])
+        staged = set[Term]() if (self.ahead > 0).any() else {*factors}
+        drawn = 0 * self.shape
+        for term in self.form.computed:
+            if term.op in REDUCTIONS and not self._is_product(term):
+                waiting = [*term.children]
+                while waiting:
+                    one = waiting.pop()
+                    drawn = drawn + (0.0 if one in staged else self.copied.get(one, 0.0))
+                    waiting += () if self._is_product(one) else one.children
+        return drawn / (REREAD * self.pricer.cache.bandwidth_gb_per_s * 1e9)
+
+    def _is_product(self, term: Term) -> bool:
+        return term.op in SUBSTITUTED or self.form.contraction(term) is not None
 
     def turns(self) -> Array:
         """Tiles of a block under way: two where a team computes each and memory holds one block."""

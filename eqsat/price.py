@@ -38,15 +38,7 @@ from eqsat.narrow_price import is_joined
 from eqsat.nest_price import fetched_again, loop_seconds, rearranged, tests
 from eqsat.occupancy import FRAGMENTS, Occupancy
 from eqsat.partial_sums import count_parts
-from eqsat.pipeline_price import (
-    SLOT,
-    Flow,
-    copy_seconds,
-    handed_over,
-    in_flight,
-    issue_seconds,
-    pipelined,
-)
+from eqsat.pipeline_price import SLOT, Flow, handed_over, in_flight, issue_seconds, pipelined
 from eqsat.priced import Price
 from eqsat.rates import Array, Blocking, Contraction, Rates
 from eqsat.scan_price import is_stuck, redone
@@ -55,8 +47,14 @@ from eqsat.scatter_price import combined
 from eqsat.short_integers import works_in
 from eqsat.specs import ParallelOperation
 from eqsat.tiling import LINE
-from eqsat.update_price import update_seconds
-from eqsat.window_price import is_unfolded, lines_read, overlapping, windowed
+from eqsat.update_price import in_turn, update_seconds
+from eqsat.window_price import (
+    is_unfolded,
+    lines_read,
+    overlapping,
+    unfolding_seconds,
+    windowed,
+)
 
 REDUCING_OP = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 FREE_OPS = frozenset({"read", "literal", "gather", "reindex"})  # reindex: is_stuck
@@ -108,8 +106,6 @@ class _Pricing(Occupancy):
         if keeps:
             recurrent = form.stepped if form.steps.recurrent else ""
             self.chunks = {n: size for n, size in self.chunks.items() if n == recurrent}
-        self.staged: set[Term] = set()
-        self.copied: dict[Term, Array] = {}  # bytes that reads draw from the cache
         self.units: dict[str, Array] = {}
         self.alike: dict[tuple[str, int, bool], float] = {}  # work by how often, in no chunk
         self.after: dict[str, Array] = {}  # the part of `units` that is work on results
@@ -127,7 +123,6 @@ class _Pricing(Occupancy):
         self.settled: dict[Term, tuple[list[str], NDArray[np.intp]]] = {}
         self.weights = weights_again(self)
         self.extra_latency = np.zeros_like(self.shape)
-        self.ahead = np.zeros_like(self.shape)  # of kernels that prepare factors
         self.reads = any(term.op in {"read", "gather"} for term in form.terms)
         # Chunks are read ahead of the work on those before, but for a pivot that threads agree on.
         self.pivots = bool(self.chunks) and any(t.op in WEIGHTED for t in form.terms)
@@ -218,7 +213,7 @@ class _Pricing(Occupancy):
             rate = self.spec.memory("shared").bandwidth_gb_per_s * 1e9  # the same memory unit
             self.charge("loads", lines_read(self, term, axes) * LINE / rate)
         if is_unfolded(self, term):
-            self.charge("loads", self.points(mask) * copy_seconds(self.spec) * self.shape)
+            self.charge("loads", unfolding_seconds(self, term))
 
     def _move(self, buffer: str, unique: float, traffic: Array, lines: Array) -> None:
         cached = buffer[0] in "tb" and unique < self.pricer.cache.size_bytes / 2
@@ -325,7 +320,8 @@ class _Pricing(Occupancy):
             self.gathering = self.gathering + gather_cycles(self, operation, found)
             unfit = unfit_operands(self, operation, found) | overlapping(self, found)
             self.refuse(f"operands of {operation.name}", unfit)
-        self.charge(unit, best)
+        narrowed = found.term.op == "narrow_contract" and not self.started
+        self.charge(unit, best * in_turn(self, found) if narrowed else best)
         if self.pricer.overlap and unit not in (*self.started, MATRIX):
             self.waited |= {unit} if operation else {unit, *dict(self.pricer.products(dtype))}
         if operation and self.blocking is not None:
@@ -400,6 +396,8 @@ class _Pricing(Occupancy):
             stored = sum(self.points(mask) * size for mask, size in self.stored_points())
             rate = pricer.cache.bandwidth_gb_per_s * 1e9
             compute = compute + waves * trips / spec.cycles_per_s + stored / rate
+        if self.blocking is None and MATRIX in parts:
+            compute = compute + self.reread()
         cache_bw = pricer.cache.sustained_gb_per_s * 1e9
         dram_bw = pricer.dram.sustained_gb_per_s * 1e9
         alone = pricer.dram.bandwidth_per_processor_gb_per_s * 1e9 or dram_bw
@@ -497,4 +495,4 @@ class _Pricing(Occupancy):
             last_parts=self.last_parts,
         )
         trip = self.pricer.dram.latency_cycles + self.meeting()
-        return pipelined(spec, flow, trip, rate) + self.again / rate
+        return pipelined(spec, flow, trip, rate) + self.again / rate + self.reread()

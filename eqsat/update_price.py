@@ -10,6 +10,8 @@ SAME_BANK = 8.0  # threads of a warp that wait for each other's bank
 WORD = 4.0  # bytes of an operand of a multiply-add
 RESULT_ROWS = 2.0  # that a thread has of a matrix operation's results
 CACHED = 4.0  # times as long as from shared memory (float32 attention: 558 us for 114 without)
+FEW_CHUNKS = 8  # of a sum
+IN_TURN = 1.6  # times as long as where it reads ahead
 UNEVEN = 4 / 3  # times as long by three times so many threads where no side of a tile has thirds
 
 
@@ -26,8 +28,9 @@ def update_seconds(tiling: Tiling, found: Contraction, dtype: str) -> Array:
     arithmetic = sum(seconds for _, seconds in tiling.pricer.products(dtype)) if dtype else 0.0
     if not tiling.pricer.overlap:
         return tiling.shape * (arithmetic + WORD / private + across_lanes(tiling, found))
+    arithmetic = arithmetic * in_turn(tiling, found)
     if tiling.blocking is None:
-        return tiling.shape * arithmetic
+        return arithmetic
     results = found.batch | found.rows | found.columns
     sums = tiling.tile_points(results) / tiling.blocking.threads
     few, sums = sums < 1, np.maximum(sums, 1.0)
@@ -40,3 +43,13 @@ def update_seconds(tiling: Tiling, found: Contraction, dtype: str) -> Array:
         uneven = uneven & (size % 3 > 0)
     times = np.where(uneven, UNEVEN, 1.0) * tiling.overhang(results | found.summed)
     return np.maximum(arithmetic, read) * times
+
+
+def in_turn(tiling: Tiling, found: Contraction) -> Array:
+    """How many times as long products take that threads wait for, where a tile reads, multiplies
+    and stores one after the other: of a sum in few chunks it reads nothing ahead.
+    """
+    steps, summed = tiling.shape, tiling.form.facts.universe.members(found.summed)
+    for name in {*tiling.chunks} & {*summed}:
+        steps = steps * np.ceil(tiling.form.extents[name] / tiling.chunks[name])
+    return np.where(steps < FEW_CHUNKS, IN_TURN, 1.0)

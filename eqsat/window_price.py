@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from eqsat.algebra import Read, Term
 from eqsat.contraction_price import one_by_one
 from eqsat.graph.index import free_names
+from eqsat.pipeline_price import copy_seconds
 from eqsat.pixels import pixel_axes
 from eqsat.rates import Array, Contraction
 from eqsat.relayout import WalkedAxis, walked_axes
@@ -43,6 +44,12 @@ def is_unfolded(tiling: Tiling, term: Term) -> bool:
         return False
     size = tiling.pricer.sizes.get(read.buffer, 0) / read.dtype.itemsize
     return 0 < AGAIN * size < tiling.points(mask) and one_by_one(tiling, term)
+
+
+def unfolding_seconds(tiling: Tiling, term: Term) -> Array:
+    """Seconds in which elements of windows are copied one by one, each for every value stored."""
+    copies = tiling.points(tiling.form.facts.free(term)) * len(tiling.form.stored)
+    return tiling.shape * copies * copy_seconds(tiling.spec)
 
 
 def overlapping(tiling: Tiling, found: Contraction) -> NDArray[np.bool_]:

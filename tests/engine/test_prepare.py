@@ -262,3 +262,29 @@ def test_products_of_copied_factors_are_not_left_to_what_joins_parts():
         stores = {one.access.buffer for phase in launch.kernel.phases for one in phase.stores}
         assert read <= written | stores
         written |= stores
+
+
+@pytest.mark.parametrize(
+    ("images", "weights", "options"),
+    [
+        ((2, 32, 20, 40), (64, 32, 5, 9), {}),  # windows along which weights lie in whole units
+        ((1, 16, 40, 40), (64, 16, 3, 3), {"padding": 1}),  # few channels
+        ((2, 64, 15, 17), (72, 64, 3, 3), {"stride": 2, "padding": 1}),
+        ((2, 64, 300), (72, 64, 5), {"dilation": 3}),
+    ],
+)
+def test_convolutions_of_float32_are_products_of_their_terms(images, weights, options):
+    out = g.conv(g.input("x", images), g.input("w", weights), **options)
+    program = planned(out)
+    rules = [rule for launch in program.parts.launches for rule in launch.kernel.rules]
+    assert any(rule.startswith("split_ahead_") for rule in rules)
+    given = {"x": normal(*images), "w": normal(*weights)}
+    (wanted,) = g.evaluate([out], given, np.float64)
+    np.testing.assert_allclose(run(program, **given), wanted, rtol=1e-5, atol=2e-5)
+
+
+def test_a_batch_of_many_images_leaves_tiles_of_one():
+    """None fits of which each tile has 64 images and as many places."""
+    x, w = g.input("x", (128, 64, 128, 128)), g.input("w", (128, 64, 3, 3))
+    main = planned(g.conv(x, w), H200).parts.launches[-1].kernel
+    assert main.grid[0].extent == 128 and main.grid[0].tile == 1

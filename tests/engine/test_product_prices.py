@@ -163,3 +163,23 @@ def test_frames_of_a_signal_are_multiplied_add_by_add():
     frames = g.take(g.input("x", (64, 160000)), places, axis=1)
     (launch,) = plan([frames @ g.input("c", (400, 402))], H200, cache=Cache(None)).parts.launches
     assert "along pixels" in launch.kernel.rules
+
+
+def test_norms_of_rows_that_every_tile_needs_are_found_once():
+    """The nearest of 256 centres: a tile that found their norms would read all of them."""
+    x, c = g.input("x", (1_000_000, 64)), g.input("c", (256, 64))
+    nearest = g.argmin(g.sum(g.square(c), axis=1) - 2 * (x @ c.mT), axis=1)
+    launches = plan([nearest], H200, cache=Cache(None)).parts.launches
+    for launch in launches:
+        products = [s for s in launch.kernel.statements() if isinstance(s, Contract)]
+        assert not products or all(b.shape != (256, 64) for b in launch.kernel.buffers)
+
+
+def test_parts_that_every_tile_joins_take_few_registers():
+    """Statistics of channels over a batch: what joins their parts is at the rate of memory."""
+    x = g.input("x", (64, 64, 256, 256))
+    centred = x - g.mean(x, axis=(0, 2, 3), keepdims=True)
+    spread = g.mean(g.square(centred), axis=(0, 2, 3), keepdims=True)
+    *_, last = plan([centred * g.rsqrt(spread + 1e-5)], H200, cache=Cache(None)).parts.launches
+    assert last.bottleneck == "dram"
+    assert last.seconds < 1.2 * 2 * 4 * x.size / (H200.memory("dram").sustained_gb_per_s * 1e9)
