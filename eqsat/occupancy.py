@@ -54,9 +54,7 @@ class Occupancy(Tiling):
         self.scratch = np.zeros_like(self.shape)
         self.shared = np.zeros_like(self.shape)
         self.started: set[str] = set()  # asynchronous operations: few threads keep them busy
-        self.waited: set[str] = (
-            set()
-        )  # products that threads wait for, and sums beside: of one unit
+        self.waited: set[str] = set()  # units of products that threads wait for, and of sums beside
         self.staged: set[Term] = set()
         self.copied: dict[Term, Array] = {}  # bytes that reads draw from the cache
         self.ahead = np.zeros_like(self.shape)  # seconds of kernels that prepare factors
@@ -207,16 +205,17 @@ class Occupancy(Tiling):
         """Seconds in which threads read what a tile reduces besides products, such as norms of the
         rows of a factor that is multiplied in another form: each tile does so, and waits for it.
         """
-        factors = post_order([t for t in self.form.computed if self._is_product(t)])
-        staged = set[Term]() if (self.ahead > 0).any() else {*factors}
+        products = {term for term in self.form.computed if self._is_product(term)}
+        met = set[Term]() if (self.ahead > 0).any() else {*post_order(products)}
         drawn = 0 * self.shape
         for term in self.form.computed:
-            if term.op in REDUCTIONS and not self._is_product(term):
-                waiting = [*term.children]
-                while waiting:
-                    one = waiting.pop()
-                    drawn = drawn + (0.0 if one in staged else self.copied.get(one, 0.0))
-                    waiting += () if self._is_product(one) else one.children
+            waiting = [*term.children] if term.op in REDUCTIONS and term not in products else []
+            while waiting:
+                one = waiting.pop()
+                if one not in met and one not in products:
+                    met.add(one)
+                    drawn = drawn + self.copied.get(one, 0.0)
+                    waiting += one.children
         return drawn / (REREAD * self.pricer.cache.bandwidth_gb_per_s * 1e9)
 
     def _is_product(self, term: Term) -> bool:

@@ -38,7 +38,9 @@ def walked_axes(read: Read, extents: Mapping[str, int]) -> tuple[WalkedAxis, ...
     """The axes, the longest stride first; None where the address does not tell them, or an index
     runs along two. The address is that of the first places, and each place a number of strides on.
     """
-    return _walked_axes(read, tuple((name, extents[name]) for name in sorted(read.names)))
+    return _walked_axes(
+        read, tuple((name, extents[name]) for name in sorted(read.names & extents.keys()))
+    )
 
 
 @lru_cache(maxsize=1 << 14)
