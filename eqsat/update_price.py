@@ -3,6 +3,7 @@
 import numpy as np
 
 from eqsat.nest_price import across_lanes
+from eqsat.occupancy import FEW_CHUNKS
 from eqsat.rates import Array, Contraction
 from eqsat.tiling import Tiling
 
@@ -10,7 +11,6 @@ SAME_BANK = 8.0  # threads of a warp that wait for each other's bank
 WORD = 4.0  # bytes of an operand of a multiply-add
 RESULT_ROWS = 2.0  # that a thread has of a matrix operation's results
 CACHED = 4.0  # times as long as from shared memory (float32 attention: 558 us for 114 without)
-FEW_CHUNKS = 8  # of a sum, up to which a tile reads little ahead
 IN_TURN = 1.6  # times as long as where it reads ahead
 UNEVEN = 4 / 3  # times as long by three times so many threads where no side of a tile has thirds
 
