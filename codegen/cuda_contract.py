@@ -15,11 +15,12 @@ from eqsat.codegen.cuda_placement import COMPUTED, FETCH, INLINE, REGISTERS, SHA
 from eqsat.codegen.cuda_tiles import stage
 from eqsat.codegen.cuda_warpgroup import multiply as multiply_by_warpgroups
 from eqsat.codegen.cuda_warpgroup_operations import WarpgroupOperation
-from eqsat.codegen.cuda_windows import load_windows, windows
+from eqsat.codegen.cuda_windows import Windows, load_windows, windows
 from eqsat.errors import UnsupportedError
 from eqsat.kernel import Contract, Load, Map
 
 UNROLLED = 256  # multiply-adds of one thread that are written out; longer sums stay loops
+MOST_WINDOWED = 1024  # those over windows, whose elements have no address once they are held
 PARTLY = 8
 MOST_AHEAD = 64  # elements of a factor that a thread reads for several steps
 
@@ -197,8 +198,8 @@ def _length(block: Block, index: str) -> int:
 
 def _factor(block: Block, c: Contract, name: str, serial: bool) -> Reader:
     """How to read a factor at any point of the summed indices."""
-    if serial and (window := _window(block, c, name)):
-        return window
+    if serial and (window := _windows(block, c, name)):
+        return load_windows(block, *window)
     if not serial or block.placement.where[name] in (SHARED, COMPUTED, FETCH, INLINE):
         return block.readers[name]
     if not _is_spread(block, c, name):
@@ -218,7 +219,7 @@ def _vector(block: Block, c: Contract, name: str, own: list[str]) -> tuple[Load 
         load = placement.statements.get(name)
     if placement.where[name] != FETCH or not isinstance(load, Load) or load.access.coordinates:
         return None, "", 1
-    if load.dtype.compute != c.dtype.compute or _window(block, c, name):
+    if load.dtype.compute != c.dtype.compute or _windows(block, c, name):
         return None, "", 1
     buffer, held = block.kernel.buffer(load.access.buffer), block.distribution.vector
     index, width = vector_along(load.access, own, buffer, block.axes, placement.indices, held)
@@ -259,14 +260,14 @@ def _read_row(block: Block, tile: Tile, at: Point, width: int, register: str) ->
         block.out.line(f"for (int e = 0; e < {width}; ++e) {register} = pack.item[e];")
 
 
-def _window(block: Block, c: Contract, name: str) -> Reader | None:
-    """How to read a factor of which points share elements, these in registers."""
+def _windows(block: Block, c: Contract, name: str) -> tuple[Load, Windows] | None:
+    """The load of a factor of which points share elements, these in registers, and its windows."""
     load = block.placement.statements.get(name)
     each = block.register_count(c.indices) * prod(_length(block, i) for i in c.over)
-    if block.placement.where[name] != FETCH or each > UNROLLED or not isinstance(load, Load):
+    if block.placement.where[name] != FETCH or each > MOST_WINDOWED or not isinstance(load, Load):
         return None
     found = windows(block.kernel, block.distribution, load, c.over)
-    return found and load_windows(block, load, found)
+    return (load, found) if found else None
 
 
 def _is_spread(block: Block, c: Contract, name: str) -> bool:

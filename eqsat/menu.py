@@ -22,6 +22,7 @@ SWIZZLED = 128  # bytes of a row of staged operands that keeps clear of bank con
 SHORT_ROWS = 128  # rows below which several names share the rows of a tile
 SHORT_TAIL = 16  # points of a stored value's last names below which tiles are long along the next
 LEAST_ROWS = 64  # rows of a tile that fill a matrix operation
+FEW_COLUMNS = 8  # columns of a product that leave most of a matrix operation idle
 MOST_ROWS = 256  # rows of a tile that holds all of several names
 SHORT_SUM = 32  # points of a sum from where they are streamed in chunks
 MOST_AT_ONCE = (4096, 160)  # points of a sum, and of one of products, that a tile takes at once
@@ -190,6 +191,8 @@ def _block_sizes(form: Form, name: str) -> list[int]:
     inside = math.prod(form.extents[other] for other in group[group.index(name) + 1 :])
     if len(group) > 1 and extent < SHORT_ROWS and (inside > 1 or extent < LEAST_ROWS):
         found = _shared_sizes(extent, inside)
+        if _has_few_columns(form, name):  # threads do as well as operations: rows as memory has them
+            return list(dict.fromkeys([extent, 32, *found] if inside == 1 else [4, 8, 1, *found]))
         alone = max(form.extents[other] for other in group) >= LEAST_ROWS  # rows of one name
         return list(dict.fromkeys([*found, *((1,) if alone else ())]))
     inner = _innermost(form)
@@ -275,6 +278,20 @@ def _companions(form: Form, name: str) -> list[str]:
             if name in group and len(group) > 1:
                 return group
     return [name]
+
+
+def _has_few_columns(form: Form, name: str) -> bool:
+    """Whether products over windows have the name on one side, and few points on the other."""
+    bit, universe = form.facts.universe.mask([name]), form.facts.universe
+    for term in form.terms:
+        factors = form.contraction(term)
+        if factors and window_places(form, factors):
+            left, right = (form.facts.free(factor) for factor in factors)
+            other = right & ~left if left & ~right & bit else left & ~right
+            names = universe.members(other & universe.mask(form.grid))
+            if not other & bit and math.prod(form.extents[n] for n in names) < FEW_COLUMNS:
+                return True
+    return False
 
 
 def _single(form: Form) -> set[str]:

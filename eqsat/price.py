@@ -51,6 +51,7 @@ from eqsat.update_price import in_turn, update_seconds
 from eqsat.window_price import (
     is_unfolded,
     lines_read,
+    loaded_beside,
     overlapping,
     unfolding_seconds,
     windowed,
@@ -366,6 +367,9 @@ class _Pricing(Occupancy):
                     self.halved = self.halved + self.kept_twice(side, self.copied[side])
                 if not self.started:
                     self.copies = self.copies + copied_alone(self, operation, found, side)
+            elif any(windowed(self, one) for one in (found.left, found.right)):
+                if not windowed(self, side):
+                    self.charge("loads", loaded_beside(self, found, side))
             elif mask != found.batch | found.rows | found.columns | found.summed:
                 again = self.points(mask) * self.times(mask) * itemsize
                 self.traffic = self.traffic + again * np.sqrt(self.blocking.threads)

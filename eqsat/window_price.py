@@ -17,7 +17,7 @@ from eqsat.relayout import WalkedAxis, walked_axes
 from eqsat.tiling import LINE, Tiling
 
 AGAIN = 1.5  # times that windows together have a tensor's elements, from which on they overlap
-MOST_PLACES = 64  # elements that a thread holds for its points
+MOST_PLACES = 112  # elements that a thread holds for its points
 LANES = 32
 VECTOR_BYTES = 16  # the widest access of a thread
 
@@ -87,20 +87,32 @@ def held_elements(tiling: Tiling, term: Term, axes: tuple[WalkedAxis, ...]) -> A
     own = own * points
     windows = tiling.tile_points(tiling.form.facts.free(term) & ~tiling.grid)
     if not rows:
-        return own * windows
+        return own * windows / _spread(tiling, term, left)
     lengths = np.stack([tiling.tiles[name] for name in moving])
     beside = np.ones_like(lengths)
     for rank in np.argsort(-lengths, axis=0, kind="stable"):
         left, points = _given(np.take_along_axis(lengths, rank[None], 0)[0], left, left)
         np.put_along_axis(beside, rank[None], points[None], 0)
-    alone = own * windows * beside.prod(axis=0)
+    spread = _spread(tiling, term, left)
+    alone = own * windows / spread * beside.prod(axis=0)
     shared = own * windows
     for axis, name, points in zip(rows, moving, beside, strict=True):
         _, span, width = _window(tiling, axis)
         shared = (
             shared / width * np.minimum(_step(axis, name) * (points - 1) + span, points * width)
         )
-    return np.where(shared <= MOST_PLACES, shared, alone)
+    return np.where((shared <= MOST_PLACES) & (spread == 1), shared, alone)
+
+
+def _spread(tiling: Tiling, term: Term, left: Array) -> Array:
+    """How many of the threads that are left share what a tile sums over: long runs of it."""
+    members, mask = tiling.form.facts.universe.members, tiling.form.facts.universe.mask
+    summed = members(tiling.form.facts.free(term) & ~tiling.grid)
+    points = np.array([tiling.tile_points(mask([name])) for name in summed])
+    if not summed:
+        return tiling.shape
+    every = np.where(points >= LANES, points, 1.0).prod(axis=0)
+    return every / _given(every, left, left)[1]
 
 
 def _given(points: Array, most: Array, left: Array) -> tuple[Array, Array]:
@@ -126,6 +138,18 @@ def lines_read(tiling: Tiling, term: Term, axes: tuple[WalkedAxis, ...]) -> Arra
     each = LANES / lanes * (np.ceil(beside / LINE) + apart)
     warps = tiling.tiles_in_all() * tiling.blocking.threads / LANES
     return warps * held_elements(tiling, term, axes) * np.minimum(each, LANES)
+
+
+def loaded_beside(tiling: Tiling, found: Contraction, side: Term) -> Array:
+    """Seconds in which threads load, an element at a time, the factor beside windows that they
+    hold: lanes lie along the windows, so it is another element for other warps at the most.
+    """
+    assert tiling.blocking is not None
+    mask = tiling.form.facts.free(side)
+    warps = np.maximum(tiling.blocking.threads / LANES, 1.0)
+    own = np.minimum(tiling.tile_points(mask & tiling.grid), warps)
+    loads = tiling.tiles_in_all() * warps * tiling.tile_points(mask | found.summed) / own
+    return loads * LINE / (tiling.spec.memory("shared").bandwidth_gb_per_s * 1e9)
 
 
 def _step(axis: WalkedAxis, name: str) -> int:
