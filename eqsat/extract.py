@@ -5,6 +5,7 @@ Bottom-up over an acyclic order, each class keeps its few best un-materialised c
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -26,6 +27,8 @@ from eqsat.whole_rows import kernels_of_whole_rows
 
 KEPT = 6
 SHARED = 4  # besides, those that are best if others need what they read, too; and one that reads
+MOVES = 16  # values that might be stored besides
+MOST_CHANGED = 400  # classes, up to which plans with them are made
 ROUNDS = 3  # of plans, each from what the one before it stores
 WHOLE = frozenset((*REDUCING, *SCANS, "reindex", "gather"))  # no points of their own
 MANY, FEW = 120, 64  # classes, beyond which only so many choices of each are priced
@@ -68,9 +71,13 @@ class Extractor:
         """A class read from memory."""
         names = self.names(number)
         dtype, universe = as_dtype(self.graph.dtype[number]), self.graph.universe
-        size = universe.size(self.graph.free[number]) * dtype.itemsize
-        self.pricer.sizes[f"t{number}"] = int(size)
+        self.pricer.sizes[f"t{number}"] = self.load_bytes(number)
         return Term("read", Read(f"t{number}", dtype, row_major(names, universe.extents)))
+
+    def load_bytes(self, number: int) -> int:
+        """The size in memory of a class that is stored."""
+        points = self.graph.universe.size(self.graph.free[number])
+        return int(points) * as_dtype(self.graph.dtype[number]).itemsize
 
     def price(self, term: Term, names: tuple[str, ...], dtype: str) -> float:
         """The best predicted seconds of a kernel that stores the term."""
@@ -318,21 +325,62 @@ class Extractor:
 
         What one plan stores anyway is free for the choices of the next, until none is better.
         """
-        order, self.stored = self.pruned.order, frozenset()
-        self.candidates, self.kernel, self._together = {}, {}, {}
         best: Plan | None = None
+        self.stored = frozenset()
         for _ in range(ROUNDS):
-            for number in order:
-                self.visit(number)
-            cuts = self._cuts(outputs)
-            plan = self.joined(cuts)
-            if best is not None and plan.seconds >= best.seconds:
+            plan = self._planned(outputs, best)
+            if plan is best:
                 break
-            best, self.best = plan, (cuts, self.candidates)
-            self.stored = frozenset(number for number in cuts if number >= 0)
-            self.candidates, self.kernel, self._together = {}, {}, {}
+            best = plan
+            self.stored = frozenset(number for number in self.best[0] if number >= 0)
         assert best is not None
+        return self._changed(outputs, best)
+
+    def _planned(
+        self, outputs: list[tuple[int, str, tuple[str, ...]]], best: Plan | None
+    ) -> Plan:
+        """The plan of choices for which `stored` is free, if it is better than another one."""
+        self.candidates, self.kernel, self._together = {}, {}, {}
+        for number in self.pruned.order:
+            self.visit(number)
+        cuts = self._cuts(outputs)
+        plan = self.joined(cuts)
+        if best is not None and plan.seconds >= best.seconds:
+            return best
+        self.best = cuts, self.candidates
+        return plan
+
+    def _changed(self, outputs: list[tuple[int, str, tuple[str, ...]]], best: Plan) -> Plan:
+        """A plan with other values in memory, where one is better than the best of choices made one
+        by one.
+        """
+        for _ in range(ROUNDS):
+            before = best
+            for stored in self._others():
+                self.stored = stored
+                best = self._planned(outputs, best)
+            if best is before:
+                break
         return best
+
+    def _others(self) -> list[frozenset[int]]:
+        """What else might lie in memory besides: one value more that has a product which several
+        kernels compute, the smallest first.
+        """
+        cuts, _ = self.best
+        stored = frozenset(number for number in cuts if number >= 0)
+        products = Counter(
+            term
+            for cut in cuts.values()
+            for term in post_order([cut.stored.term])
+            if is_product(term, self.facts)
+        )
+        again = {term for term, count in products.items() if count > 1}
+        if not again or len(self.pruned.order) > MOST_CHANGED:
+            return []
+        sharing = [n for n, own in self.products.items() if own & again and n in self.kernel.keys() - stored]
+        sharing.sort(key=lambda n: (self.load_bytes(n), self.kernel[n][1], n))
+        return [stored | {number} for number in sharing[:MOVES]]
 
     def _cuts(self, outputs: list[tuple[int, str, tuple[str, ...]]]) -> dict[int, Cut]:
         """A kernel for each class that is stored, and for each output under a number below zero."""

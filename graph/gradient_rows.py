@@ -34,6 +34,8 @@ from eqsat.graph.manipulation import flip, permute_dims, reshape
 from eqsat.graph.ordered import along_rows, ordered
 from eqsat.graph.tensor import Tensor
 
+MOST_LARGER = 2  # times its factors' elements, up to which what they leave is stored
+
 
 @dataclass(frozen=True)
 class Step:
@@ -108,7 +110,28 @@ def _rational(s: Step) -> Tensor:
 
 
 def _cast(s: Step) -> Tensor:
-    return cast(s.g, s.node.operands[0].dtype.compute)
+    """Rounded as the value was, where that was a result of 16 bits: what products of the gradient
+    read then is no wider than what those of the value do. What is much larger than its factors,
+    as the scores of attention, no kernel should store: its gradient stays in float32.
+    """
+    source, dtype = s.node.operands[0], s.node.dtype
+    rounds = dtype.kind == "float" and dtype.itemsize == 2 and source.dtype == dtype.compute
+    if rounds and source.size <= MOST_LARGER * _factor_sizes(source):
+        return cast(cast(s.g, dtype), source.dtype)
+    return cast(s.g, source.dtype.compute)
+
+
+def _factor_sizes(x: Tensor) -> int:
+    """Elements of what is multiplied and summed for a value; 0 where that is made otherwise."""
+    found: set[Tensor] = set()
+    stack = [*x.operands] if x.op == "reduce_sum" else []
+    while stack:
+        one = stack.pop()
+        if one.op in {"view", "cast", "mul"}:
+            stack += one.operands
+        else:
+            found.add(one)
+    return sum(one.size for one in found)
 
 
 # --- reductions, scans ----------------------------------------------------------------------------
