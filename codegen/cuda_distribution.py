@@ -217,7 +217,7 @@ class _Choice:
                 continue
             for axis in sliding_axes(self.kernel, s):
                 steps = {str(atom): step for atom, step in axis.place.terms}
-                inside = [i for i in steps if i in self.reduced]
+                inside = [i for i in steps if i in self.reduced and self.points(i) < WARP]
                 moving = [i for i in steps if i not in self.reduced and self.points(i) > 1]
                 if inside and len(moving) == 1:
                     size = self.kernel.buffer(s.access.buffer).dtype.itemsize

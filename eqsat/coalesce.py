@@ -8,6 +8,7 @@ from itertools import product
 from math import prod
 
 from eqsat.algebra import (
+    REDUCTIONS,
     SCANS,
     SCATTERS,
     Facts,
@@ -24,10 +25,12 @@ from eqsat.graph.index import (
     FloorDiv,
     Mod,
     add,
+    const,
     floordiv,
     free_names,
     mod,
     scale,
+    sub,
     substitute,
     var,
 )
@@ -38,12 +41,14 @@ BINDING = REDUCING | SCANS | SCATTERS.keys()
 def coalesce(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, ...], Facts]:
     """The same values over fewer names, in a universe of their own.
 
-    A name of which an access takes the quotient or the remainder becomes two. Two names merge where
+    A name of which an access takes the quotient or the remainder becomes two. What is reduced and
+    walks windows from their ends, as the gradient of a convolution does, walks them from where they
+    begin. Two names merge where
     every access walks them as one axis, every stored value has them side by side, and every
     reduction takes both or neither. The number of a page that a gather reads and the row in it
     merge as well, where both are reduced: the page is the quotient.
     """
-    stored, facts = _in_groups(stored, facts)
+    stored, facts = _forwards(*_in_groups(stored, facts))
     old = facts.universe
     pages = frozenset(_pages(stored, facts))
     groups = [[name] for name in index_names(stored, facts)]
@@ -99,6 +104,33 @@ def _in_groups(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, 
         place[name] = add(scale(var(parts[0]), size), *map(var, parts[1:]))
         members[name] = parts
     stored = tuple(_placed(one, sizes, old) for one in stored)
+    return tuple(renamed(one, place, members, old, new) for one in stored), Facts(new)
+
+
+def _forwards(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, ...], Facts]:
+    """Each name that is reduced, in whatever order, and walks windows backwards alone, as how many
+    points remain.
+    """
+    old = facts.universe
+    signs: dict[str, set[bool]] = {}
+    reduced, others = set[str](), set[str]()
+    for term in post_order(one.term for one in stored):
+        for expression, is_address in _expressions(term):
+            names = [(name, by > 0) for name, by in expression.terms if isinstance(name, str)]
+            for name, along in () if is_address or len(names) < 2 else names:
+                signs.setdefault(name, set()).add(along)
+        kind = reduced if term.op in REDUCTIONS else others
+        kind.update(_bound(term, old))
+    backwards = {n for n in reduced - others if signs.get(n) == {False}}
+    if not backwards:
+        return stored, facts
+    new = Universe()
+    place, members = dict[str, Affine](), dict[str, tuple[str, ...]]()
+    for name in index_names(stored, facts):
+        own = new.add(old.extents[name])
+        members[name] = (own,)
+        last = const(old.extents[name] - 1)
+        place[name] = sub(last, var(own)) if name in backwards else var(own)
     return tuple(renamed(one, place, members, old, new) for one in stored), Facts(new)
 
 

@@ -1,7 +1,7 @@
 """What a contraction costs by a matrix operation or a library call of the spec."""
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -22,6 +22,7 @@ from eqsat.relayout import walked_axes
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
 from eqsat.tiling import Tiling
 
+VECTOR_BYTES = 16  # the widest copy of a thread
 HELD = 0.8  # part of a thread's registers that sums may take, those under way included
 TURNED = 1.02  # results that lie across what they are stored to cost a little more
 
@@ -193,8 +194,13 @@ def one_by_one(tiling: Tiling, side: Term) -> bool:
     read = beneath.args[0] if beneath.op == "read" else None
     if is_sliding(side, made) or not isinstance(read, Read) or read.dtype.itemsize >= word:
         return is_sliding(side, made)
+    return not _in_words(tiling, read) and is_windowed(read, made)
+
+
+def is_windowed(read: Read, made: Form) -> bool:
+    """Whether a read may walk overlapping windows: whether it does not tell its axes, or they do."""
     axes = pixel_axes(read, made.extents)
-    return not _in_words(tiling, read) and (axes is None or any(axis.slides for axis in axes))
+    return axes is None or any(axis.slides for axis in axes)
 
 
 def _in_words(tiling: Tiling, read: Read) -> bool:
@@ -215,13 +221,16 @@ def copied_alone(
     and as many as an operation sums over at once to the one that memory is read along.
     """
     made, read = tiling.form, tiling.form.beneath_cast(side).args[0]
-    alone = any(one_by_one(tiling, factor) for factor in (found.left, found.right))
-    if tiling.blocking is None or not alone:
+    if tiling.blocking is None or not isinstance(read, Read):
         return 0 * tiling.shape
-    if not isinstance(read, Read) or _in_words(tiling, read):
+    reads = [one.args[0] for one in map(made.beneath_cast, (found.left, found.right))]
+    together = _together(read, made.extents) if _in_words(tiling, read) else 1
+    windows = any(isinstance(one, Read) and is_windowed(one, made) for one in reads)
+    whole = not windows or together * read.dtype.itemsize >= VECTOR_BYTES
+    if whole:
         return 0 * tiling.shape
     mask = made.facts.free(side)
-    lanes = tiling.points(mask) * tiling.times(mask)
+    lanes = tiling.points(mask) * tiling.times(mask) / together
     for name in made.facts.universe.members(found.summed):
         points, least = made.extents[name], 1
         if operation and name in unit_names(read.address):
@@ -230,6 +239,28 @@ def copied_alone(
         most = np.minimum(given, tiling.blocking.threads)
         lanes = lanes * np.ceil(points / most) * most / points
     return lanes
+
+
+def _together(read: Read, extents: Mapping[str, int]) -> int:
+    """Elements that one copy may take: a power of two that what lies together, and every step and
+    where a read begins, are multiples of.
+    """
+    steps = [step for atom, step in read.address.terms if extents.get(str(atom), 2) > 1]
+    inner = [extents[name] for name in unit_names(read.address) if name in extents]
+    common = math.gcd(*inner, *(step for step in steps if step != 1), read.address.constant)
+    return common & -common
+
+
+def padded(made: Form, operation: ParallelOperation | None, side: Term) -> float:
+    """How many times as long rows of a factor lie in shared memory for an operation that threads
+    wait for: whole steps of its sum.
+    """
+    read = made.beneath_cast(side).args[0]
+    if operation is None or operation.asynchronous or not isinstance(read, Read):
+        return 1.0
+    points = [made.extents[n] for n in unit_names(read.address) if n in made.reduced]
+    (*_, step) = operation.extents.values()
+    return max([math.ceil(n / step) * step / n for n in points], default=1.0)
 
 
 def gathered(tiling: Tiling, operation: ParallelOperation, found: Contraction) -> Term | None:

@@ -336,9 +336,7 @@ class Extractor:
         assert best is not None
         return self._changed(outputs, best)
 
-    def _planned(
-        self, outputs: list[tuple[int, str, tuple[str, ...]]], best: Plan | None
-    ) -> Plan:
+    def _planned(self, outputs: list[tuple[int, str, tuple[str, ...]]], best: Plan | None) -> Plan:
         """The plan of choices for which `stored` is free, if it is better than another one."""
         self.candidates, self.kernel, self._together = {}, {}, {}
         for number in self.pruned.order:
@@ -378,7 +376,11 @@ class Extractor:
         again = {term for term, count in products.items() if count > 1}
         if not again or len(self.pruned.order) > MOST_CHANGED:
             return []
-        sharing = [n for n, own in self.products.items() if own & again and n in self.kernel.keys() - stored]
+        sharing = [
+            n
+            for n, own in self.products.items()
+            if own & again and n in self.kernel.keys() - stored
+        ]
         sharing.sort(key=lambda n: (self.load_bytes(n), self.kernel[n][1], n))
         return [stored | {number} for number in sharing[:MOVES]]
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from eqsat.specs import ParallelMemory, ParallelProcessingUnit
 
 Array = NDArray[np.float64]
+COPIES = "copies"  # the unit of elements that are copied one by one
 CHUNK_WORK = 150  # instructions of a thread for each chunk of staged operands
 COPY_WORK = 50  # the same of an element of a window, copied with no other under way
 LOADED = 3  # latencies that a trip takes while memory is busy
@@ -122,12 +123,14 @@ def in_flight(
     return held * np.maximum(stages - 1, 0.125) / stages / way
 
 
-def issue_seconds(spec: ParallelProcessingUnit, chunks: Array, copies: Array) -> Array:
+def issue_seconds(spec: ParallelProcessingUnit, chunks: Array, copies: Array) -> dict[str, Array]:
     """Seconds to issue what every thread does for each chunk besides the work itself: waiting,
-    addresses, copies; and for elements that are copied one by one. A processor issues one
-    instruction a cycle for each part of a warp's size of its lanes.
+    addresses, copies; and those for elements that are copied one by one alone, which take turns
+    with multiply-adds. A processor issues one instruction a cycle for each part of a warp's size of
+    its lanes.
     """
-    return chunks * _instruction_seconds(spec) * CHUNK_WORK + copies * copy_seconds(spec)
+    alone = copies * copy_seconds(spec)
+    return {"issue": chunks * _instruction_seconds(spec) * CHUNK_WORK + alone, COPIES: alone}
 
 
 def copy_seconds(spec: ParallelProcessingUnit) -> float:

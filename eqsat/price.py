@@ -25,6 +25,7 @@ from eqsat.contraction_price import (
     gather_cycles,
     matrix_seconds,
     narrowing_work,
+    padded,
     preparing_seconds,
     sibling_seconds,
     takes_factors,
@@ -38,7 +39,15 @@ from eqsat.narrow_price import is_joined
 from eqsat.nest_price import fetched_again, loop_seconds, rearranged, tests
 from eqsat.occupancy import FRAGMENTS, Occupancy
 from eqsat.partial_sums import count_parts
-from eqsat.pipeline_price import SLOT, Flow, handed_over, in_flight, issue_seconds, pipelined
+from eqsat.pipeline_price import (
+    COPIES,
+    SLOT,
+    Flow,
+    handed_over,
+    in_flight,
+    issue_seconds,
+    pipelined,
+)
 from eqsat.priced import Price
 from eqsat.rates import Array, Blocking, Contraction, Rates
 from eqsat.scan_price import is_stuck, redone
@@ -49,11 +58,11 @@ from eqsat.specs import ParallelOperation
 from eqsat.tiling import LINE
 from eqsat.update_price import in_turn, update_seconds
 from eqsat.window_price import (
+    guard_work,
     is_unfolded,
-    lines_read,
     loaded_beside,
     overlapping,
-    unfolding_seconds,
+    reading_seconds,
     windowed,
 )
 
@@ -155,7 +164,10 @@ class _Pricing(Occupancy):
                 reason = f"{one.buffer} lacks {', '.join(lacking)}"
                 self.refused[reason] = np.any([self.count[n] > 1 for n in lacking], axis=0)
             size = self.points(facts.universe.mask(one.names)) * one.dtype.itemsize
-            self._move(one.buffer, size, size * self.shape, self.lines(one.names[-1:], one.dtype))
+            written = size * self.sectors(
+                Read(one.buffer, one.dtype, one.address(facts.universe.extents))
+            )
+            self._move(one.buffer, size, written, self.lines(one.names[-1:], one.dtype))
         if any(one.term.op in SCATTERS for one in self.form.stored):
             found = combined(self)
             self.charge("atomic operations", found.own)
@@ -210,11 +222,9 @@ class _Pricing(Occupancy):
         self.copied[term] = drawn * self.repeat
         if read.guards and not self.pricer.overlap:
             self._apply("where", tests(self, mask), read.dtype.name)
-        if axes := windowed(self, term):
-            rate = self.spec.memory("shared").bandwidth_gb_per_s * 1e9  # the same memory unit
-            self.charge("loads", lines_read(self, term, axes) * LINE / rate)
-        if is_unfolded(self, term):
-            self.charge("loads", unfolding_seconds(self, term))
+        if windowed(self, term) or is_unfolded(self, term):
+            self.charge("loads", reading_seconds(self, term))
+            self._apply("add", guard_work(self, term), "float32")
 
     def _move(self, buffer: str, unique: float, traffic: Array, lines: Array) -> None:
         cached = buffer[0] in "tb" and unique < self.pricer.cache.size_bytes / 2
@@ -324,7 +334,8 @@ class _Pricing(Occupancy):
         narrowed = found.term.op == "narrow_contract" and not self.started
         self.charge(unit, best * in_turn(self, found) if narrowed else best)
         if self.pricer.overlap and unit not in (*self.started, MATRIX):
-            self.waited |= {unit} if operation else {unit, *dict(self.pricer.products(dtype))}
+            alone = {unit, COPIES, *dict(self.pricer.products(dtype))}
+            self.waited |= {unit} if operation else alone
         if operation and self.blocking is not None:
             for op, amount in narrowing_work(self, operation, found, work):
                 self._apply(op, amount, "float32")
@@ -353,7 +364,7 @@ class _Pricing(Occupancy):
             if self.blocking is None or self.blocking.staged:
                 streamed = mask & facts.universe.mask(self.chunks)
                 held = self.tile_points(mask) * itemsize * (stages if streamed else 1)
-                boxed = self.boxed(side) if self.started else self.shape
+                boxed = self.boxed(side) if self.started else padded(self.form, operation, side)
                 self.shared = self.shared + held * boxed
                 if self.started and self.blocking is not None:
                     self.fed = self.fed + self.copied[side] * boxed
@@ -368,8 +379,7 @@ class _Pricing(Occupancy):
                 if not self.started:
                     self.copies = self.copies + copied_alone(self, operation, found, side)
             elif any(windowed(self, one) for one in (found.left, found.right)):
-                if not windowed(self, side):
-                    self.charge("loads", loaded_beside(self, found, side))
+                self.charge("loads", loaded_beside(self, found, side))
             elif mask != found.batch | found.rows | found.columns | found.summed:
                 again = self.points(mask) * self.times(mask) * itemsize
                 self.traffic = self.traffic + again * np.sqrt(self.blocking.threads)
@@ -388,7 +398,7 @@ class _Pricing(Occupancy):
         }
         if self.blocking is not None and self.blocking.staged and not self.started:
             chunks = tiles * self.steps() * self.blocking.threads
-            parts["issue"] = issue_seconds(spec, chunks, self.copies)
+            parts |= issue_seconds(spec, chunks, self.copies)
         compute = sum((parts.get(one, 0.0) for one in self.waited), 0 * self.shape)  # of one unit
         for value in parts.values():
             compute = np.maximum(compute, value) if self.pricer.overlap else compute + value

@@ -19,6 +19,7 @@ from eqsat.tiling import LINE, Tiling
 AGAIN = 1.5  # times that windows together have a tensor's elements, from which on they overlap
 MOST_PLACES = 112  # elements that a thread holds for its points
 LANES = 32
+GUARD_WORK = 2  # instructions that tell whether an element of a window is there
 VECTOR_BYTES = 16  # the widest access of a thread
 
 
@@ -43,13 +44,30 @@ def is_unfolded(tiling: Tiling, term: Term) -> bool:
     if not tiling.pricer.overlap or tiling.blocking is None or tiling.blocking.staged:
         return False
     size = tiling.pricer.sizes.get(read.buffer, 0) / read.dtype.itemsize
-    return 0 < AGAIN * size < tiling.points(mask) and one_by_one(tiling, term)
+    apart = one_by_one(tiling, term) or _in_digits(read)
+    return 0 < AGAIN * size < tiling.points(mask) and apart
 
 
-def unfolding_seconds(tiling: Tiling, term: Term) -> Array:
-    """Seconds in which elements of windows are copied one by one, each for every value stored."""
-    copies = tiling.points(tiling.form.facts.free(term)) * len(tiling.form.stored)
-    return tiling.shape * copies * copy_seconds(tiling.spec)
+def _in_digits(read: Read) -> bool:
+    """Whether a name walks memory by itself and by its quotient: one for all places of a window."""
+    nested = {
+        n for a, _ in read.address.terms if not isinstance(a, str) for n in free_names(a.numerator)
+    }
+    return any(atom in nested for atom, _ in read.address.terms)
+
+
+def reading_seconds(tiling: Tiling, term: Term) -> Array:
+    """Seconds in which threads read windows: a line of memory at a time, and those that a kernel
+    takes apart one by one, each for every value stored.
+    """
+    rate = tiling.spec.memory("shared").bandwidth_gb_per_s * 1e9  # the same memory unit
+    axes, seconds = windowed(tiling, term), 0 * tiling.shape
+    if axes:
+        seconds = lines_read(tiling, term, axes) * LINE / rate
+    if is_unfolded(tiling, term):
+        copies = tiling.points(tiling.form.facts.free(term)) * len(tiling.form.stored)
+        seconds = seconds + copies * copy_seconds(tiling.spec)
+    return seconds
 
 
 def overlapping(tiling: Tiling, found: Contraction) -> NDArray[np.bool_]:
@@ -131,7 +149,9 @@ def lines_read(tiling: Tiling, term: Term, axes: tuple[WalkedAxis, ...]) -> Arra
     lanes, beside, apart = tiling.shape, size * tiling.shape, 0.0
     for axis in axes:
         moving, _, width = _window(tiling, axis)
-        if axis.stride == 1 and moving:
+        if axis.stride == 1 and _is_long(tiling, axis):
+            lanes, beside, apart = LANES * tiling.shape, LANES * size * tiling.shape, 1.0
+        elif axis.stride == 1 and moving:
             lanes = np.minimum(tiling.tiles[moving], LANES)
             beside = lanes * _step(axis, moving) * size
             apart = 1 - 1 / width  # of the places in a window, those off a line's start
@@ -145,11 +165,30 @@ def loaded_beside(tiling: Tiling, found: Contraction, side: Term) -> Array:
     hold: lanes lie along the windows, so it is another element for other warps at the most.
     """
     assert tiling.blocking is not None
+    if windowed(tiling, side):  # counted where it is read
+        return 0 * tiling.shape
     mask = tiling.form.facts.free(side)
     warps = np.maximum(tiling.blocking.threads / LANES, 1.0)
     own = np.minimum(tiling.tile_points(mask & tiling.grid), warps)
     loads = tiling.tiles_in_all() * warps * tiling.tile_points(mask | found.summed) / own
     return loads * LINE / (tiling.spec.memory("shared").bandwidth_gb_per_s * 1e9)
+
+
+def guard_work(tiling: Tiling, term: Term) -> Array:
+    """Instructions of all threads that tell whether what they read of windows is there."""
+    axes, read = windowed(tiling, term), term.args[0]
+    if not axes or not isinstance(read, Read) or not read.guards:
+        return 0 * tiling.shape
+    assert tiling.blocking is not None
+    each = GUARD_WORK * held_elements(tiling, term, axes)
+    return tiling.tiles_in_all() * tiling.blocking.threads * each
+
+
+def _is_long(tiling: Tiling, axis: WalkedAxis) -> bool:
+    """Whether lanes lie along what is summed on an axis: more points than a warp has."""
+    extents = tiling.form.extents
+    own = (n for n in free_names(axis.place) if n not in tiling.tiles and n not in tiling.chunks)
+    return any(extents[name] >= LANES for name in own)
 
 
 def _step(axis: WalkedAxis, name: str) -> int:
