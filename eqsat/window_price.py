@@ -102,7 +102,7 @@ def held_elements(tiling: Tiling, term: Term, axes: tuple[WalkedAxis, ...]) -> A
         own = own * vector
     others = [name for name in tiling.tiles if name not in (along, *moving)]
     left, points = _given(np.prod([tiling.tiles[n] for n in others], axis=0), left, left)
-    own = own * points
+    own = own * np.maximum(points / _lacking(tiling, term), 1.0)
     windows = tiling.tile_points(tiling.form.facts.free(term) & ~tiling.grid)
     if not rows:
         return own * windows / _spread(tiling, term, left)
@@ -133,6 +133,11 @@ def _spread(tiling: Tiling, term: Term, left: Array) -> Array:
     return every / _given(every, left, left)[1]
 
 
+def _lacking(tiling: Tiling, term: Term) -> Array:
+    """Points of a tile along the names that a read lacks."""
+    return tiling.tile_points(tiling.grid & ~tiling.form.facts.free(term))
+
+
 def _given(points: Array, most: Array, left: Array) -> tuple[Array, Array]:
     """The threads that are left when up to `most` of them are given to so many points, and the
     points that each of these has.
@@ -155,23 +160,46 @@ def lines_read(tiling: Tiling, term: Term, axes: tuple[WalkedAxis, ...]) -> Arra
             lanes = np.minimum(tiling.tiles[moving], LANES)
             beside = lanes * _step(axis, moving) * size
             apart = 1 - 1 / width  # of the places in a window, those off a line's start
-    each = LANES / lanes * (np.ceil(beside / LINE) + apart)
-    warps = tiling.tiles_in_all() * tiling.blocking.threads / LANES
+    others = LANES / lanes  # lanes elsewhere, or at other points of what the read lacks
+    each = others / np.minimum(_lacking(tiling, term), others) * (np.ceil(beside / LINE) + apart)
+    warps = _runs(tiling, tiling.form.facts.free(term)) * tiling.blocking.threads / LANES
     return warps * held_elements(tiling, term, axes) * np.minimum(each, LANES)
 
 
 def loaded_beside(tiling: Tiling, found: Contraction, side: Term) -> Array:
     """Seconds in which threads load, an element at a time, the factor beside windows that they
-    hold: lanes lie along the windows, so it is another element for other warps at the most.
+    hold: lanes along the windows load one alike, those beside them one from another line each.
     """
     assert tiling.blocking is not None
     if windowed(tiling, side):  # counted where it is read
         return 0 * tiling.shape
     mask = tiling.form.facts.free(side)
     warps = np.maximum(tiling.blocking.threads / LANES, 1.0)
-    own = np.minimum(tiling.tile_points(mask & tiling.grid), warps)
-    loads = tiling.tiles_in_all() * warps * tiling.tile_points(mask | found.summed) / own
+    grid = tiling.tile_points(mask & tiling.grid)
+    lines = np.minimum(grid, LANES / _lanes_along(tiling, found))
+    each = tiling.tile_points(mask | found.summed) / np.minimum(grid, warps * lines)
+    loads = _runs(tiling, mask | found.summed) * warps * each * lines
     return loads * LINE / (tiling.spec.memory("shared").bandwidth_gb_per_s * 1e9)
+
+
+def _runs(tiling: Tiling, mask: int) -> Array:
+    """How often tiles read a value over `mask`: once for each chunk of what they stream of it."""
+    runs = tiling.tiles_in_all()
+    for name in tiling.form.facts.universe.members(mask):
+        if name in tiling.chunks:
+            runs = runs * np.ceil(tiling.form.extents[name] / tiling.chunks[name])
+    return runs
+
+
+def _lanes_along(tiling: Tiling, found: Contraction) -> Array:
+    """Lanes of a warp that lie along what is contiguous of the windows of a product."""
+    lanes = tiling.shape
+    for side in (found.left, found.right):
+        for axis in windowed(tiling, side):
+            name = _window(tiling, axis)[0]
+            if axis.stride == 1 and name:
+                lanes = np.minimum(2.0 ** np.ceil(np.log2(tiling.tiles[name])), LANES)
+    return lanes
 
 
 def guard_work(tiling: Tiling, term: Term) -> Array:
@@ -181,7 +209,7 @@ def guard_work(tiling: Tiling, term: Term) -> Array:
         return 0 * tiling.shape
     assert tiling.blocking is not None
     each = GUARD_WORK * held_elements(tiling, term, axes)
-    return tiling.tiles_in_all() * tiling.blocking.threads * each
+    return _runs(tiling, tiling.form.facts.free(term)) * tiling.blocking.threads * each
 
 
 def _is_long(tiling: Tiling, axis: WalkedAxis) -> bool:
