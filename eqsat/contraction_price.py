@@ -1,20 +1,18 @@
 """What a contraction costs by a matrix operation or a library call of the spec."""
 
-import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eqsat.algebra import Read, Term, post_order
+from eqsat.copy_price import one_by_one
 from eqsat.form import SUBSTITUTED, WEIGHTED, Form
 from eqsat.graph.dtypes import BY_NAME, is_held
-from eqsat.graph.index import unit_names
 from eqsat.narrow_price import is_joined, narrowing, products_of
 from eqsat.partial_sums import count_parts
 from eqsat.pipeline_price import arrangements, copy_seconds, spread
-from eqsat.pixels import pixel_axes
 from eqsat.prepare import Need, lies_right, rows_of_pages
 from eqsat.rates import Array, Contraction
 from eqsat.relayout import points as elements
@@ -22,7 +20,6 @@ from eqsat.relayout import walked_axes
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
 from eqsat.tiling import Tiling
 
-VECTOR_BYTES = 16  # the widest copy of a thread
 HELD = 0.8  # part of a thread's registers that sums may take, those under way included
 TURNED = 1.02  # results that lie across what they are stored to cost a little more
 
@@ -175,92 +172,6 @@ def misplaced(
             right = need is None or lies_right(read, need, found.summed, tiling.form)
             if need is not None and (need.converts or not right):
                 yield side, need
-
-
-def is_sliding(side: Term, made: Form) -> bool:
-    """Whether windows slide along what is contiguous of a factor: copies take single elements."""
-    beneath = made.beneath_cast(side)
-    read = beneath.args[0] if beneath.op == "read" else None
-    axes = pixel_axes(read, made.extents) if isinstance(read, Read) else None
-    return bool(axes) and axes[-1].slides
-
-
-def one_by_one(tiling: Tiling, side: Term) -> bool:
-    """Whether copies take single elements of a factor, each where a window has it: where windows
-    slide along what is contiguous, or fewer than make a word lie together.
-    """
-    made, word = tiling.form, tiling.spec.memory("shared").access_granularity_bytes
-    beneath = made.beneath_cast(side)
-    read = beneath.args[0] if beneath.op == "read" else None
-    if is_sliding(side, made) or not isinstance(read, Read) or read.dtype.itemsize >= word:
-        return is_sliding(side, made)
-    return not _in_words(tiling, read) and is_windowed(read, made)
-
-
-def is_windowed(read: Read, made: Form) -> bool:
-    """Whether a read may walk overlapping windows: whether it does not tell its axes, or they do."""
-    axes = pixel_axes(read, made.extents)
-    return axes is None or any(axis.slides for axis in axes)
-
-
-def _in_words(tiling: Tiling, read: Read) -> bool:
-    """Whether elements that make a word of shared memory lie together wherever they are read."""
-    word, extents = tiling.spec.memory("shared").access_granularity_bytes, tiling.form.extents
-    together = max(word // read.dtype.itemsize, 1)
-    steps = [(atom, step) for atom, step in read.address.terms if extents.get(str(atom), 2) > 1]
-    inner = [str(atom) for atom, step in steps if step == 1 and str(atom) in extents]
-    others = [step for _, step in steps if step != 1] + [read.address.constant]
-    return len(inner) == 1 and not any(n % together for n in (extents[inner[0]], *others))
-
-
-def copied_alone(
-    tiling: Tiling, operation: ParallelOperation | None, found: Contraction, side: Term
-) -> Array:
-    """Lanes that copy an element of a factor each, where those of windows are taken one by one;
-    with lanes that have nothing to copy: a power of two of them is given to each name of the sum,
-    and as many as an operation sums over at once to the one that memory is read along.
-    """
-    made, read = tiling.form, tiling.form.beneath_cast(side).args[0]
-    if tiling.blocking is None or not isinstance(read, Read):
-        return 0 * tiling.shape
-    reads = [one.args[0] for one in map(made.beneath_cast, (found.left, found.right))]
-    together = _together(read, made.extents) if _in_words(tiling, read) else 1
-    windows = any(isinstance(one, Read) and is_windowed(one, made) for one in reads)
-    whole = not windows or together * read.dtype.itemsize >= VECTOR_BYTES
-    if whole:
-        return 0 * tiling.shape
-    mask = made.facts.free(side)
-    lanes = tiling.points(mask) * tiling.times(mask) / together
-    for name in made.facts.universe.members(found.summed):
-        points, least = made.extents[name], 1
-        if operation and name in unit_names(read.address):
-            least = list(operation.extents.values())[-1]
-        given = max(2.0 ** math.ceil(math.log2(points)), least)
-        most = np.minimum(given, tiling.blocking.threads)
-        lanes = lanes * np.ceil(points / most) * most / points
-    return lanes
-
-
-def _together(read: Read, extents: Mapping[str, int]) -> int:
-    """Elements that one copy may take: a power of two that what lies together, and every step and
-    where a read begins, are multiples of.
-    """
-    steps = [step for atom, step in read.address.terms if extents.get(str(atom), 2) > 1]
-    inner = [extents[name] for name in unit_names(read.address) if name in extents]
-    common = math.gcd(*inner, *(step for step in steps if step != 1), read.address.constant)
-    return common & -common
-
-
-def padded(made: Form, operation: ParallelOperation | None, side: Term) -> float:
-    """How many times as long rows of a factor lie in shared memory for an operation that threads
-    wait for: whole steps of its sum.
-    """
-    read = made.beneath_cast(side).args[0]
-    if operation is None or operation.asynchronous or not isinstance(read, Read):
-        return 1.0
-    points = [made.extents[n] for n in unit_names(read.address) if n in made.reduced]
-    (*_, step) = operation.extents.values()
-    return max([math.ceil(n / step) * step / n for n in points], default=1.0)
 
 
 def gathered(tiling: Tiling, operation: ParallelOperation, found: Contraction) -> Term | None:

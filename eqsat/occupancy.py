@@ -229,6 +229,16 @@ class Occupancy(Tiling):
         team &= not count_parts(self.spec, self.form)  # or it waits for products of its own
         return np.where(team & (self.resident() <= self.spec.processors), 2.0, 1.0)
 
+    def between_tiles(self, waves: Array) -> Array:
+        """Seconds in which teams that take turns neither multiply nor wait for operands: what they
+        read first and exchange for each tile, and what they store.
+        """
+        sums = sum(t.op in REDUCING and t not in self.form.phase for t in self.form.terms)
+        trips = self.pricer.dram.latency_cycles + sums * self.pricer.cache.latency_cycles
+        stored = sum(self.points(mask) * size for mask, size in self.stored_points())
+        rate = self.pricer.cache.bandwidth_gb_per_s * 1e9
+        return waves * trips / self.spec.cycles_per_s + stored / rate
+
     def busy(self, tiles: Array) -> Array:
         """The part of the device's arithmetic that the threads in flight keep busy."""
         if self.blocking is None or not self.pricer.overlap:

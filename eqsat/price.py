@@ -18,20 +18,19 @@ from eqsat.contraction_price import (
     as_factor,
     beyond_bytes,
     copied_again,
-    copied_alone,
     early,
     fragment_seconds,
     from_registers,
     gather_cycles,
     matrix_seconds,
     narrowing_work,
-    padded,
     preparing_seconds,
     sibling_seconds,
     takes_factors,
     unfit_operands,
     written_seconds,
 )
+from eqsat.copy_price import copied_alone, padded, written_bytes
 from eqsat.extremes import met_again
 from eqsat.form import REDUCING, SUBSTITUTED, WEIGHTED, Form, passes, walked
 from eqsat.line_price import looked_up
@@ -55,9 +54,9 @@ from eqsat.scatter import is_misplaced
 from eqsat.scatter_price import combined
 from eqsat.short_integers import works_in
 from eqsat.specs import ParallelOperation
-from eqsat.tiling import LINE
 from eqsat.update_price import in_turn, update_seconds
 from eqsat.window_price import (
+    drawn_again,
     guard_work,
     is_unfolded,
     loaded_beside,
@@ -164,9 +163,7 @@ class _Pricing(Occupancy):
                 reason = f"{one.buffer} lacks {', '.join(lacking)}"
                 self.refused[reason] = np.any([self.count[n] > 1 for n in lacking], axis=0)
             size = self.points(facts.universe.mask(one.names)) * one.dtype.itemsize
-            written = size * self.sectors(
-                Read(one.buffer, one.dtype, one.address(facts.universe.extents))
-            )
+            written = written_bytes(self, one)
             self._move(one.buffer, size, written, self.lines(one.names[-1:], one.dtype))
         if any(one.term.op in SCATTERS for one in self.form.stored):
             found = combined(self)
@@ -227,13 +224,11 @@ class _Pricing(Occupancy):
             self._apply("add", guard_work(self, term), "float32")
 
     def _move(self, buffer: str, unique: float, traffic: Array, lines: Array) -> None:
-        cached = buffer[0] in "tb" and unique < self.pricer.cache.size_bytes / 2
-        if not cached:
-            held = unique < self.pricer.cache.size_bytes / 2
+        held = unique < self.pricer.cache.size_bytes / 2
+        if buffer[0] not in "tb" or not held:
             self.dram_bytes = self.dram_bytes + lines * unique * (1 if held else self.repeat)
         self.traffic = self.traffic + traffic * self.repeat
-        if self.repeat > 1:
-            self.again = self.again + traffic * (self.repeat - 1)
+        self.again = self.again + traffic * (self.repeat - 1)
 
     def _reduction(self, term: Term, mask: int) -> None:
         facts = self.form.facts
@@ -334,8 +329,8 @@ class _Pricing(Occupancy):
         narrowed = found.term.op == "narrow_contract" and not self.started
         self.charge(unit, best * in_turn(self, found) if narrowed else best)
         if self.pricer.overlap and unit not in (*self.started, MATRIX):
-            alone = {unit, COPIES, *dict(self.pricer.products(dtype))}
-            self.waited |= {unit} if operation else alone
+            others = () if operation else self.pricer.products(dtype)
+            self.waited |= {unit, COPIES, *dict(others)}
         if operation and self.blocking is not None:
             for op, amount in narrowing_work(self, operation, found, work):
                 self._apply(op, amount, "float32")
@@ -378,11 +373,9 @@ class _Pricing(Occupancy):
                     self.halved = self.halved + self.kept_twice(side, self.copied[side])
                 if not self.started:
                     self.copies = self.copies + copied_alone(self, operation, found, side)
-            elif any(windowed(self, one) for one in (found.left, found.right)):
+            else:
                 self.charge("loads", loaded_beside(self, found, side))
-            elif mask != found.batch | found.rows | found.columns | found.summed:
-                again = self.points(mask) * self.times(mask) * itemsize
-                self.traffic = self.traffic + again * np.sqrt(self.blocking.threads)
+                self.traffic = self.traffic + drawn_again(self, found, side)
 
     def _total(self) -> Price:
         spec, pricer = self.spec, self.pricer
@@ -405,11 +398,7 @@ class _Pricing(Occupancy):
         if self.takes_turns:
             others = [seconds for name, seconds in parts.items() if name != MATRIX]
             compute = parts.get(MATRIX, 0.0) + np.max([0 * compute, *others], axis=0) / TEAMS
-            sums = sum(t.op in REDUCING and t not in self.form.phase for t in self.form.terms)
-            trips = pricer.dram.latency_cycles + sums * pricer.cache.latency_cycles
-            stored = sum(self.points(mask) * size for mask, size in self.stored_points())
-            rate = pricer.cache.bandwidth_gb_per_s * 1e9
-            compute = compute + waves * trips / spec.cycles_per_s + stored / rate
+            compute = compute + self.between_tiles(waves)
         if self.blocking is None and MATRIX in parts:
             compute = compute + self.reread()
         cache_bw = pricer.cache.sustained_gb_per_s * 1e9
@@ -433,8 +422,8 @@ class _Pricing(Occupancy):
         if self.started or self.takes_turns:
             cache_bw, part = pricer.cache.bandwidth_gb_per_s * 1e9, self.shape
         per_core = cache_bw / spec.processors * cores * part
-        whole_waves = self.started and self.blocking is not None  # each processor's own copies
-        moved = (self.traffic - self.spared) * (waves * cores / tiles if whole_waves else 1.0)
+        own = self.started and self.blocking is not None  # copies of each processor, whole waves
+        moved = (self.traffic - self.spared) * (waves * cores / tiles if own else 1.0)
         parts[pricer.cache.name] = moved / per_core + self.combined
         spill = self.scratch > pricer.private.size_bytes
         level = np.where(spill, cache_bw, pricer.private.sustained_gb_per_s * 1e9)
@@ -447,8 +436,7 @@ class _Pricing(Occupancy):
         launch = (spec.graph_launch_latency_us or spec.launch_latency_us) * 1e-6
         parts["launch"] = launch * np.where(tiles > whole, 2.0, 1.0)
         if self.pricer.overlap:
-            again = self.again / cache_bw  # by phases that no product of another hides
-            work = np.maximum(memory, compute + again)
+            work = np.maximum(memory, compute + self.again / cache_bw)  # nothing hides this
             if self.started:
                 parts["pipeline"] = self._pipelined(tiles, parts[pricer.cache.name])
             waits = parts.get("pipeline", parts["latency"])
@@ -464,8 +452,8 @@ class _Pricing(Occupancy):
         else:
             seconds = np.maximum(memory, compute + parts["scratch"]) + parts["latency"] + launch
         hidden = {*self.units, pricer.cache.name, "issue"} if pricer.overlap else {*self.units}
-        for unit in hidden & parts.keys():  # of kernels that wait, the one with less other work
-            seconds = seconds + TIE * parts[unit]
+        # Of kernels that wait, the one with less other work.
+        seconds = seconds + TIE * sum(parts[unit] for unit in sorted(hidden & parts.keys()))
         seconds = seconds + TIE * self.spared / per_core  # blocks that wait for others do not gain
         seconds = seconds + self.ahead + self.joined
         seconds = np.where(np.any([*self.refused.values()], axis=0), np.inf, seconds)
@@ -476,8 +464,8 @@ class _Pricing(Occupancy):
         times = self.repeated()
         for found in (self.units, self.after):
             found.update({name: seconds * times for name, seconds in found.items()})
-        self.fed, self.traffic = self.fed * times, self.traffic * times
-        self.spared = self.spared * times
+        every = (self.fed, self.traffic, self.spared)
+        self.fed, self.traffic, self.spared = (one * times for one in every)
         return self.tiles_in_all() * times
 
     def _pipelined(self, tiles: Array, copied: Array) -> Array:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eqsat.algebra import Read, Term
-from eqsat.contraction_price import one_by_one
+from eqsat.copy_price import one_by_one
 from eqsat.graph.index import free_names
 from eqsat.pipeline_price import copy_seconds
 from eqsat.pixels import pixel_axes
@@ -24,11 +24,13 @@ VECTOR_BYTES = 16  # the widest access of a thread
 
 
 def windowed(tiling: Tiling, term: Term) -> tuple[WalkedAxis, ...]:
-    """The axes of a read whose windows overlap along some; none where threads share no tile, or
-    the tile's factors lie in memory that it shares.
+    """The axes of a read whose windows overlap along some; none where threads share no tile, where
+    the tile's factors lie in memory that it shares, or threads hold fragments of them.
     """
     read = term.args[0] if term.op == "read" else None
     if not isinstance(read, Read) or not tiling.pricer.overlap or tiling.blocking is None:
+        return ()
+    if tiling.form.operations:
         return ()
     axes = () if tiling.blocking.staged else walked_axes(read, tiling.form.extents)
     return axes if axes and any(axis.slides for axis in axes) else ()
@@ -171,7 +173,7 @@ def loaded_beside(tiling: Tiling, found: Contraction, side: Term) -> Array:
     hold: lanes along the windows load one alike, those beside them one from another line each.
     """
     assert tiling.blocking is not None
-    if windowed(tiling, side):  # counted where it is read
+    if windowed(tiling, side) or not _lies_beside(tiling, found):  # counted where it is read
         return 0 * tiling.shape
     mask = tiling.form.facts.free(side)
     warps = np.maximum(tiling.blocking.threads / LANES, 1.0)
@@ -180,6 +182,23 @@ def loaded_beside(tiling: Tiling, found: Contraction, side: Term) -> Array:
     each = tiling.tile_points(mask | found.summed) / np.minimum(grid, warps * lines)
     loads = _runs(tiling, mask | found.summed) * warps * each * lines
     return loads * LINE / (tiling.spec.memory("shared").bandwidth_gb_per_s * 1e9)
+
+
+def _lies_beside(tiling: Tiling, found: Contraction) -> bool:
+    """Whether threads hold windows of a factor of a product."""
+    return any(windowed(tiling, side) for side in (found.left, found.right))
+
+
+def drawn_again(tiling: Tiling, found: Contraction, side: Term) -> Array:
+    """Bytes that threads draw again from the cache for a factor that no memory holds for them all,
+    about as many of them as a square of a tile has rows.
+    """
+    mask = tiling.form.facts.free(side)
+    whole = mask == found.batch | found.rows | found.columns | found.summed
+    if whole or tiling.blocking is None or _lies_beside(tiling, found):
+        return 0 * tiling.shape
+    again = tiling.points(mask) * tiling.times(mask) * tiling.form.facts.dtype(side).itemsize
+    return again * np.sqrt(tiling.blocking.threads)
 
 
 def _runs(tiling: Tiling, mask: int) -> Array:
