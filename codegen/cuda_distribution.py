@@ -213,11 +213,11 @@ class _Choice:
         found: dict[str, int] = {}
         self.partners: dict[str, str] = {}  # of an index inside windows, the one that moves them
         for s in self.kernel.statements():
-            if not isinstance(s, Load) or self.placement.where[s.name] not in (REGISTERS, FETCH):
-                continue
-            for axis in sliding_axes(self.kernel, s):
+            held = isinstance(s, Load) and self.placement.where[s.name] in (REGISTERS, FETCH)
+            for axis in sliding_axes(self.kernel, s) if held else ():
                 steps = {str(atom): step for atom, step in axis.place.terms}
-                inside = [i for i in steps if i in self.reduced and self.points(i) < WARP]
+                most = max((self.axes[i].extent for i in steps if i not in self.reduced), default=0)
+                inside = [i for i in steps if i in self.reduced and self.axes[i].extent <= most]
                 moving = [i for i in steps if i not in self.reduced and self.points(i) > 1]
                 if inside and len(moving) == 1:
                     size = self.kernel.buffer(s.access.buffer).dtype.itemsize

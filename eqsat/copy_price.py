@@ -8,12 +8,11 @@ import numpy as np
 from eqsat.algebra import Read, Term
 from eqsat.form import Form, Stored
 from eqsat.graph.index import unit_names
-from eqsat.pixels import divided_names, pixel_axes
+from eqsat.pixels import pixel_axes
 from eqsat.rates import Array, Contraction
 from eqsat.specs import ParallelOperation
 from eqsat.tiling import Tiling
 
-DIVIDED = 2.0  # times the work of a copy whose place in a window is a quotient and a remainder
 VECTOR_BYTES = 16  # the widest copy of a thread
 
 
@@ -71,7 +70,6 @@ def copied_alone(
         return 0 * tiling.shape
     mask = made.facts.free(side)
     lanes = tiling.points(mask) * tiling.times(mask) / together
-    lanes = lanes * (DIVIDED if divided_names(read.address) else 1.0)
     for name in made.facts.universe.members(found.summed):
         points, least = made.extents[name], 1
         if operation and name in unit_names(read.address):

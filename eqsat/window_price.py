@@ -125,14 +125,24 @@ def held_elements(tiling: Tiling, term: Term, axes: tuple[WalkedAxis, ...]) -> A
 
 
 def _spread(tiling: Tiling, term: Term, left: Array) -> Array:
-    """How many of the threads that are left share what a tile sums over: long runs of it."""
-    members, mask = tiling.form.facts.universe.members, tiling.form.facts.universe.mask
-    summed = members(tiling.form.facts.free(term) & ~tiling.grid)
-    points = np.array([tiling.tile_points(mask([name])) for name in summed])
-    if not summed:
-        return tiling.shape
-    every = np.where(points >= LANES, points, 1.0).prod(axis=0)
+    """How many of the threads that are left share what a tile sums over, other than the places of
+    windows.
+    """
+    universe, extents = tiling.form.facts.universe, tiling.form.extents
+    walked = {n for axis in windowed(tiling, term) for n in free_names(axis.place)}
+    inside = {n for axis in windowed(tiling, term) for n in _inside(tiling, axis)}
+    summed = universe.members(tiling.form.facts.free(term) & ~tiling.grid)
+    long = [n for n in summed if n not in inside and (n in walked or extents[n] >= LANES)]
+    points = [tiling.tile_points(universe.mask([name])) for name in long]
+    every = np.prod([tiling.shape, *points], axis=0)
     return every / _given(every, left, left)[1]
+
+
+def _inside(tiling: Tiling, axis: WalkedAxis) -> set[str]:
+    """Names of places in windows on an axis: no longer than what moves the windows."""
+    names, extents = free_names(axis.place), tiling.form.extents
+    most = max((extents[name] for name in names if name in tiling.tiles), default=0)
+    return {name for name in names if name not in tiling.tiles and extents[name] <= most}
 
 
 def _lacking(tiling: Tiling, term: Term) -> Array:
@@ -232,10 +242,9 @@ def guard_work(tiling: Tiling, term: Term) -> Array:
 
 
 def _is_long(tiling: Tiling, axis: WalkedAxis) -> bool:
-    """Whether lanes lie along what is summed on an axis: more points than a warp has."""
-    extents = tiling.form.extents
-    own = (n for n in free_names(axis.place) if n not in tiling.tiles and n not in tiling.chunks)
-    return any(extents[name] >= LANES for name in own)
+    """Whether lanes lie along what is summed on an axis, as it is longer than what moves there."""
+    summed = {n for n in free_names(axis.place) if n not in tiling.tiles and n not in tiling.chunks}
+    return bool(summed - _inside(tiling, axis))
 
 
 def _step(axis: WalkedAxis, name: str) -> int:

@@ -81,3 +81,25 @@ def test_channels_that_lie_side_by_side_are_read_together(tmp_path, stride, size
     emulate([launch.kernel], tmp_path).run(0, dict(zip(names, [*given, result], strict=True)))
     (wide,) = g.evaluate([y], {"x": given[0], "w": given[1]}, np.float64)
     np.testing.assert_allclose(result.astype(np.float64), wide, rtol=2e-2, atol=2e-2)
+
+
+def test_windows_walked_backwards_are_held_as_those_walked_forwards():
+    """The gradient of a depthwise convolution sums over places from the end of each window."""
+    x, w = g.input("x", (32, 96, 56, 56)), g.input("w", (96, 1, 7, 7))
+    y = g.conv(x, w, padding=3, groups=96)
+    gradient = g.grad(y, x, cotangent=g.input("d", y.shape))
+    planned = plan([gradient], load("h200"), cache=Cache(None))
+    (launch,) = planned.parts.launches
+    text = emit(launch.kernel).text
+    assert text.count("float w_") == 1, "read once, not at each step of the sum"
+
+
+def test_products_over_windows_with_few_columns_hold_windows_in_registers():
+    """A group of four channels leaves most of a matrix operation idle."""
+    x, w = g.input("x", (8, 64, 28, 28)), g.input("w", (64, 4, 3, 3))
+    planned = plan([g.conv(x, w, padding=1, groups=16)], load("h200"), cache=Cache(None))
+    (launch,) = planned.parts.launches
+    contracts = [s for s in launch.kernel.statements() if isinstance(s, Contract)]
+    assert [s.operation for s in contracts] == [""]
+    text = emit(launch.kernel).text
+    assert text.count("float w_") == 1 and "copy_async" not in text

@@ -21,7 +21,7 @@ from eqsat.graph.evaluate import topological
 from eqsat.graph.index import row_major
 from eqsat.graph.tensor import Tensor
 from eqsat.join import join, read_buffers
-from eqsat.kernel import Buffer, Kernel, check
+from eqsat.kernel import Buffer, Contract, Kernel, check
 from eqsat.lower import Schedule, lower
 from eqsat.menu import schedule_menus
 from eqsat.program import Program
@@ -314,3 +314,55 @@ def test_gradients_of_a_convolution_are_products_of_warpgroups_that_store_no_win
         stored = [b for k in kernels for b in k.buffers if b.role != "input"]
         size = wanted.size * wanted.dtype.itemsize
         assert all(np.prod(b.shape) * b.dtype.itemsize <= most * size for b in stored)
+
+
+def layer(act: Callable[[Tensor], Tensor]) -> tuple[Tensor, ...]:
+    """The gradients of a layer in bfloat16, by its input, weights and bias."""
+    shapes = {"x": (4096, 1024), "w": (1024, 2048), "b": (2048,)}
+    given = [g.input(name, shape, "bfloat16") for name, shape in shapes.items()]
+    x, w, b = given
+    y = act(x @ w + b)
+    return g.grad(y, given, cotangent=g.input("d", y.shape, "bfloat16"))
+
+
+@pytest.mark.parametrize("act", [g.relu, g.tanh, lambda x: x * g.sigmoid(x)])
+def test_gradients_of_a_layer_multiply_three_times_and_store_16_bits(
+    act: Callable[[Tensor], Tensor],
+) -> None:
+    """The sum for the bias reads what is stored, it does not multiply anew."""
+    planned = plan(list(layer(act)), specs.load("h200"), cache=Cache(None))
+    kernels = [launch.kernel for launch in planned.parts.launches]
+    products = [s for k in kernels for s in k.statements() if isinstance(s, Contract)]
+    assert len([s for s in products if s.operation]) == 3
+    large = [b for k in kernels for b in k.buffers if b.size >= 1 << 20]
+    assert max(b.dtype.itemsize for b in large) == 2
+
+
+def test_gradients_of_scores_are_no_wider_than_float32_and_not_rounded() -> None:
+    """What no kernel should store stays in float32; results of layers are rounded as they are."""
+
+    def roundings(y: Tensor, x: Tensor) -> int:
+        found = topological([g.grad(y, x, cotangent=g.input("d", y.shape, "bfloat16"))])
+        return sum(t.op == "cast" and t.dtype == y.dtype and t.shape == y.shape for t in found)
+
+    x, w = g.input("x", (512, 64), "bfloat16"), g.input("w", (64, 96), "bfloat16")
+    assert roundings(g.tanh(x @ w), x) == 2, "of the product, and of its gradient"
+    assert roundings(g.tanh(x @ g.matrix_transpose(x)), x) == 1
+
+
+@pytest.mark.parametrize(("size", "window"), [(28, 3), (20, 7)])
+def test_gradients_of_depthwise_weights_have_a_plan(size: int, window: int) -> None:
+    """A sum over all places of an image is spread over threads, however windows walk it."""
+    x = g.input("x", (8, 32, size, size))
+    w = g.input("w", (32, 1, window, window))
+    y = g.conv(x, w, padding=window // 2, groups=32)
+    gradients = g.grad(y, [x, w], cotangent=g.input("d", y.shape))
+    arrays = {n: RNG.uniform(-1, 1, t.shape).astype("float32") for n, t in (("x", x), ("w", w))}
+    arrays["d"] = RNG.uniform(-1, 1, y.shape).astype("float32")
+    unit = specs.load("h200")
+    planned = plan(list(gradients), unit, cache=Cache(None))
+    backend = TARGETS["oracle"].backend(unit, None)
+    program = Program(planned.parts, backend, list(gradients), planned.report, planned.explain)
+    results = program(**{argument.name: arrays[argument.name] for argument in program.arguments})
+    for found, wide in zip(results, g.evaluate(gradients, arrays, np.float64), strict=True):
+        np.testing.assert_allclose(found, wide, rtol=1e-4, atol=1e-4)

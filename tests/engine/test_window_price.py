@@ -112,3 +112,21 @@ def test_neighbours_of_a_point_come_from_memory_once(far: int) -> None:
     once = 2 * 8192 * 8192 * 4 / (H200.main_memory.bandwidth_gb_per_s * 1e9)
     assert near.seconds < 1.6 * once < 2.0 * once < apart.seconds
     assert halves.seconds > 0.7 * once
+
+
+def test_long_sums_through_windows_are_spread_over_threads() -> None:
+    """Each thread of 256 that sum over 56 x 56 places has about as many of them as its share."""
+    names = {"c": 32, "r": 3, "s": 3, "i": 56, "j": 56}
+    universe = Universe(list(names), names)
+    places = [add(var(a), var(b), const(-1)) for a, b in ("ir", "js")]
+    address = add(scale(var("c"), 56 * 56), scale(places[0], 56), places[1])
+    x = Term("read", Read("x", float32, address, tuple(Guard(p, 0, 56) for p in places)))
+    d = Term("read", Read("d", float32, add(scale(var("c"), 3136), scale(var("i"), 56), var("j"))))
+    value = Term("reduce_sum", universe.mask("ij"), Term("mul", x, d))
+    made = form([Stored("y", value, tuple("crs"), float32)], Facts(universe))
+    one = np.ones(1)
+    tiles = {"c": one, "r": one, "s": one}
+    blocking = Blocking({}, 256 * one, one, False, one, one, 0 * one)
+    tiling = Tiling(Pricer(H200, frozenset()), made, tiles, blocking)
+    held = held_elements(tiling, x, windowed(tiling, x))
+    assert 3136 / 256 <= held[0] <= 2 * 3136 / 256
