@@ -13,7 +13,7 @@ from eqsat.codegen.cuda_access import sliding_axes, vector_along
 from eqsat.codegen.cuda_block import Block, Point, Reader
 from eqsat.codegen.cuda_distribution import Distribution
 from eqsat.codegen.cuda_loads import load_vector
-from eqsat.codegen.cuda_math import literal, register_type
+from eqsat.codegen.cuda_math import cast, literal, register_type, storage_type, widen
 from eqsat.graph.index import bounds
 from eqsat.kernel import Kernel, Load
 from eqsat.relayout import WalkedAxis
@@ -100,9 +100,7 @@ def load_windows(block: Block, load: Load, found: Windows) -> Reader:
         condition = " && ".join(_conditions(block, load, found, point))
         guarded = bool(condition)
         if width == 1:
-            value = block.memory_element(load.access, point, load.dtype)
-            if condition:  # predicated: one base address serves all
-                value = f"{condition} ? {value} : {literal(load.dtype, load.fill)}"
+            value = _element(block, load, point, condition)
             out.line(f"{element(point.register, places)} = {value};")
         else:
             with out.block():
@@ -113,6 +111,21 @@ def load_windows(block: Block, load: Load, found: Windows) -> Reader:
     if guarded:
         out.line(f"hold({array});")
     return read
+
+
+def _element(block: Block, load: Load, point: Point, condition: str) -> str:
+    """An element, or the fill where a condition does not hold: predicated, so that one base address
+    serves all. Zeros of fewer bits are widened with the rest, or each load would be waited for.
+    """
+    buffer = block.kernel.buffer(load.access.buffer)
+    value = block.memory_element(load.access, point, load.dtype)
+    if not condition:
+        return value
+    if load.fill or buffer.dtype.compute == buffer.dtype:
+        return f"{condition} ? {value} : {literal(load.dtype, load.fill)}"
+    place = f"{block.buffer(buffer.name)}[{block.address(load.access, point)}]"
+    bits = f"({condition} ? {place} : ({storage_type(buffer.dtype)})0)"
+    return cast(buffer.dtype, load.dtype, widen(buffer.dtype, bits))
 
 
 @contextmanager

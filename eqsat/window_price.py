@@ -163,17 +163,21 @@ def lines_read(tiling: Tiling, term: Term, axes: tuple[WalkedAxis, ...]) -> Arra
     """Lines of memory that all warps together touch in loads of such a read."""
     assert tiling.blocking is not None
     size = tiling.form.facts.dtype(term).itemsize
-    lanes, beside, apart = tiling.shape, size * tiling.shape, 0.0
+    lanes, beside, apart, lacking = tiling.shape, size * tiling.shape, 0.0, tiling.shape
     for axis in axes:
         moving, _, width = _window(tiling, axis)
         if axis.stride == 1 and _is_long(tiling, axis):
             lanes, beside, apart = LANES * tiling.shape, LANES * size * tiling.shape, 1.0
         elif axis.stride == 1 and moving:
-            lanes = np.minimum(tiling.tiles[moving], LANES)
+            lanes, lacking = np.minimum(tiling.tiles[moving], LANES), _lacking(tiling, term)
             beside = lanes * _step(axis, moving) * size
             apart = 1 - 1 / width  # of the places in a window, those off a line's start
     others = LANES / lanes  # lanes elsewhere, or at other points of what the read lacks
-    each = others / np.minimum(_lacking(tiling, term), others) * (np.ceil(beside / LINE) + apart)
+    each = (
+        others
+        / np.where(lanes > 1, np.minimum(lacking, others), 1.0)
+        * (np.ceil(beside / LINE) + apart)
+    )
     warps = _runs(tiling, tiling.form.facts.free(term)) * tiling.blocking.threads / LANES
     return warps * held_elements(tiling, term, axes) * np.minimum(each, LANES)
 
@@ -242,9 +246,12 @@ def guard_work(tiling: Tiling, term: Term) -> Array:
 
 
 def _is_long(tiling: Tiling, axis: WalkedAxis) -> bool:
-    """Whether lanes lie along what is summed on an axis, as it is longer than what moves there."""
-    summed = {n for n in free_names(axis.place) if n not in tiling.tiles and n not in tiling.chunks}
-    return bool(summed - _inside(tiling, axis))
+    """Whether lanes lie along what is summed on an axis: it is longer than what moves there."""
+    names, extents = free_names(axis.place), tiling.form.extents
+    summed = {n for n in names if n not in tiling.tiles and n not in tiling.chunks}
+    if any(name in tiling.tiles for name in names):
+        return bool(summed - _inside(tiling, axis))
+    return any(extents[name] >= LANES for name in summed)
 
 
 def _step(axis: WalkedAxis, name: str) -> int:
