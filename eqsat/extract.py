@@ -27,7 +27,7 @@ from eqsat.whole_rows import kernels_of_whole_rows
 
 KEPT = 6
 SHARED = 4  # besides, those that are best if others need what they read, too; and one that reads
-MOVES = 16  # values that might be stored besides
+MOVES = 8  # values that might be stored besides
 MOST_CHANGED = 400  # classes, up to which plans with them are made
 ROUNDS = 3  # of plans, each from what the one before it stores
 WHOLE = frozenset((*REDUCING, *SCANS, "reindex", "gather"))  # no points of their own

@@ -36,7 +36,9 @@ def grad(
     extremum, `maximum`, `minimum` (hence `clip`, `relu`) half and half between equal operands;
     `abs` has 0 at 0. Rounding, comparisons and integers have none: 0. An infinite derivative, such
     as that of sqrt at 0, is infinite; where(x > 0, sqrt(x), 0) then gives NaN at 0, so mask before
-    the square root. Derivatives of floats below 32 bits are float32 until rounded at the end.
+    the square root. Derivatives of floats below 32 bits are float32 until rounded at the end, but
+    for those of a product's result: these are rounded as the result is, unless they are far larger
+    than its factors.
 
     ShapeError for a loss that is no scalar, DTypeError for one, or for a wrt, that is no float.
     """
