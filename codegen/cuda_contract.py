@@ -155,9 +155,12 @@ def _serial_points(
     at, register, depth = {}, {}, 0
     each = block.register_count(c.indices)
     held = any(
-        block.placement.where[name] == REGISTERS
-        and set(over) & set(block.placement.indices[name])
-        and not _is_spread(block, c, name)
+        _windows(block, c, name)
+        or (
+            block.placement.where[name] == REGISTERS
+            and set(over) & set(block.placement.indices[name])
+            and not _is_spread(block, c, name)
+        )
         for name in (c.left, c.right)
     )
     for i in over:

@@ -43,10 +43,9 @@ def coalesce(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, ..
 
     A name of which an access takes the quotient or the remainder becomes two. What is reduced and
     walks windows from their ends, as the gradient of a convolution does, walks them from where they
-    begin. Two names merge where
-    every access walks them as one axis, every stored value has them side by side, and every
-    reduction takes both or neither. The number of a page that a gather reads and the row in it
-    merge as well, where both are reduced: the page is the quotient.
+    begin. Two names merge where every access walks them as one axis, every stored value has them
+    side by side, and every reduction takes both or neither. The number of a page that a gather
+    reads and the row in it merge as well, where both are reduced: the page is the quotient.
     """
     stored, facts = _forwards(*_in_groups(stored, facts))
     old = facts.universe

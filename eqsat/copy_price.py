@@ -6,14 +6,14 @@ from collections.abc import Mapping
 import numpy as np
 
 from eqsat.algebra import Read, Term
-from eqsat.form import Form, Stored
+from eqsat.form import Form
 from eqsat.graph.index import unit_names
 from eqsat.pixels import pixel_axes
 from eqsat.rates import Array, Contraction
 from eqsat.specs import ParallelOperation
 from eqsat.tiling import Tiling
 
-VECTOR_BYTES = 16  # the widest copy of a thread
+VECTOR_BYTES = 16  # the widest access of a thread
 
 
 def is_sliding(side: Term, made: Form) -> bool:
@@ -44,12 +44,20 @@ def is_windowed(read: Read, made: Form) -> bool:
 
 def _in_words(tiling: Tiling, read: Read) -> bool:
     """Whether elements that make a word of shared memory lie together wherever they are read."""
-    word, extents = tiling.spec.memory("shared").access_granularity_bytes, tiling.form.extents
-    together = max(word // read.dtype.itemsize, 1)
+    word = tiling.spec.memory("shared").access_granularity_bytes
+    return _together(read, tiling.form.extents) >= max(word // read.dtype.itemsize, 1)
+
+
+def _together(read: Read, extents: Mapping[str, int]) -> int:
+    """Elements that one copy may take, as they lie together wherever they are read: a power of two
+    that their number, every step and the place where a read begins are multiples of; 0 where more
+    than one name or none walks memory element by element.
+    """
     steps = [(atom, step) for atom, step in read.address.terms if extents.get(str(atom), 2) > 1]
-    inner = [str(atom) for atom, step in steps if step == 1 and str(atom) in extents]
-    others = [step for _, step in steps if step != 1] + [read.address.constant]
-    return len(inner) == 1 and not any(n % together for n in (extents[inner[0]], *others))
+    inner = [extents[str(atom)] for atom, step in steps if step == 1 and str(atom) in extents]
+    others = [step for _, step in steps if step != 1]
+    common = math.gcd(*inner, *others, read.address.constant)
+    return common & -common if len(inner) == 1 else 0
 
 
 def copied_alone(
@@ -63,31 +71,20 @@ def copied_alone(
     if tiling.blocking is None or not isinstance(read, Read):
         return 0 * tiling.shape
     reads = [one.args[0] for one in map(made.beneath_cast, (found.left, found.right))]
-    together = _together(read, made.extents) if _in_words(tiling, read) else 1
+    together = max(_together(read, made.extents), 1)
     windows = any(isinstance(one, Read) and is_windowed(one, made) for one in reads)
-    whole = not windows or together * read.dtype.itemsize >= VECTOR_BYTES
-    if whole:
+    if not windows or together * read.dtype.itemsize >= VECTOR_BYTES:
         return 0 * tiling.shape
     mask = made.facts.free(side)
     lanes = tiling.points(mask) * tiling.times(mask) / together
     for name in made.facts.universe.members(found.summed):
         points, least = made.extents[name], 1
         if operation and name in unit_names(read.address):
-            least = list(operation.extents.values())[-1]
+            *_, least = operation.extents.values()
         given = max(2.0 ** math.ceil(math.log2(points)), least)
         most = np.minimum(given, tiling.blocking.threads)
         lanes = lanes * np.ceil(points / most) * most / points
     return lanes
-
-
-def _together(read: Read, extents: Mapping[str, int]) -> int:
-    """Elements that one copy may take: a power of two that what lies together, and every step and
-    where a read begins, are multiples of.
-    """
-    steps = [step for atom, step in read.address.terms if extents.get(str(atom), 2) > 1]
-    inner = [extents[name] for name in unit_names(read.address) if name in extents]
-    common = math.gcd(*inner, *(step for step in steps if step != 1), read.address.constant)
-    return common & -common
 
 
 def padded(made: Form, operation: ParallelOperation | None, side: Term) -> float:
@@ -98,12 +95,5 @@ def padded(made: Form, operation: ParallelOperation | None, side: Term) -> float
     if operation is None or operation.asynchronous or not isinstance(read, Read):
         return 1.0
     points = [made.extents[n] for n in unit_names(read.address) if n in made.reduced]
-    (*_, step) = operation.extents.values()
+    *_, step = operation.extents.values()
     return max([math.ceil(n / step) * step / n for n in points], default=1.0)
-
-
-def written_bytes(tiling: Tiling, one: Stored) -> Array:
-    """Bytes that tiles write to the cache for a stored value, in whole sectors each."""
-    extents, facts = tiling.form.extents, tiling.form.facts
-    size = tiling.points(facts.universe.mask(one.names)) * one.dtype.itemsize
-    return size * tiling.sectors(Read(one.buffer, one.dtype, one.address(extents)))

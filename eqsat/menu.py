@@ -191,9 +191,7 @@ def _block_sizes(form: Form, name: str) -> list[int]:
     inside = math.prod(form.extents[other] for other in group[group.index(name) + 1 :])
     if len(group) > 1 and extent < SHORT_ROWS and (inside > 1 or extent < LEAST_ROWS):
         found = _shared_sizes(extent, inside)
-        if _has_few_columns(
-            form, name
-        ):  # threads do as well as operations: rows as memory has them
+        if _has_few_columns(form, name):  # threads do as well: rows as memory has them
             return list(dict.fromkeys([extent, 32, *found] if inside == 1 else [4, 8, 1, *found]))
         alone = max(form.extents[other] for other in group) >= LEAST_ROWS  # rows of one name
         return list(dict.fromkeys([*found, *((1,) if alone else ())]))

@@ -30,7 +30,7 @@ from eqsat.contraction_price import (
     unfit_operands,
     written_seconds,
 )
-from eqsat.copy_price import copied_alone, padded, written_bytes
+from eqsat.copy_price import copied_alone, padded
 from eqsat.extremes import met_again
 from eqsat.form import REDUCING, SUBSTITUTED, WEIGHTED, Form, passes, walked
 from eqsat.line_price import looked_up
@@ -55,15 +55,7 @@ from eqsat.scatter_price import combined
 from eqsat.short_integers import works_in
 from eqsat.specs import ParallelOperation
 from eqsat.update_price import in_turn, update_seconds
-from eqsat.window_price import (
-    drawn_again,
-    guard_work,
-    is_unfolded,
-    loaded_beside,
-    overlapping,
-    reading_seconds,
-    windowed,
-)
+from eqsat.window_price import drawn_again, loaded_beside, overlapping, window_reads
 
 REDUCING_OP = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 FREE_OPS = frozenset({"read", "literal", "gather", "reindex"})  # reindex: is_stuck
@@ -163,8 +155,8 @@ class _Pricing(Occupancy):
                 reason = f"{one.buffer} lacks {', '.join(lacking)}"
                 self.refused[reason] = np.any([self.count[n] > 1 for n in lacking], axis=0)
             size = self.points(facts.universe.mask(one.names)) * one.dtype.itemsize
-            written = written_bytes(self, one)
-            self._move(one.buffer, size, written, self.lines(one.names[-1:], one.dtype))
+            drawn = size * self.sectors(one.address(self.form.extents), one.dtype.itemsize)
+            self._move(one.buffer, size, drawn, self.lines(one.names[-1:], one.dtype))
         if any(one.term.op in SCATTERS for one in self.form.stored):
             found = combined(self)
             self.charge("atomic operations", found.own)
@@ -211,7 +203,8 @@ class _Pricing(Occupancy):
         whole = self.pricer.sizes.get(read.buffer, 0) or touched
         lines = self.lines([str(a) for a, stride in read.address.terms if stride == 1], read.dtype)
         lines = lines * fetched_again(self, term, names)
-        drawn = self.drawn(read, touched * self.times(names)) * self.sectors(read)
+        drawn = self.drawn(read, touched * self.times(names))
+        drawn = drawn * self.sectors(read.address, read.dtype.itemsize)
         if read.extent:
             drawn, looking = looked_up(self, read, names, drawn)
             self.charge("loads", looking)
@@ -219,9 +212,10 @@ class _Pricing(Occupancy):
         self.copied[term] = drawn * self.repeat
         if read.guards and not self.pricer.overlap:
             self._apply("where", tests(self, mask), read.dtype.name)
-        if windowed(self, term) or is_unfolded(self, term):
-            self.charge("loads", reading_seconds(self, term))
-            self._apply("add", guard_work(self, term), "float32")
+        if found := window_reads(self, term):
+            loads, guards = found
+            self.charge("loads", loads)
+            self._apply("add", guards, "float32")
 
     def _move(self, buffer: str, unique: float, traffic: Array, lines: Array) -> None:
         held = unique < self.pricer.cache.size_bytes / 2

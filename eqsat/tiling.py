@@ -208,17 +208,17 @@ class Tiling:
             along.append((name, better))
         return along, np.where(np.isfinite(least), least, 1.0)
 
-    def sectors(self, read: Read) -> Array:
-        """How many times its bytes a tile draws from the cache, which gives whole sectors: where
-        neighbours in the tile are few, or lie apart in memory.
+    def sectors(self, address: Affine, size: int) -> Array:
+        """How many times its bytes a tile draws from the cache, or writes to it, of elements of a
+        size: whole sectors, where neighbours in the tile are few, or lie apart in memory.
         """
         if not self.pricer.overlap or self.blocking is None:
             return self.shape
-        if any(isinstance(atom, FloorDiv) and stride == 1 for atom, stride in read.address.terms):
+        if any(isinstance(atom, FloorDiv) and stride == 1 for atom, stride in address.terms):
             return self.shape  # neighbours are the same element, or the next
         tiles: dict[int, Array] = {}  # indices of one stride slide: they share elements
         whole: dict[int, Array] = {}
-        for atom, stride in _unwound(read.address).terms:
+        for atom, stride in _unwound(address).terms:
             if str(atom) in self.form.extents:
                 tile = self.tile_points(self.form.facts.universe.mask([str(atom)]))
                 tiles[abs(stride)] = np.maximum(tiles.get(abs(stride), 0), tile)
@@ -231,7 +231,7 @@ class Tiling:
             joined = joined & (rest == 0) & (beside <= run)  # overlapping windows are one run
             run = np.where(joined, run + beside * (tiles[stride] - 1), run)
             joined = joined & whole[stride]
-        sector, size = self.pricer.cache.access_granularity_bytes, read.dtype.itemsize
+        sector = self.pricer.cache.access_granularity_bytes
         drawn = np.minimum(np.ceil(run * step * size / sector), run) * sector
         return np.maximum(drawn / (run * size), 1.0)
 
@@ -300,6 +300,13 @@ class Tiling:
         bit = self.form.facts.universe.mask([name])
         phases = {n for t, n in self.form.phase.items() if t.args[0] & bit}  # type: ignore[operator]
         return len(phases) + any(name in one.names for one in self.form.stored)
+
+    def chunks_of(self, mask: int) -> Array:
+        """Chunks in which one loop streams a value over `mask`."""
+        count = self.shape
+        for name in {*self.chunks} & {*self.form.facts.universe.members(mask)}:
+            count = count * np.ceil(self.form.extents[name] / self.chunks[name])
+        return count
 
     def steps(self) -> Array:
         """Chunks of all loops of a tile."""

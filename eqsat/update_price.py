@@ -49,7 +49,4 @@ def in_turn(tiling: Tiling, found: Contraction) -> Array:
     """How many times as long products take that threads wait for, where a tile reads, multiplies
     and stores one after the other: of a sum in few chunks it reads nothing ahead.
     """
-    steps, summed = tiling.shape, tiling.form.facts.universe.members(found.summed)
-    for name in {*tiling.chunks} & {*summed}:
-        steps = steps * np.ceil(tiling.form.extents[name] / tiling.chunks[name])
-    return np.where(steps < FEW_CHUNKS, IN_TURN, 1.0)
+    return np.where(tiling.chunks_of(found.summed) < FEW_CHUNKS, IN_TURN, 1.0)

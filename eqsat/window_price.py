@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eqsat.algebra import Read, Term
-from eqsat.copy_price import one_by_one
+from eqsat.copy_price import VECTOR_BYTES, one_by_one
 from eqsat.graph.index import free_names
 from eqsat.pipeline_price import copy_seconds
-from eqsat.pixels import pixel_axes
+from eqsat.pixels import divided_names, pixel_axes
 from eqsat.rates import Array, Contraction
 from eqsat.relayout import WalkedAxis, walked_axes
 from eqsat.tiling import LINE, Tiling
@@ -20,7 +20,6 @@ AGAIN = 1.5  # times that windows together have a tensor's elements, from which 
 MOST_PLACES = 112  # elements that a thread holds for its points
 LANES = 32
 GUARD_WORK = 2  # instructions that tell whether an element of a window is there
-VECTOR_BYTES = 16  # the widest access of a thread
 
 
 def windowed(tiling: Tiling, term: Term) -> tuple[WalkedAxis, ...]:
@@ -52,24 +51,34 @@ def is_unfolded(tiling: Tiling, term: Term) -> bool:
 
 def _in_digits(read: Read) -> bool:
     """Whether a name walks memory by itself and by its quotient: one for all places of a window."""
-    nested = {
-        n for a, _ in read.address.terms if not isinstance(a, str) for n in free_names(a.numerator)
-    }
+    nested = divided_names(read.address)
     return any(atom in nested for atom, _ in read.address.terms)
 
 
-def reading_seconds(tiling: Tiling, term: Term) -> Array:
-    """Seconds in which threads read windows: a line of memory at a time, and those that a kernel
-    takes apart one by one, each for every value stored.
+def window_reads(tiling: Tiling, term: Term) -> tuple[Array, Array] | None:
+    """Seconds in which threads read windows, a line of memory at a time, and those that a kernel
+    takes apart one by one, each for every value stored; instructions of all threads that tell
+    whether what they read is there. None of what is no window.
     """
-    rate = tiling.spec.memory("shared").bandwidth_gb_per_s * 1e9  # the same memory unit
-    axes, seconds = windowed(tiling, term), 0 * tiling.shape
+    axes, unfolded, read = windowed(tiling, term), is_unfolded(tiling, term), term.args[0]
+    if not axes and not unfolded:
+        return None
+    assert isinstance(read, Read) and tiling.blocking is not None
+    seconds = guards = 0 * tiling.shape
     if axes:
-        seconds = lines_read(tiling, term, axes) * LINE / rate
-    if is_unfolded(tiling, term):
+        runs = tiling.tiles_in_all() * tiling.chunks_of(tiling.form.facts.free(term))
+        reads = runs * tiling.blocking.threads * held_elements(tiling, term, axes)
+        seconds = reads / LANES * _lines(tiling, term, axes) * LINE / _rate(tiling)
+        guards = GUARD_WORK * bool(read.guards) * reads
+    if unfolded:
         copies = tiling.points(tiling.form.facts.free(term)) * len(tiling.form.stored)
         seconds = seconds + copies * copy_seconds(tiling.spec)
-    return seconds
+    return seconds, guards
+
+
+def _rate(tiling: Tiling) -> float:
+    """Bytes a second of the unit that serves the threads' loads, shared memory's own."""
+    return tiling.spec.memory("shared").bandwidth_gb_per_s * 1e9
 
 
 def overlapping(tiling: Tiling, found: Contraction) -> NDArray[np.bool_]:
@@ -159,9 +168,8 @@ def _given(points: Array, most: Array, left: Array) -> tuple[Array, Array]:
     return np.maximum(left / given, 1.0), np.ceil(points / given)
 
 
-def lines_read(tiling: Tiling, term: Term, axes: tuple[WalkedAxis, ...]) -> Array:
-    """Lines of memory that all warps together touch in loads of such a read."""
-    assert tiling.blocking is not None
+def _lines(tiling: Tiling, term: Term, axes: tuple[WalkedAxis, ...]) -> Array:
+    """Lines of memory that a warp touches in a load of such a read."""
     size = tiling.form.facts.dtype(term).itemsize
     lanes, beside, apart, lacking = tiling.shape, size * tiling.shape, 0.0, tiling.shape
     for axis in axes:
@@ -173,13 +181,8 @@ def lines_read(tiling: Tiling, term: Term, axes: tuple[WalkedAxis, ...]) -> Arra
             beside = lanes * _step(axis, moving) * size
             apart = 1 - 1 / width  # of the places in a window, those off a line's start
     others = LANES / lanes  # lanes elsewhere, or at other points of what the read lacks
-    each = (
-        others
-        / np.where(lanes > 1, np.minimum(lacking, others), 1.0)
-        * (np.ceil(beside / LINE) + apart)
-    )
-    warps = _runs(tiling, tiling.form.facts.free(term)) * tiling.blocking.threads / LANES
-    return warps * held_elements(tiling, term, axes) * np.minimum(each, LANES)
+    alike = np.where(lanes > 1, np.minimum(lacking, others), 1.0)
+    return np.minimum(others / alike * (np.ceil(beside / LINE) + apart), LANES)
 
 
 def loaded_beside(tiling: Tiling, found: Contraction, side: Term) -> Array:
@@ -194,8 +197,8 @@ def loaded_beside(tiling: Tiling, found: Contraction, side: Term) -> Array:
     grid = tiling.tile_points(mask & tiling.grid)
     lines = np.minimum(grid, LANES / _lanes_along(tiling, found))
     each = tiling.tile_points(mask | found.summed) / np.minimum(grid, warps * lines)
-    loads = _runs(tiling, mask | found.summed) * warps * each * lines
-    return loads * LINE / (tiling.spec.memory("shared").bandwidth_gb_per_s * 1e9)
+    runs = tiling.tiles_in_all() * tiling.chunks_of(mask | found.summed)
+    return runs * warps * each * lines * LINE / _rate(tiling)
 
 
 def _lies_beside(tiling: Tiling, found: Contraction) -> bool:
@@ -215,15 +218,6 @@ def drawn_again(tiling: Tiling, found: Contraction, side: Term) -> Array:
     return again * np.sqrt(tiling.blocking.threads)
 
 
-def _runs(tiling: Tiling, mask: int) -> Array:
-    """How often tiles read a value over `mask`: once for each chunk of what they stream of it."""
-    runs = tiling.tiles_in_all()
-    for name in tiling.form.facts.universe.members(mask):
-        if name in tiling.chunks:
-            runs = runs * np.ceil(tiling.form.extents[name] / tiling.chunks[name])
-    return runs
-
-
 def _lanes_along(tiling: Tiling, found: Contraction) -> Array:
     """Lanes of a warp that lie along what is contiguous of the windows of a product."""
     lanes = tiling.shape
@@ -233,16 +227,6 @@ def _lanes_along(tiling: Tiling, found: Contraction) -> Array:
             if axis.stride == 1 and name:
                 lanes = np.minimum(2.0 ** np.ceil(np.log2(tiling.tiles[name])), LANES)
     return lanes
-
-
-def guard_work(tiling: Tiling, term: Term) -> Array:
-    """Instructions of all threads that tell whether what they read of windows is there."""
-    axes, read = windowed(tiling, term), term.args[0]
-    if not axes or not isinstance(read, Read) or not read.guards:
-        return 0 * tiling.shape
-    assert tiling.blocking is not None
-    each = GUARD_WORK * held_elements(tiling, term, axes)
-    return _runs(tiling, tiling.form.facts.free(term)) * tiling.blocking.threads * each
 
 
 def _is_long(tiling: Tiling, axis: WalkedAxis) -> bool:
