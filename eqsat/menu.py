@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from eqsat.algebra import SCATTERS, WEIGHTED_SUMS, Read, Term, post_order, read_along
 from eqsat.clusters import clusters, sharers
-from eqsat.form import REDUCING, Form
+from eqsat.form import REDUCING, Form, shares_factors
 from eqsat.graph.index import Affine, free_names, unit_names
 from eqsat.prepare import window_places
 from eqsat.price import Pricer
@@ -25,6 +25,7 @@ LEAST_ROWS = 64  # rows of a tile that fill a matrix operation
 FEW_COLUMNS = 8  # columns of a product that leave most of a matrix operation idle
 MOST_ROWS = 256  # rows of a tile that holds all of several names
 SHORT_SUM = 32  # points of a sum from where they are streamed in chunks
+MOST_IN_WINDOWS = 64  # places in windows that a thread takes at once
 MOST_AT_ONCE = (4096, 160)  # points of a sum, and of one of products, that a tile takes at once
 
 
@@ -334,22 +335,39 @@ def _sums(form: Form) -> Iterator[tuple[list[str], list[str], set[str]]]:
 
 def _crowded(form: Form, chunks: dict[str, list[int]], single: set[str]) -> dict[str, int]:
     """Chunks of more names that must be streamed: of a sum over several, each too short to be
-    streamed, that together are more than a tile holds. What lies together in memory stays whole.
+    streamed, that together are more than a tile holds, or of windows more than a thread. What lies
+    together in memory stays whole, but for windows, which a thread shares across rows.
     """
     unit = read_along(form.terms)
     found: dict[str, int] = {}
     for term in form.terms:
         if term.op in REDUCING and isinstance(term.args[0], int):
             left, right = (form.facts.free(f) for f in _factors(form, term) or (term, term))
-            most = MOST_AT_ONCE[left != right]
-            own = set(form.facts.universe.members(term.args[0])) & chunks.keys() - single
-            points = math.prod(min(chunks[n], default=form.extents[n]) for n in own)
+            own = {*form.facts.universe.members(term.args[0])} & chunks.keys() - single
+            sizes = {n: min(chunks[n], default=form.extents[n]) for n in own}
             for name in sorted(own, key=lambda n: (n in unit, form.extents[n], n)):
-                least = min(chunks[name], default=form.extents[name])
-                if most < points != least:
-                    found[name] = _power(most * least // points)
-                    points = points // least * found[name]
+                most, points = MOST_AT_ONCE[left != right], math.prod(sizes.values())
+                if most < points != sizes[name]:
+                    sizes[name] = found[name] = _power(most * sizes[name] // points)
+            places = own & _places_alone(form, term, (left, right))
+            *inner, last = sorted(places, key=lambda n: (n not in unit, n)) or [""]
+            for name in (*inner, last):
+                points = math.prod(sizes[n] for n in places)
+                if points > MOST_IN_WINDOWS:
+                    room = max(MOST_IN_WINDOWS * sizes[name] // points, 1)
+                    even = (size for size in range(room, 0, -1) if not form.extents[name] % size)
+                    sizes[name] = found[name] = _power(room) if name == last else next(even)
     return found
+
+
+def _places_alone(form: Form, term: Term, sides: tuple[int, int]) -> set[str]:
+    """Names of the places in overlapping windows that a term reduces, each point by itself: no
+    factor of a product has names of its own beside them.
+    """
+    if shares_factors(*sides):
+        return set()
+    reads = (below for below in post_order([term]) if below.op == "read")
+    return {*form.facts.universe.members(window_places(form, reads))}
 
 
 def _is_row(form: Form, name: str) -> bool:

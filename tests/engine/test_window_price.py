@@ -100,6 +100,26 @@ def test_short_sums_with_weights_are_products_that_each_thread_adds_up() -> None
     assert all(s.memory == "registers" for s in launch.kernel.statements() if isinstance(s, Load))
 
 
+@pytest.mark.parametrize("side", [9, 13, 31])
+def test_large_windows_are_streamed_along_rows_and_shared_across_them(side: int) -> None:
+    """A thread holds what the windows of its points share, of one place along rows or some."""
+    x, w = g.input("x", (32, 96, 56, 56)), g.input("w", (96, 1, side, side))
+    product = g.conv(x, w, padding=side // 2, groups=96)
+    for value in (product, g.max_pool(x, side, stride=1, padding=side // 2)):
+        (launch,) = plan([value], H200, cache=Cache(None)).parts.launches
+        ((stream,),) = (phase.stream for phase in launch.kernel.phases if phase.stream)
+        (whole,) = launch.kernel.inner
+        assert stream.tile * whole.tile <= 64 and stream.extent % stream.tile == 0
+        assert stream.name > whole.name
+
+
+def test_a_long_window_of_one_axis_has_a_plan() -> None:
+    x, w = g.input("x", (8, 64, 4096)), g.input("w", (64, 1, 127))
+    (launch,) = plan([g.conv(x, w, padding=63, groups=64)], H200, cache=Cache(None)).parts.launches
+    once = 2 * 8 * 64 * 4096 * 4 / (H200.main_memory.bandwidth_gb_per_s * 1e9)
+    assert launch.seconds < 40 * once
+
+
 @pytest.mark.parametrize("far", [1, 64])
 def test_neighbours_of_a_point_come_from_memory_once(far: int) -> None:
     """Rows a little apart are in a cache still; arrays apart are not."""

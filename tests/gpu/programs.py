@@ -93,6 +93,19 @@ def convolution() -> list[Tensor]:
     return [G.conv(x, w, stride=2, padding=1), G.max_pool(x, 3, stride=2)]
 
 
+def large_windows() -> list[Tensor]:
+    """More places than a thread takes at once: of two axes, of one, channels last."""
+    x, w = tensor("x", 2, 6, 37, 41), tensor("w", 6, 1, 9, 11)
+    y, v = tensor("y", 2, 5, 301), tensor("v", 5, 1, 127)
+    z = tensor("z", 2, 33, 35, 7, dtype="bfloat16")
+    return [
+        G.conv(x, w, padding=(4, 5), groups=6),
+        G.max_pool(x, 13, stride=1, padding=6),
+        G.conv(y, v, padding=63, groups=5),
+        G.avg_pool(z, 19, stride=2, layout="NHWC"),
+    ]
+
+
 def gather() -> list[Tensor]:
     return [G.take(tensor("t", 50, 33), tensor("i", 12, dtype="int64"), axis=0)]
 
@@ -178,8 +191,9 @@ def _named() -> Iterator[tuple[str, Build]]:
         yield f"functions-{dtype}", lambda a=dtype: functions(a)
     for build in (
         integer_matmul, batched_transposed, gelu_epilogue, gated, normed_product, reassociated,
-        views, convolution, gather, pages, eight_bits, eight_bit_integers, scan, empty_and_scalar,
-        negated_number, several_kernels, in_parts, recurrence_in_parts, one_selective_scan,
+        views, convolution, large_windows, gather, pages, eight_bits, eight_bit_integers, scan,
+        empty_and_scalar, negated_number, several_kernels, in_parts, recurrence_in_parts,
+        one_selective_scan,
     ):  # fmt: skip
         yield build.__name__, build
 
