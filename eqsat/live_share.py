@@ -14,6 +14,7 @@ from eqsat.graph.index import Affine, add, const, sub
 from eqsat.idle_chunks import COMPARED, FALSE, LOWEST, ZERO, compared, mapped
 
 SAMPLES = 64  # points of each name at which masks are looked at
+MOST_SAMPLES = SAMPLES**3  # of all names together
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,11 @@ def live_share(form: Form, streamed: int) -> Live:
     if not carried or not margins:
         return whole
     names = sorted({name for margin in margins for name in _atoms(margin)})
-    places = [np.linspace(0, form.extents[n] - 1, SAMPLES) for n in names]
-    at = dict(zip(names, np.meshgrid(*places, indexing="ij"), strict=True))
-    live = np.ones((SAMPLES,) * len(names), dtype=bool)
+    most = min(SAMPLES, int(MOST_SAMPLES ** (1 / len(names)) + 1e-6))
+    counts = [min(form.extents[name], most) for name in names]
+    places = [np.linspace(0, form.extents[n] - 1, k) for n, k in zip(names, counts, strict=True)]
+    at = dict(zip(names, np.meshgrid(*places, indexing="ij", sparse=True), strict=True))
+    live = np.ones(counts, dtype=bool)
     for margin in margins:
         live &= margin.constant + sum(step * at[str(name)] for name, step in margin.terms) >= 0
     reach = max(abs(step) * form.extents[str(name)] for name, step in margins[0].terms)
