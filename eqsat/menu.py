@@ -12,6 +12,7 @@ from eqsat.algebra import SCATTERS, WEIGHTED_SUMS, Read, Term, post_order, read_
 from eqsat.clusters import clusters, sharers
 from eqsat.form import REDUCING, Form, shares_factors
 from eqsat.graph.index import Affine, free_names, unit_names
+from eqsat.pixels import pixel_axes
 from eqsat.prepare import window_places
 from eqsat.price import Pricer
 from eqsat.specs import ParallelProcessingUnit
@@ -366,8 +367,14 @@ def _places_alone(form: Form, term: Term, sides: tuple[int, int]) -> set[str]:
     """
     if shares_factors(*sides):
         return set()
-    reads = (below for below in post_order([term]) if below.op == "read")
-    return {*form.facts.universe.members(window_places(form, reads))}
+    found: set[str] = set()
+    for read in (below.args[0] for below in post_order([term]) if below.op == "read"):
+        for axis in (isinstance(read, Read) and pixel_axes(read, form.extents)) or ():
+            names = free_names(axis.place)
+            longest = max((form.extents[name] for name in names & {*form.grid}), default=0)
+            inside = {name for name in names if form.extents[name] <= longest}
+            found |= inside - {*form.grid} if axis.slides else set()
+    return found
 
 
 def _is_row(form: Form, name: str) -> bool:

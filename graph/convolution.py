@@ -11,6 +11,7 @@ from eqsat.errors import DTypeError, ShapeError
 from eqsat.graph.build import build, cast, constant, expand, promote, view
 from eqsat.graph.dtypes import iinfo
 from eqsat.graph.elementwise import add, divide
+from eqsat.graph.gradient_views import scatter
 from eqsat.graph.index import Affine, const, floordiv, scale, var
 from eqsat.graph.index import add as add_index
 from eqsat.graph.manipulation import reshape
@@ -140,15 +141,59 @@ def conv(
         windows = place_windows("conv", x, spatial, weight.shape[2:], stride, padding, dilation)
         wide = x.dtype.compute
         total = _windowed_sum(cast(x, wide), cast(weight, wide), windows, groups, channel_axis)
-        if bias is not None:
-            if bias.shape != weight.shape[:1]:
-                raise ShapeError(
-                    f"conv: bias {bias} for {weight.shape[0]} output channels. Give one each."
-                )
-            ones = [1] * total.ndim
-            ones[channel_axis] = weight.shape[0]
-            total = add(total, cast(reshape(bias, ones), wide))
-        return cast(total, x.dtype)
+        return cast(_biased("conv", total, bias, channel_axis), x.dtype)
+
+
+def conv_transpose(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sizes = 1,
+    padding: int | Sequence[int | tuple[int, int]] = 0,
+    output_padding: Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+    layout: str = "NCHW",
+) -> Tensor:
+    """The n-d transposed convolution: each position of x adds `weight` times itself to a window.
+
+    x as for `conv`; weight: (channels, out channels / groups, *window) in both layouts. A spatial
+    axis of n positions gives stride * (n - 1) + dilation * (window - 1) + 1 positions, without
+    `padding` at its ends, and `output_padding` more behind: it is what `conv` of these sizes sends
+    back to its input. Sums of 16-bit floats are formed in float32. ShapeError where the shapes do
+    not fit.
+    """
+    op = "conv_transpose"
+    channel_axis = _channel_axis(op, x, layout)
+    spatial = tuple(n for d, n in enumerate(x.shape) if d not in (0, channel_axis))
+    _check_channels_back(x, weight, x.shape[channel_axis], len(spatial), groups)
+    x, weight = promote(op, x, weight)
+    with composition(op):
+        rank, wide, kernel = len(spatial), x.dtype.compute, weight.shape[2:]
+        strides = _per_axis(op, "stride", stride, rank, 1)
+        dilations = _per_axis(op, "dilation", dilation, rank, 1)
+        more = _per_axis(op, "output_padding", output_padding, rank, 0)
+        spans = tuple(d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True))
+        pads = _paddings(op, padding, spatial, spans, strides)
+        ends = (s * (n - 1) + span for s, n, span in zip(strides, spatial, spans, strict=True))
+        outputs = tuple(n - sum(p) + m for n, p, m in zip(ends, pads, more, strict=True))
+        if min(outputs) < 1:
+            raise ShapeError(f"{op}: {x} gives spatial extents {outputs}. Use less padding.")
+        windows = Windows(kernel, strides, dilations, pads, outputs)
+        total = _sum_to_windows(cast(x, wide), cast(weight, wide), windows, groups, channel_axis)
+        return cast(_biased(op, total, bias, channel_axis), x.dtype)
+
+
+def _biased(op: str, total: Tensor, bias: Tensor | None, channel_axis: int) -> Tensor:
+    """With a bias per channel, if there is one."""
+    if bias is None:
+        return total
+    out = total.shape[channel_axis]
+    if bias.shape != (out,):
+        raise ShapeError(f"{op}: bias {bias} for {out} output channels. Give one each.")
+    ones = [1] * total.ndim
+    ones[channel_axis] = out
+    return add(total, cast(reshape(bias, ones), total.dtype))
 
 
 def _check_channels(x: Tensor, weight: Tensor, channels: int, rank: int, groups: int) -> None:
@@ -164,6 +209,44 @@ def _check_channels(x: Tensor, weight: Tensor, channels: int, rank: int, groups:
             f"conv: {x} has {channels} channels, weight {weight} takes {weight.shape[1]} in each "
             f"of {groups} groups and gives {out}. Groups must divide both channel counts evenly."
         )
+
+
+def _check_channels_back(x: Tensor, weight: Tensor, channels: int, rank: int, groups: int) -> None:
+    if weight.ndim != rank + 2 or 0 in weight.shape[1:]:
+        raise ShapeError(
+            f"conv_transpose: weight {weight} for {x}, which has {rank} spatial axes. "
+            f"Use (channels, out channels / groups, *window), no extent 0."
+        )
+    if groups < 1 or channels != weight.shape[0] or channels % groups:
+        raise ShapeError(
+            f"conv_transpose: {x} has {channels} channels, weight {weight} takes "
+            f"{weight.shape[0]} in {groups} groups. Groups must divide the channels evenly."
+        )
+
+
+def _sum_to_windows(
+    x: Tensor, weight: Tensor, windows: Windows, groups: int, channel_axis: int
+) -> Tensor:
+    """The sum of x times weight over the channels, and over what meets at a position: products over
+    (batch, group, out channel of the group, spatial axes of x, window, channel of the group).
+    """
+    rank, out = len(windows.kernel), weight.shape[1]
+    each = x.shape[channel_axis] // groups
+    spatial = [n for d, n in enumerate(x.shape) if d not in (0, channel_axis)]
+    joint = (x.shape[0], groups, out, *spatial, *windows.kernel, each)
+    names = [var(f"i{axis}") for axis in range(len(joint))]
+    batch, group, o, *places, c = names
+    channel = add_index(scale(group, each), c)
+    read = [batch, *places[:rank]]
+    read.insert(channel_axis, channel)
+    product = build(
+        "mul", (view(x, joint, read), view(weight, joint, [channel, o, *places[rank:]]))
+    )
+    reached = [batch, *windows.coordinates(3, 3 + rank)]
+    shape = [x.shape[0], *windows.outputs]
+    reached.insert(channel_axis, add_index(scale(group, out), o))
+    shape.insert(channel_axis, groups * out)
+    return scatter(product, reached, tuple(shape))
 
 
 def _windowed_sum(

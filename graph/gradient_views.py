@@ -1,13 +1,23 @@
 """The derivatives of the two primitives that read at other positions: view and gather."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from eqsat.graph.build import build, cast, expand, iota, varying_axes, view
 from eqsat.graph.dtypes import int64
 from eqsat.graph.elementwise import clip, equal
 from eqsat.graph.gradient_maps import Inverse, invert
-from eqsat.graph.index import Affine, const, free_names, substitute, var, within
+from eqsat.graph.index import (
+    Affine,
+    add,
+    const,
+    floordiv,
+    free_names,
+    mod,
+    substitute,
+    var,
+    within,
+)
 from eqsat.graph.movement import Shape, output_extents, output_names
 from eqsat.graph.tensor import Tensor
 
@@ -25,10 +35,12 @@ def scatter(g: Tensor, coordinates: Sequence[Affine], shape: Shape) -> Tensor:
     dropped = tuple(axis for axis, name in enumerate(names) if name not in read)
     kept = [axis for axis in range(g.ndim) if axis not in dropped]
     rename = {f"i{axis}": var(f"i{at}") for at, axis in enumerate(kept)}
-    coordinates = [substitute(c, rename) for c in coordinates]
-    product, g = g, sum_axes(g, dropped)
     if g.size == 0 or 0 in shape:
         return expand(build("reduce_sum", (g,), {"axes": tuple(range(g.ndim))}), shape)
+    if any(phases := [_phases(c, output_extents(g.shape)) for c in coordinates]):
+        return _by_phases(g, coordinates, shape, phases)
+    coordinates = [substitute(c, rename) for c in coordinates]
+    product, g = g, sum_axes(g, dropped)
     inverse = invert(coordinates, g.shape, shape)
     if dropped and product.op == "mul" and product.size:
         found = _summed_at_once(product, kept, dropped, inverse, shape)
@@ -39,6 +51,50 @@ def scatter(g: Tensor, coordinates: Sequence[Affine], shape: Shape) -> Tensor:
     point = [*inverse.point, *(expression for expression, _ in inverse.guards)]
     found = view(g, (*shape, *inverse.summed), point, fill=0)
     return sum_axes(found, tuple(range(len(shape), found.ndim)))
+
+
+def _phases(coordinate: Affine, extents: Mapping[str, int]) -> tuple[int, int] | None:
+    """The stride of windows that overlap, so that positions are reached by some places of a window
+    or by others, as their remainders are; and what to add to a position for as few windows to reach
+    it as can be, 0 where that does. None of what has no such windows.
+    """
+    steps = {atom: step for atom, step in coordinate.terms if isinstance(atom, str)}
+    if len(steps) != len(coordinate.terms) or len(steps) < 2 or min(steps.values()) < 1:
+        return None
+    moving = max(steps, key=lambda name: extents[name])
+    stride = steps.pop(moving)
+    span = 1 + sum(step * (extents[name] - 1) for name, step in steps.items())
+    if span <= stride or all(step % stride == 0 for step in steps.values()):
+        return None
+    unaligned = span + coordinate.constant % stride
+    aligned = -(-unaligned // stride) == -(-span // stride)
+    return stride, 0 if aligned else -coordinate.constant % stride
+
+
+def _by_phases(
+    g: Tensor,
+    coordinates: Sequence[Affine],
+    shape: Shape,
+    phases: Sequence[tuple[int, int] | None],
+) -> Tensor:
+    """`scatter` where windows move by strides: to positions as quotients and remainders, so that
+    what meets at a position is a sum over fewer windows, all of them there.
+    """
+    extents = output_extents(g.shape)
+    split: list[Affine] = []
+    sizes: list[int] = []
+    back: list[Affine] = []
+    for axis, (place, n, phase) in enumerate(zip(coordinates, shape, phases, strict=True)):
+        if phase is None:
+            split, sizes, back = [*split, place], [*sizes, n], [*back, var(f"i{axis}")]
+            continue
+        stride, shift = phase
+        position, shifted = add(var(f"i{axis}"), const(shift)), add(place, const(shift))
+        known = {f"i{axis}": n}
+        split += [floordiv(shifted, stride, extents), mod(shifted, stride, extents)]
+        sizes += [(n - 1 + shift) // stride + 1, stride]
+        back += [floordiv(position, stride, known), mod(position, stride, known)]
+    return view(scatter(g, split, tuple(sizes)), shape, back)
 
 
 def _summed_at_once(

@@ -10,7 +10,7 @@ from math import sqrt as square_root
 from eqsat.errors import DTypeError, ShapeError
 from eqsat.graph.build import cast, gather, iota
 from eqsat.graph.contraction import matmul
-from eqsat.graph.convolution import avg_pool, conv, max_pool
+from eqsat.graph.convolution import avg_pool, conv, conv_transpose, max_pool
 from eqsat.graph.elementwise import (
     add,
     divide,
@@ -38,8 +38,9 @@ from eqsat.graph.reductions import Axis, count_nonzero, max, mean, sum
 from eqsat.graph.tensor import Tensor, composition
 
 __all__ = [
-    "attention", "avg_pool", "conv", "cross_entropy", "embedding", "gelu", "layer_norm",
-    "log_softmax", "logsumexp", "max_pool", "relu", "rms_norm", "sigmoid", "silu", "softmax",
+    "attention", "avg_pool", "conv", "conv_transpose", "cross_entropy", "embedding", "gelu",
+    "layer_norm", "log_softmax", "logsumexp", "max_pool", "relu", "rms_norm", "sigmoid", "silu",
+    "softmax",
 ]  # fmt: skip
 
 

@@ -68,6 +68,13 @@ CASES = {
         lambda x, w: g.conv(x, w[:, :2], groups=2, dilation=(1, 2), stride=(2, 1), layout="NHWC"),
         x=IMAGE[:1].transpose(0, 2, 3, 1).copy(), w=KERNEL,
     ),
+    "conv, strides that windows overlap by 1 and 2": lambda: check(
+        lambda x, w: g.conv(x, w[:2], stride=(2, 1), padding=((1, 0), 1)), x=IMAGE[:1], w=KERNEL
+    ),
+    "conv_transpose": lambda: check(
+        lambda x, w, b: g.conv_transpose(x, w, b, stride=2, padding=1, output_padding=1),
+        x=IMAGE[:1, :2, :3, :3], w=normal(2, 2, 3, 3), b=normal(2),
+    ),
     "max_pool": lambda: check(lambda x: g.max_pool(x, 3, 2, 1), x=IMAGE[:, :1]),
     "avg_pool": lambda: check(
         lambda x: g.avg_pool(x, 2, padding=1, count_padding=False), x=IMAGE[:, :1]

@@ -179,6 +179,53 @@ def test_conv(layout, rank, stride, padding, dilation, groups):
     assert node.label == "conv"
 
 
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("window", [1, 2, 3, 4])
+@pytest.mark.parametrize("stride, padding, more, dilation, groups", [
+    (1, 0, 0, 1, 1), (2, 1, 1, 1, 1), (3, 1, 0, 2, 2), (2, 0, 1, 2, 4), (3, 1, 2, 1, 2),
+])  # fmt: skip
+def test_conv_transpose_adds_each_position_to_a_window(
+    layout, window, stride, padding, more, dilation, groups
+):
+    x, a = given("x", (2, 4, 3, 5))
+    w, b = given("w", (4, 3, window, window))
+    bias, c = given("bias", (3 * groups,))
+    span = dilation * (window - 1) + 1
+    full = np.zeros((2, 3 * groups, *(stride * (n - 1) + span + more for n in (3, 5))))
+    each = 4 // groups
+    for i, j, r, s, q in np.ndindex(3, 5, window, window, groups):
+        own, out = slice(q * each, (q + 1) * each), slice(3 * q, 3 * q + 3)
+        at = (i * stride + r * dilation, j * stride + s * dilation)
+        full[:, out, *at] += a[:, own, i, j] @ b[own, :, r, s]
+    height, width = full.shape[2:]
+    expected = full[:, :, padding : height - padding, padding : width - padding]
+    expected = expected + c[:, None, None]
+    inputs = {"x": a, "w": b, "bias": c}
+    if layout == "NHWC":
+        x = graph.input("x", (2, 3, 5, 4), "float64")
+        inputs["x"], expected = np.moveaxis(a, 1, -1), np.moveaxis(expected, 1, -1)
+    node = graph.conv_transpose(x, w, bias, stride, padding, more, dilation, groups, layout)
+    agree(node, inputs, expected)
+    assert node.label == "conv_transpose"
+
+
+def test_conv_transpose_refuses_what_does_not_fit():
+    x, w = graph.ones((1, 4, 5, 5)), graph.ones((4, 2, 3, 3))
+    for call, message in (
+        (lambda: graph.conv_transpose(x, w[:2]), "has 4 channels, weight .* takes 2 in 1 groups"),
+        (lambda: graph.conv_transpose(x, w, groups=3), "Groups must divide the channels evenly"),
+        (lambda: graph.conv_transpose(x, w[0]), r"Use \(channels, out channels / groups, \*window"),
+        (
+            lambda: graph.conv_transpose(x, w, padding=4),
+            "gives spatial extents .* Use less padding",
+        ),
+        (lambda: graph.conv_transpose(x, w, output_padding=-1), "output_padding -1 for 2 spatial"),
+        (lambda: graph.conv_transpose(x, w, graph.ones((5,))), "for 2 output channels"),
+    ):
+        with pytest.raises(ShapeError, match=message):
+            call()
+
+
 def test_conv_in_16_bits_and_named_padding():
     x, a = given("x", (1, 3, 8, 8), "bfloat16")
     w, b = given("w", (4, 3, 3, 3), "bfloat16", -0.5, 0.5)
