@@ -34,6 +34,7 @@ from eqsat.graph.index import (
     substitute,
     var,
 )
+from eqsat.relayout import is_sliding
 
 BINDING = REDUCING | SCANS | SCATTERS.keys()
 
@@ -116,8 +117,10 @@ def _forwards(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, .
     for term in post_order(one.term for one in stored):
         for expression, is_address in _expressions(term):
             names = [(name, by > 0) for name, by in expression.terms if isinstance(name, str)]
+            overlap = is_sliding(expression, old.extents)
             for name, along in () if is_address or len(names) < 2 else names:
-                signs.setdefault(name, set()).add(along)
+                if overlap or not along:  # forwards is as good where places are apart
+                    signs.setdefault(name, set()).add(along)
         kind = reduced if term.op in REDUCTIONS else others
         kind.update(_bound(term, old))
     backwards = {n for n in reduced - others if signs.get(n) == {False}}

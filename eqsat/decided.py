@@ -46,7 +46,7 @@ class Decisions:
     def looked_at(self, gather: Tensor) -> Tensor:
         """The gather, or the view that it is where its indices are expressions of positions."""
         (table, index), axis = gather.operands, gather.attributes["axis"]
-        place = self._of_operands(index, self._places, self._placed)
+        place = self.place(index)
         if place is None:
             return gather
         low, high = reach(place, output_extents(gather.shape))
@@ -54,6 +54,10 @@ class Decisions:
             return gather
         coordinates = gather.attributes["coordinates"]
         return view(table, gather.shape, [place if c is None else c for c in coordinates])
+
+    def place(self, tensor: Tensor) -> Affine | None:
+        """An integer as an expression of its position i0, i1, ...; None of what is none."""
+        return self._of_operands(tensor, self._places, self._placed)
 
     def bounds(self, tensor: Tensor) -> Bounds | None:
         """The least and the largest element, of integers and truth values; None where unknown."""

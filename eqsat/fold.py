@@ -17,6 +17,7 @@ from eqsat.graph.movement import output_extents, positions
 from eqsat.graph.ops import ELEMENTWISE
 from eqsat.graph.tensor import Tensor
 from eqsat.segments import anchor, is_buffer
+from eqsat.selected import settle_selections
 
 EMPTY_SUMS = {"reduce_sum": 0, "reduce_prod": 1}
 
@@ -25,14 +26,15 @@ def settle(outputs: Sequence[Tensor]) -> list[Tensor]:
     """The outputs, equal in value, as the search can take them.
 
     Every empty tensor is a constant, and every value of one or of numbers too; what the bounds of
-    integers decide is decided; every gather reads a buffer or a computed value, not a view, nor
-    what can as well be computed at the points that it takes, and by indices that are no expression
-    of positions; no output is given twice.
+    integers decide is decided, and what positions select is gathered; every gather reads a buffer
+    or a computed value, not a view, nor what can as well be computed at the points that it takes,
+    and by indices that are no expression of positions; no output is given twice.
     """
     done: dict[Tensor, Tensor] = {}
     copies: dict[Tensor, Tensor] = {}
     held: dict[Tensor, float] = {}
     decisions = Decisions()
+    outputs = settle_selections(outputs)
     for tensor in topological(outputs):
         operands = tuple(done[operand] for operand in tensor.operands)
         if tensor.size == 0:

@@ -424,8 +424,8 @@ class Occupancy(Tiling):
         cycles = self.shape * (self.pricer.dram.latency_cycles + phases * cache)
         if self._holds and self.form.reduced:  # a thread adds up its own points one by one
             assert self.blocking is not None
-            over = {t.args[0] for t in self.form.terms if t.op in REDUCING}
-            rows = [self.tile_points(mask | self.grid) for mask in over if isinstance(mask, int)]
+            masks = {t.args[0] for t in self.form.terms if t.op in REDUCING} or {0}  # or scans
+            rows = [self.tile_points(mask | self.grid) for mask in masks if isinstance(mask, int)]
             each = np.max(rows, axis=0) / (self.blocking.threads * self.blocks)
             cycles = cycles + (phases - 1) * (each * self._add_cycles + self._exchange_cycles())
         if self.pricer.overlap and self.blocking is not None:

@@ -56,7 +56,7 @@ def _walked_axes(read: Read, sizes: tuple[tuple[str, int], ...]) -> tuple[Walked
         if stride is None or guard.lower:
             return None
         _, high = bounds(guard.expression, extents)
-        extent, slides = min(guard.upper, high + 1), _slides(guard.expression, extents)
+        extent, slides = min(guard.upper, high + 1), is_sliding(guard.expression, extents)
         found.append(WalkedAxis(stride, extent, guard.expression, slides))
         left = sub(left, scale(guard.expression, stride))
     found += _unguarded(left, extents)
@@ -96,7 +96,7 @@ def _stride(address: Affine, place: Affine) -> int | None:
     return None if rest else stride
 
 
-def _slides(place: Affine, extents: Mapping[str, int]) -> bool:
+def is_sliding(place: Affine, extents: Mapping[str, int]) -> bool:
     """Whether the step of an index is within what those of shorter steps walk."""
     walked = 1
     for name, step in sorted(place.terms, key=lambda term: abs(term[1])):
@@ -117,7 +117,7 @@ def _unguarded(address: Affine, extents: Mapping[str, int]) -> list[WalkedAxis]:
         if last and coefficient % last.stride == 0 and coefficient < last.stride * last.extent:
             place = add(last.place, scale(var(name), coefficient // last.stride))
             extent = bounds(place, extents)[1] + 1
-            found[-1] = WalkedAxis(last.stride, extent, place, _slides(place, extents))
+            found[-1] = WalkedAxis(last.stride, extent, place, is_sliding(place, extents))
         else:
             found.append(WalkedAxis(coefficient, extents[name], var(name)))
     return found

@@ -50,6 +50,8 @@ FAR = 1.5  # times the best: another body that is worth less than more of the sa
 MOST_LOWERED = 60  # schedules, cheapest first, that are lowered and do not fit
 FEW = 3  # of each other body besides, where none of those fits
 MOST_DRAWN = 40  # times as many schedules as are drawn: most may not fit
+JOINED = "_joined"  # what joins the parts of a kernel
+MOST_NESTED = 3  # of these for the parts of one another
 MOST_JOINED = 4  # divisions, cheapest first, of which the joining kernels are searched for
 LEAST_LOWERED = 12  # of these the part of one body, so that no operation keeps others from a try
 
@@ -233,7 +235,7 @@ class _Choosing:
         """The kernels before and after that of a schedule; None where one of them does not fit."""
         division = one.opening.division
         if division is not None and division not in self._rest:
-            if len(self._rest) == MOST_JOINED:
+            if len(self._rest) == MOST_JOINED or self.name.count(JOINED) == MOST_NESTED:
                 return None
             self._join(division)
         after = self._rest[division] if division else ()
@@ -295,7 +297,7 @@ class _Choosing:
         """Find the kernels after that of the parts; None where none fits."""
         made = {buffer.name: buffer for buffer in division.buffers}
         trial = {**self.buffers, **made}
-        name, rest = f"{self.name}_joined", (division.rest, division.rest_facts)
+        name, rest = self.name + JOINED, (division.rest, division.rest_facts)
         try:
             search = replace(self.search, drawn=0)
             found = schedule_region(name, *rest, self.pricer, trial, search, whole=True)

@@ -11,7 +11,7 @@ from functools import cached_property
 from math import log, pi, prod
 from math import sqrt as square_root
 
-from eqsat.graph.build import build, cast, view
+from eqsat.graph.build import build, cast, number_of, view
 from eqsat.graph.elementwise import (
     cos,
     cosh,
@@ -32,6 +32,7 @@ from eqsat.graph.gradient_views import gathered, scatter, spread, sum_axes
 from eqsat.graph.index import add, const, floordiv, mod, scale, sub, var
 from eqsat.graph.manipulation import flip, permute_dims, reshape
 from eqsat.graph.ordered import along_rows, ordered
+from eqsat.graph.scatter import neutral
 from eqsat.graph.tensor import Tensor
 
 MOST_LARGER = 2  # times its factors' elements, up to which what they leave is stored
@@ -144,9 +145,20 @@ def _sum(s: Step) -> Tensor:
 def _extremum(s: Step) -> Tensor:
     """g, shared equally among the positions that hold the extremum."""
     axes, shape = s.node.attributes["axes"], s.a.shape
-    hit = equal(s.a, spread(s.y, axes, shape))
+    found = spread(s.y, axes, shape)
+    hit = equal(s.a, found)
+    if s.a.op == "where" and _never_extreme(s.a.operands[2], s.node.op):
+        chosen, value, _ = s.a.operands  # no gradient is of what is in place of others
+        hit = logical_and(chosen, equal(value, found))
     count = sum_axes(cast(hit, s.g.dtype), axes)
     return where(hit, spread(s.g / count, axes, shape), 0.0)
+
+
+def _never_extreme(x: Tensor, op: str) -> bool:
+    """Whether x is the number that extremes of a dtype begin with."""
+    number = number_of(x)
+    least = neutral(x.dtype, op == "reduce_max")
+    return number is not None and number.attributes["value"].item() == least
 
 
 def _product(s: Step) -> Tensor:

@@ -21,7 +21,7 @@ from eqsat.graph.index import (
 from eqsat.graph.movement import Shape, output_extents, output_names
 from eqsat.graph.tensor import Tensor
 
-MOST_AGAIN = 2  # times as many products as points of a product that one sum may take
+MOST_AGAIN = 3  # times as many products as points of a product that one sum may take
 
 
 def scatter(g: Tensor, coordinates: Sequence[Affine], shape: Shape) -> Tensor:
@@ -116,25 +116,25 @@ def _summed_at_once(
         f"i{axis}" for axis in kept if not within(place[f"i{axis}"], extents, g.shape[axis])
     }
     factors: list[Tensor] = []
-    bounded = not open_axes
+    guards, beyond = inverse.guards, set(open_axes)
     for factor in g.operands:
         whole = factor.op != "view" or factor.attributes["fill"] is not None
         read = factor if whole else factor.operands[0]
         at = [var(n) for n in output_names(g.ndim)] if whole else factor.attributes["coordinates"]
         point = [substitute(c, place, extents) for c in at]
         crossing = open_axes & frozenset[str]().union(*map(free_names, at))
-        if not crossing and (factors or not inverse.guards):
+        if not crossing and not guards:
             factors.append(view(read, joint, point))
             continue
         ends = {str(c): n for c, n in zip(at, read.shape, strict=True)}
-        if any(ends.get(name) != g.shape[int(name[1:])] for name in open_axes):
+        if any(ends.get(name) != g.shape[int(name[1:])] for name in crossing):
             return None
-        guarded = (*read.shape, *(n for _, n in inverse.guards))
+        guarded = (*read.shape, *(n for _, n in guards))
         read = view(read, guarded, [var(f"i{axis}") for axis in range(read.ndim)])
-        point += [expression for expression, _ in inverse.guards]
+        point += [expression for expression, _ in guards]
         factors.append(view(read, joint, point, fill=0))
-        bounded = True
-    if not bounded:
+        guards, beyond = (), beyond - crossing
+    if guards or beyond:
         return None
     return sum_axes(build("mul", factors), tuple(range(len(shape), len(joint))))
 

@@ -127,3 +127,10 @@ def test_chunks_are_left_out_however_a_mask_is_written(name):
     (launch,) = plan(weights @ v, H200, cache=Cache(None)).parts.launches
     (stream,) = (phase for phase in launch.kernel.phases if phase.stream)
     assert len(live_bounds(launch.kernel, stream)) == 1 + (name in ("both", "either"))
+
+
+def test_masks_of_many_names_take_no_memory_for_all_their_places() -> None:
+    """The mean of windows of three axes, padding left out: six names."""
+    x = g.input("x", (4, 16, 33, 34, 35), "float16")
+    y = g.avg_pool(x, (3, 5, 3), stride=2, padding=(1, 2, 1), count_padding=False)
+    assert plan([y], H200, cache=Cache(None)).parts.launches

@@ -366,3 +366,30 @@ def test_gradients_of_depthwise_weights_have_a_plan(size: int, window: int) -> N
     results = program(**{argument.name: arrays[argument.name] for argument in program.arguments})
     for found, wide in zip(results, g.evaluate(gradients, arrays, np.float64), strict=True):
         np.testing.assert_allclose(found, wide, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("window", "padding"), [(4, 1), (3, 1), (2, 0)])
+def test_transposed_convolutions_multiply_each_phase_by_matrix_operations(
+    window: int, padding: int
+) -> None:
+    """With a stride of 2: no zeros between elements, and no product for each place of a window."""
+    x = g.input("x", (16, 128, 64, 64), "bfloat16")
+    w = g.input("w", (128, 64, window, window), "bfloat16")
+    y = g.conv_transpose(x, w, stride=2, padding=padding, output_padding=window == 3)
+    assert y.shape == (16, 64, 128, 128)
+    launches = plan([y], specs.load("h200"), cache=Cache(None)).parts.launches
+    contracts = [s for one in launches for s in one.kernel.statements() if isinstance(s, Contract)]
+    assert [c.operation.startswith("wgmma") for c in contracts] == [True]
+    assert sum(one.seconds for one in launches) < 1e-4
+
+
+@pytest.mark.parametrize("groups", [1, 32])
+def test_gradients_of_strided_convolutions_are_convolutions(groups: int) -> None:
+    """Nothing larger than an image is stored for it."""
+    x = g.input("x", (32, 64, 56, 56))
+    w = g.input("w", (128, 64 // groups, 3, 3))
+    y = g.conv(x, w, stride=2, padding=1, groups=groups)
+    gradient = g.grad(y, [x], cotangent=g.input("d", y.shape))
+    launches = plan(list(gradient), specs.load("h200"), cache=Cache(None)).parts.launches
+    stored = [b for one in launches for b in one.kernel.buffers if b.role == "temporary"]
+    assert max((b.bytes for b in stored), default=0) <= 6 * y.size  # three terms of 16 bits

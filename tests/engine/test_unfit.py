@@ -53,3 +53,22 @@ def test_a_time_that_was_measured_counts_for_all_at_once(extractor):
     both, alone = stored(extractor, "exp"), stored(extractor, "reduce_sum")
     assert extractor.learn(both, 0.5)
     assert extractor.price_kernel(alone) >= 0.5
+
+
+def test_parts_that_are_joined_in_as_many_parts_come_to_an_end() -> None:
+    """Sums of a matrix of statistics with its diagonal, of which each row needs what all give."""
+    x = g.input("x", (4093, 61))
+    x = x - g.mean(x, axis=0)
+    c = x.T @ x / 4092
+    d = g.diagonal(c)
+    loss = g.mean(g.relu(1 - g.sqrt(d + 1e-4))) + (g.sum(c * c) - g.sum(d * d)) / 61
+    assert plan([loss], load("h200"), cache=Cache(None)).parts.launches
+
+
+def test_sums_of_different_names_beside_each_other_are_added_up_at_once() -> None:
+    """Means of seven parts of rows, each of its own length, wait for the longest."""
+    x = g.input("x", (64, 512, 1000))
+    ends = [(i * 1000 // 7, -(-(i + 1) * 1000 // 7)) for i in range(7)]
+    y = g.concat([g.mean(x[..., a:b], axis=-1, keepdims=True) for a, b in ends], axis=-1)
+    found = plan([y], load("h200"), cache=Cache(None))
+    assert sum(one.seconds for one in found.parts.launches) < 1e-3
