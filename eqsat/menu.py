@@ -302,9 +302,9 @@ def _single(form: Form) -> set[str]:
     """
     found: set[str] = set()
     for names, own, unit in _sums(form):
-        together = unit if own == names else set[str]()  # windows are copied another way
-        least = {name: SHORT_SUM // 2 if name in together else SHORT_SUM for name in own}
-        long = [name for name in own if form.extents[name] >= least[name]]
+        long = [name for name in own if form.extents[name] >= SHORT_SUM]
+        if long and own == names:  # windows are copied another way
+            long += [n for n in own if n in unit and form.extents[n] >= SHORT_SUM // 2]
         inner = max(long, key=lambda name: (name in unit, form.extents[name]), default="")
         found |= {*names} - {inner} if inner else set()
     return found & set(form.reduced) - form.held

@@ -154,7 +154,7 @@ def lies_right(read: Read, need: Need, summed: int, made: Form) -> bool:
     """Whether a factor can be copied as boxes that an operation takes.
 
     What guards and quotients make of an address is left to the target to judge, unless a window
-    slides along what is contiguous, or names that number the places of an axis leave some out.
+    slides along what is contiguous, or a name walks an axis backwards.
     """
     if read.fill or read.stride * read.dtype.itemsize % need.alignment:
         return False
@@ -164,7 +164,8 @@ def lies_right(read: Read, need: Need, summed: int, made: Form) -> bool:
         axes = pixel_axes(read, made.extents)
         if axes is None:
             return True
-        return not axes[-1].slides and not any(map(_has_gaps, axes))
+        backwards = any(by < 0 for axis in axes for _, by in axis.place.terms)
+        return not axes[-1].slides and not backwards
     size, extents = read.dtype.itemsize, made.extents
     strides = {str(atom): c for atom, c in read.address.terms if extents.get(str(atom), 2) > 1}
     inner = [name for name, stride in strides.items() if stride == 1 and name in extents]
@@ -174,11 +175,6 @@ def lies_right(read: Read, need: Need, summed: int, made: Form) -> bool:
     if read.address.constant * size % need.alignment:
         return False
     return not need.summed or bool(made.facts.universe.mask(inner) & summed)
-
-
-def _has_gaps(axis: WalkedAxis) -> bool:
-    """Whether several names walk an axis, no two of their points to the same place."""
-    return len(axis.place.terms) > 1 and not axis.slides
 
 
 def rows_of_pages(read: Read, moved: Collection[str]) -> bool:

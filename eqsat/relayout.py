@@ -97,12 +97,12 @@ def _stride(address: Affine, place: Affine) -> int | None:
 
 
 def is_sliding(place: Affine, extents: Mapping[str, int]) -> bool:
-    """Whether the step of an index is within what those of shorter steps walk."""
+    """Whether the step of an index, or of its quotient, is within what those of shorter steps walk."""
     walked = 1
-    for name, step in sorted(place.terms, key=lambda term: abs(term[1])):
+    for atom, step in sorted(place.terms, key=lambda term: abs(term[1])):
         if walked > 1 and abs(step) < walked:
             return True
-        walked += abs(step) * (extents[str(name)] - 1)
+        walked += abs(step) * bounds(Affine(((atom, 1),), 0), extents)[1]
     return False
 
 

@@ -301,7 +301,8 @@ def test_the_gradient_of_a_convolution_is_one_sum_over_channels_and_windows():
         return [len(t.attributes["axes"]) for t in sums]
 
     assert axes_summed() == [3]
-    assert axes_summed(stride=2) == [1, 2], "three of four products with zeros are not worth it"
+    assert axes_summed(stride=2) == [3], "over the windows of each phase"
+    assert axes_summed(stride=2, dilation=2) == [1, 2], "three of four products are of zeros"
 
 
 def test_gradients_of_a_convolution_are_products_of_warpgroups_that_store_no_windows():
