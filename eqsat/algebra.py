@@ -161,6 +161,13 @@ def read_along(terms: Iterable[Term]) -> set[str]:
     return {n for read in reads if isinstance(read, Read) for n in unit_names(read.address)}
 
 
+def guarded_names(terms: Iterable[Term]) -> set[str]:
+    """Names of positions that the reads among some terms ask to be there."""
+    reads = (term.args[0] for term in terms if term.op == "read")
+    guards = (guard for read in reads if isinstance(read, Read) for guard in read.guards)
+    return {name for guard in guards for name in free_names(guard.expression)}
+
+
 class Facts:
     """Free indices and dtype of terms, memoised for one universe.
 

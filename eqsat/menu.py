@@ -8,7 +8,15 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from eqsat.algebra import SCATTERS, WEIGHTED_SUMS, Read, Term, post_order, read_along
+from eqsat.algebra import (
+    SCATTERS,
+    WEIGHTED_SUMS,
+    Read,
+    Term,
+    guarded_names,
+    post_order,
+    read_along,
+)
 from eqsat.clusters import clusters, sharers
 from eqsat.form import REDUCING, Form, shares_factors
 from eqsat.graph.index import Affine, free_names, unit_names
@@ -137,7 +145,10 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit, most: int = 4000) -
         lengths, depths, teams = (row, 2 * row, row // 2), (1, 2, 3, 4, 6, 8), (128, 256, 384)
     streamed = [name for name in form.reduced if name not in form.held]
     offered = 3 if len(streamed) == 1 and not matrix else 2
-    chunks = {n: [s for s in lengths if s < form.extents[n]][:offered] for n in streamed}
+    offers = {
+        n: _even_lengths(form, n, lengths) if started and matrix else lengths for n in streamed
+    }
+    chunks = {n: [s for s in offers[n] if s < form.extents[n]][:offered] for n in streamed}
     single = _single(form) if matrix else set()
     crowded = _crowded(form, chunks, single)
     chunks.update({name: [crowded.get(name, 1)] for name in single | crowded.keys()})
@@ -171,6 +182,17 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit, most: int = 4000) -
     return Menus(*sizes, parts, blocks, pairs, last_parts, spec.processors, extents)
 
 
+def _even_lengths(form: Form, name: str, lengths: tuple[int, ...]) -> tuple[int, ...]:
+    """Lengths of chunks of a summed name that leave no part of one, where what lies beyond the end
+    of it is no zero: windows are read there.
+    """
+    extent = form.extents[name]
+    if name not in guarded_names(form.terms) or not extent % lengths[0]:
+        return lengths
+    even = [size for size in (*lengths, min(lengths) // 2) if not extent % size]
+    return tuple(even) or lengths
+
+
 def _nest_sizes(extent: int, cores: int) -> list[int]:
     """Tile extents of one grid name for a loop nest, the ones to keep longest first: also those
     that give each core as much, once or twice, where powers of two do not.
@@ -195,8 +217,9 @@ def _block_sizes(form: Form, name: str) -> list[int]:
         found = _shared_sizes(extent, inside)
         if _has_few_columns(form, name):  # threads do as well: rows as memory has them
             return list(dict.fromkeys([extent, 32, *found] if inside == 1 else [4, 8, 1, *found]))
-        alone = max(form.extents[other] for other in group) >= LEAST_ROWS  # rows of one name
-        return list(dict.fromkeys([*found, *((1,) if alone else ())]))
+        alone = max(form.extents[n] for n in group) >= LEAST_ROWS // 2  # rows of one name
+        whole = extent >= LEAST_ROWS // 2 and extent not in found
+        return list(dict.fromkeys([*found, *[extent] * whole, *[1] * (alone and not whole)]))
     inner = _innermost(form)
     crossed = set() if form.reduced or form.nested else _crossed(form)
     if any(bool(left) != bool(right) for left, right in sides):

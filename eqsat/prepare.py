@@ -16,8 +16,8 @@ from math import prod
 from eqsat.algebra import WEIGHTED_SUMS, Read, Term, post_order
 from eqsat.form import Form, Stored
 from eqsat.graph.dtypes import BY_NAME, is_held
-from eqsat.graph.index import FloorDiv, add, const, free_names, scale, var
-from eqsat.kernel import Buffer
+from eqsat.graph.index import Affine, FloorDiv, Mod, add, const, free_names, scale, var
+from eqsat.kernel import Buffer, Guard
 from eqsat.narrow import TERMS
 from eqsat.pixels import divided_names, pixel_axes
 from eqsat.relayout import WalkedAxis, first_place, in_order
@@ -154,7 +154,7 @@ def lies_right(read: Read, need: Need, summed: int, made: Form) -> bool:
     """Whether a factor can be copied as boxes that an operation takes.
 
     What guards and quotients make of an address is left to the target to judge, unless a window
-    slides along what is contiguous, or a name walks an axis backwards.
+    slides along what is contiguous by less than a unit, or a name walks an axis backwards.
     """
     if read.fill or read.stride * read.dtype.itemsize % need.alignment:
         return False
@@ -165,7 +165,11 @@ def lies_right(read: Read, need: Need, summed: int, made: Form) -> bool:
         if axes is None:
             return True
         backwards = any(by < 0 for axis in axes for _, by in axis.place.terms)
-        return not axes[-1].slides and not backwards
+        own = axes[-1].place
+        steps = sorted([by for _, by in own.terms])[1:]  # the run itself may begin at any of these
+        size = read.dtype.itemsize
+        between = any(by * size % need.alignment for by in (own.constant, *steps))
+        return not (axes[-1].slides and between) and not backwards
     size, extents = read.dtype.itemsize, made.extents
     strides = {str(atom): c for atom, c in read.address.terms if extents.get(str(atom), 2) > 1}
     inner = [name for name, stride in strides.items() if stride == 1 and name in extents]
@@ -283,6 +287,8 @@ def _layout(read: Read, need: Need, summed: int, places: int, made: Form) -> _La
     universe, extents = made.facts.universe, made.extents
     names = list(universe.members(universe.mask(read.names)))
     divided = divided_names(read.address) & {*universe.members(summed)}
+    if run := _run(read, need, divided, made):
+        return _Layout((), run[-1].extent, need.converts, need.terms, run)
     axes = () if divided else pixel_axes(read, extents) or ()
     if any(axis.slides for axis in axes):
         return _by_axes(read, need, summed, made, axes)
@@ -302,6 +308,27 @@ def _layout(read: Read, need: Need, summed: int, places: int, made: Form) -> _La
     pitch = _pitch(extents[last], size, row)
     outer = (name for name in names if name != last)
     return _Layout((*outer, last), pitch, need.converts, need.terms)
+
+
+def _run(
+    read: Read, need: Need, divided: Collection[str], made: Form
+) -> tuple[WalkedAxis, ...] | None:
+    """The axes with those last that are one run for a summed name: the last by its remainder, the
+    one before it, along which windows slide, by its quotient. None where there are no such, or they
+    begin between the units of boxes.
+    """
+    axes = pixel_axes(read, made.extents) if divided else None
+    size = BY_NAME[need.converts or read.dtype.name].itemsize
+    for name in divided:
+        for last in axes or ():
+            rest = Affine(((Mod(var(name), last.extent), 1),), 0)
+            above = Affine(((FloorDiv(var(name), last.extent), 1),), 0)
+            if last.place == rest and last.extent * size % need.alignment == 0:
+                own = [a for a in axes or () if a.slides and (above.terms[0] in a.place.terms)]
+                if len(own) == 1:
+                    outer = (a for a in axes or () if a is not last and a is not own[0])
+                    return (*outer, own[0], last)
+    return None
 
 
 def _pitch(extent: int, size: int, row: int) -> int:
@@ -358,6 +385,7 @@ def _prepared(
     copy = Read(name, dtype, stored[0].address(extents))
     if layout.axes:
         copy = replace(in_order(read, name, layout.axes, layout.pitch), dtype=dtype)
+        copy = _along_run(copy, layout.axes)
     if layout.terms > 1:
         shape = (len(values), *shape)
         copy = replace(copy, address=add(copy.address, scale(var(index), each)))
@@ -370,6 +398,23 @@ def _prepared(
         terms=universe.mask([index]) if layout.terms > 1 else 0,
         operations=operations,
     )
+
+
+def _along_run(read: Read, axes: tuple[WalkedAxis, ...]) -> Read:
+    """A read of a copy, what guards the last axis but one as the run of the last two, if they are
+    one.
+    """
+    *_, row, last = axes if len(axes) > 1 else (*axes, *axes)
+    if not divided_names(last.place):
+        return read
+    run = add(scale(row.place, last.extent), last.place)
+    guards = tuple(
+        Guard(run, guard.lower * last.extent, guard.upper * last.extent)
+        if guard.expression == row.place
+        else guard
+        for guard in read.guards
+    )
+    return replace(read, guards=guards)
 
 
 def _terms(x: Term, narrow: str) -> list[Term]:

@@ -10,6 +10,7 @@ from eqsat.algebra import Facts
 from eqsat.coalesce import coalesce
 from eqsat.errors import TraceError
 from eqsat.form import Form, Stored, form
+from eqsat.merged_batches import merged_batches
 from eqsat.merged_sums import merged_sums
 from eqsat.pixels import merged_pixels, walks_windows
 from eqsat.rates import Rates
@@ -43,6 +44,7 @@ RECASTS: Mapping[str, Callable[[Values], Form | None]] = {
     "along pixels": _merged(merged_pixels),
     "single rows": _with_single_rows,
     "one sum": _merged(merged_sums),
+    "along batches": _merged(merged_batches),
     "whole rows": _with_whole_rows,
 }
 """The ways besides the plain one; None where values have no such form."""
@@ -75,3 +77,5 @@ def recasts(stored: tuple[Stored, ...], facts: Facts, rates: Rates) -> Iterator[
         yield "whole rows", made
     if (made := found["one sum"]) and walks_windows(rates.spec, rates.operations):
         yield "one sum", made
+    if (made := found["along batches"]) and walks_windows(rates.spec, rates.operations):
+        yield "along batches", made

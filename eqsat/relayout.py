@@ -97,7 +97,7 @@ def _stride(address: Affine, place: Affine) -> int | None:
 
 
 def is_sliding(place: Affine, extents: Mapping[str, int]) -> bool:
-    """Whether the step of an index, or of its quotient, is within what those of shorter steps walk."""
+    """Whether the step of an index, or its quotient, is within what those of shorter steps walk."""
     walked = 1
     for atom, step in sorted(place.terms, key=lambda term: abs(term[1])):
         if walked > 1 and abs(step) < walked:

@@ -18,6 +18,7 @@ from eqsat.algebra import (
     Read,
     Term,
     Universe,
+    guarded_names,
     post_order,
     rebuild,
 )
@@ -129,6 +130,8 @@ def part_menu(
     whole = math.prod(-(-form.extents[name] // sizes[0]) for name, sizes in tiles.items())
     whole = max(whole, math.prod(form.extents[name] for name in form.grid) // MOST_POINTS)
     names = [name for name in form.reduced if chunks.get(name) and name != form.stepped]
+    windows = guarded_names(form.terms)  # parts of them end where others are read
+    names = [n for n in names if n not in windows or 1 in chunks[n]] or names
     scatters = any(one.term.op in SCATTERS for one in form.stored)
     if not names or scatters or whole >= 2 * spec.processors:
         return PartMenu()

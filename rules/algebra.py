@@ -444,6 +444,16 @@ def cast_twice(a: "Expr", d: "Text") -> Iterator[Rewrite]:
     yield rewrite(apply("cast", d, apply("cast", d, a)), apply("cast", d, a))  # type: ignore[arg-type]
 
 
+@rule("algebra")
+def narrow_what_was_widened(a: "Expr") -> Iterator[Rewrite]:
+    """cast_d cast_float32 a  ->  a,  for a narrower float d
+    when: a has the dtype d
+    """
+    for d in ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"):
+        again = apply("cast", d, apply("cast", "float32", a))
+        yield rewrite(again, a).when(dtype_in(a, d))
+
+
 @rule("algebra", precision="default")
 def drop_rounding(a: "Expr", b: "Expr", S: "Indices") -> Iterator[Rewrite]:
     """sum_S cast_float32 cast_d a * b  ->  sum_S a * b,  for a 16-bit float d; without b too

@@ -430,6 +430,24 @@ def drop_rounding(t: Terms) -> Row:
 
 
 @row
+def narrow_what_was_widened(t: Terms) -> Row:
+    kinds = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
+    narrow = [t.read(name, "i", kind) for name, kind in zip("mnpq", kinds, strict=True)]
+    again = [t.cast(d, t.cast("float32", a)) for d, a in zip(kinds, narrow, strict=True)]
+    return Row(
+        tuple(zip(again, narrow, strict=True)),
+        (
+            Miss(t.cast("float16", t.cast("float32", narrow[0])), narrow[0], wrong=False),
+            Miss(
+                t.cast("float16", t.cast("float32", t.read("a", "i"))),
+                t.read("a", "i"),
+                wrong=False,
+            ),
+        ),
+    )
+
+
+@row
 def cast_twice(t: Terms) -> Row:
     a, n = t.read("a", "i"), t.read("n", "i", "int16")
     return Row(
