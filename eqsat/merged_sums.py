@@ -1,8 +1,9 @@
 """The sum of a window's product over one name, where each of its own names is short.
 
-An operation multiplies many points of one summed name at once. A window of few channels has no name
-of so many: its rows, columns and channels as digits of one number have. No box of memory walks such
-a number where windows slide: its factor is copied first, each point of a window beside the next.
+An operation multiplies many points of one summed name at once. A window of few channels, or a patch
+of an image, has no name of so many: its rows, columns and channels as digits of one number have. No
+box of memory walks such a number: its factor is copied first, each point of a window beside the
+next.
 """
 
 from math import prod
@@ -14,12 +15,13 @@ from eqsat.pixels import pixel_groups, together
 from eqsat.relayout import walked_axes
 
 DEEP = 16  # points of a sum that operations multiply at once
+LONG = 32  # those of a name that is enough by itself, where no window slides
 Values = tuple[tuple[Stored, ...], Facts]
 
 
 def merged_sums(stored: tuple[Stored, ...], facts: Facts) -> Values | None:
     """The same values, the outputs of sliding windows one name and the sum over a window another;
-    None where no factor of a product slides, or a name of its sum is long.
+    None where a name of its sum is long, or the only one.
     """
     made = form(stored, facts)
     summed = _short_sum(made)
@@ -43,9 +45,10 @@ def _short_sum(made: Form) -> tuple[str, ...]:
             assert isinstance(over, int)
             strides = {str(atom): step for atom, step in read.address.terms}
             names = sorted(universe.members(over), key=lambda name: -strides.get(name, 0))
-            short = all(made.extents[name] < DEEP for name in names)
+            slides = any(axis.slides for axis in axes)
+            short = all(made.extents[name] < (DEEP if slides else LONG) for name in names)
             whole = prod(made.extents[name] for name in names) > DEEP
             apart = all(t.args[0] & over in (0, over) for t in made.terms if t.op in BINDING)  # type: ignore[operator]
-            if any(axis.slides for axis in axes) and short and whole and apart:
+            if len(names) > 1 and axes and short and whole and apart:
                 return tuple(names)
     return ()
