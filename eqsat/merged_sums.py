@@ -37,18 +37,19 @@ def _short_sum(made: Form) -> tuple[str, ...]:
     """
     universe = made.facts.universe
     for term in made.terms:
-        for factor in made.contraction(term) or ():
-            read = factor.args[0]
-            if factor.op != "read" or not isinstance(read, Read) or read.extent or read.fill:
-                continue
-            axes, over = walked_axes(read, made.extents) or (), term.args[0]
+        factors, over = made.contraction(term) or (), term.args[0]
+        reads = [f.args[0] for f in factors if f.op == "read"]
+        plain = [r for r in reads if isinstance(r, Read) and not (r.extent or r.fill)]
+        walks = [walked_axes(read, made.extents) or () for read in plain]
+        most = DEEP if any(axis.slides for axes in walks for axis in axes) else LONG
+        for read, axes in zip(plain, walks, strict=True):
             assert isinstance(over, int)
             strides = {str(atom): step for atom, step in read.address.terms}
             names = sorted(universe.members(over), key=lambda name: -strides.get(name, 0))
-            slides = any(axis.slides for axis in axes)
-            short = all(made.extents[name] < (DEEP if slides else LONG) for name in names)
+            short = len(names) > 1 and all(made.extents[name] < most for name in names)
             whole = prod(made.extents[name] for name in names) > DEEP
             apart = all(t.args[0] & over in (0, over) for t in made.terms if t.op in BINDING)  # type: ignore[operator]
-            if len(names) > 1 and axes and short and whole and apart:
+            slides = most == LONG or any(axis.slides for axis in axes)
+            if axes and slides and short and whole and apart:
                 return tuple(names)
     return ()

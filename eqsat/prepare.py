@@ -314,8 +314,8 @@ def _run(
     read: Read, need: Need, divided: Collection[str], made: Form
 ) -> tuple[WalkedAxis, ...] | None:
     """The axes with those last that are one run for a summed name: the last by its remainder, the
-    one before it, along which windows slide, by its quotient. None where there are no such, or they
-    begin between the units of boxes.
+    one before it, along which windows may slide, by its quotient. None where there are no such, or
+    they begin between the units of boxes.
     """
     axes = pixel_axes(read, made.extents) if divided else None
     size = BY_NAME[need.converts or read.dtype.name].itemsize
@@ -324,7 +324,7 @@ def _run(
             rest = Affine(((Mod(var(name), last.extent), 1),), 0)
             above = Affine(((FloorDiv(var(name), last.extent), 1),), 0)
             if last.place == rest and last.extent * size % need.alignment == 0:
-                own = [a for a in axes or () if a.slides and (above.terms[0] in a.place.terms)]
+                own = [a for a in axes or () if above.terms[0] in a.place.terms]
                 if len(own) == 1:
                     outer = (a for a in axes or () if a is not last and a is not own[0])
                     return (*outer, own[0], last)

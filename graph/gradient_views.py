@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from eqsat.graph.build import build, cast, expand, iota, varying_axes, view
+from eqsat.graph.build import build, cast, expand, iota, number_of, varying_axes, view
 from eqsat.graph.dtypes import int64
-from eqsat.graph.elementwise import clip, equal
+from eqsat.graph.elementwise import clip, equal, where
 from eqsat.graph.gradient_maps import Inverse, invert
 from eqsat.graph.index import (
     Affine,
@@ -49,8 +49,48 @@ def scatter(g: Tensor, coordinates: Sequence[Affine], shape: Shape) -> Tensor:
     guarded = (*g.shape, *(n for _, n in inverse.guards))
     g = view(g, guarded, [var(f"i{axis}") for axis in range(g.ndim)])
     point = [*inverse.point, *(expression for expression, _ in inverse.guards)]
-    found = view(g, (*shape, *inverse.summed), point, fill=0)
+    outer = (*shape, *inverse.summed)
+    found = _selected_at(g, outer, inverse)
+    found = view(g, outer, point, fill=0) if found is None else found
     return sum_axes(found, tuple(range(len(shape), found.ndim)))
+
+
+def _selected_at(g: Tensor, outer: Shape, inverse: Inverse) -> Tensor | None:
+    """where(a == b, x, 0) at the points of an inverse as where(a' == b', x', 0) of what is read at
+    these: of the elements of windows that are their largest, an element and the largest of the
+    windows around it. None where windows do not overlap, of anything else, or where neither side
+    is as given: computed twice it may round otherwise.
+    """
+    if not inverse.summed or g.op != "where" or g.operands[0].op != "equal":
+        return None
+    hit, value, none = g.operands
+    zero = number_of(none)
+    if zero is None or zero.attributes["value"].item() != 0:
+        return None
+    if not any(_base(side).op == "input" for side in hit.operands):
+        return None
+    place = {f"i{axis}": point for axis, point in enumerate(inverse.point)}
+    sides = [_read_at(side, outer, place) for side in hit.operands]
+    guarded = (*value.shape, *(n for _, n in inverse.guards))
+    own = view(value, guarded, [var(f"i{axis}") for axis in range(value.ndim)])
+    point = [*inverse.point, *(expression for expression, _ in inverse.guards)]
+    return where(equal(*sides), view(own, outer, point, fill=0), 0.0)
+
+
+def _base(x: Tensor) -> Tensor:
+    while x.op == "view":
+        (x,) = x.operands
+    return x
+
+
+def _read_at(x: Tensor, outer: Shape, place: Mapping[str, Affine]) -> Tensor:
+    """x where each of its positions is an expression of others; 0 where there is none."""
+    at, fill = [var(name) for name in output_names(x.ndim)], None
+    if x.op == "view":
+        at, fill = x.attributes["coordinates"], x.attributes["fill"]
+        (x,) = x.operands
+    point = [substitute(c, place, output_extents(outer)) for c in at]
+    return view(x, outer, point, fill=0 if fill is None else fill)
 
 
 def _phases(coordinate: Affine, extents: Mapping[str, int]) -> tuple[int, int] | None:
