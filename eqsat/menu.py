@@ -187,7 +187,7 @@ def _even_lengths(form: Form, name: str, lengths: tuple[int, ...]) -> tuple[int,
     of it is no zero: windows are read there.
     """
     extent = form.extents[name]
-    if name not in guarded_names(form.terms) or not extent % lengths[0]:
+    if name not in guarded_names(form.terms):
         return lengths
     even = [size for size in (*lengths, min(lengths) // 2) if not extent % size]
     return tuple(even) or lengths
