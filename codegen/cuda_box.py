@@ -185,6 +185,7 @@ def tensor_box(
     others += [
         Dimension(c.extent, c.stride, 1, 1, const(0), value=c.value) for c in access.coordinates
     ]
+    first, others = _folded(first, others, MOST_DIMENSIONS - 1 - len(columns) - len(guarded))
     ordered = [replace(first, box=width // size), *columns, *guarded, *others]
     if len(ordered) == 1:  # a tensor map has two dimensions at least
         rest_of_line = -(-buffer.size * size // UNIT) * UNIT // size
@@ -323,6 +324,23 @@ def _merged(dimensions: Sequence[Dimension]) -> list[Dimension]:
         else:
             result.append(d)
     return result
+
+
+def _folded(
+    first: Dimension, others: list[Dimension], most: int
+) -> tuple[Dimension, list[Dimension]]:
+    """The innermost dimension and at most so many others: of those beyond, of one place each, the
+    nearest is part of the coordinate along the innermost one, whose boxes never pass its end.
+    """
+    while len(others) > most and not first.guarded and not first.value:
+        near = min((d for d in others if not d.value), key=lambda d: d.stride, default=None)
+        if near is None or near.box > 1 or first.extent % first.box:
+            break
+        others = [d for d in others if d is not near]
+        coordinate = add(first.coordinate, scale(near.coordinate, near.stride))
+        extent = first.extent + near.stride * (near.extent - 1)
+        first = replace(first, extent=extent, coordinate=coordinate)
+    return first, others
 
 
 def _legal(dimensions: Sequence[Dimension], offset: int, size: int) -> bool:

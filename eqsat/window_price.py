@@ -19,6 +19,7 @@ from eqsat.tiling import LINE, Tiling
 AGAIN = 1.5  # times that windows together have a tensor's elements, from which on they overlap
 MOST_PLACES = 112  # elements that a thread holds for its points
 LANES = 32
+BUSY = 512  # threads of a processor that read windows at a time
 GUARD_WORK = 2  # instructions that tell whether an element of a window is there
 
 
@@ -68,12 +69,33 @@ def window_reads(tiling: Tiling, term: Term) -> tuple[Array, Array] | None:
     if axes:
         runs = tiling.tiles_in_all() * tiling.chunks_of(tiling.form.facts.free(term))
         reads = runs * tiling.blocking.threads * held_elements(tiling, term, axes)
-        seconds = reads / LANES * _lines(tiling, term, axes) * LINE / _rate(tiling)
+        drawn = reads / LANES * _lines(tiling, term, axes) * LINE
+        cache = tiling.pricer.cache.sustained_gb_per_s * 1e9
+        seconds = drawn / _rate(tiling) + drawn * _missed(tiling, term, axes) / cache
         guards = GUARD_WORK * bool(read.guards) * reads
     if unfolded:
         copies = tiling.points(tiling.form.facts.free(term)) * len(tiling.form.stored)
         seconds = seconds + copies * copy_seconds(tiling.spec)
     return seconds, guards
+
+
+def _missed(tiling: Tiling, term: Term, axes: tuple[WalkedAxis, ...]) -> Array:
+    """The part of such loads that no line near the threads serves: what the tiles of a processor
+    read in all their chunks is more than these lines, which lie where shared memory is.
+    """
+    assert tiling.blocking is not None
+    size, extents = tiling.form.facts.dtype(term).itemsize, tiling.form.extents
+    held = size * tiling.shape
+    for axis in axes:
+        span = tiling.shape
+        for atom, step in axis.place.terms:
+            name = str(atom)
+            span = span + step * (tiling.tiles.get(name, extents.get(name, 1) * tiling.shape) - 1)
+        span = np.minimum(span, axis.extent)
+        held = held * (span if axis.stride > 1 else (np.ceil(span * size / LINE) + 1) * LINE / size)
+    blocks = np.maximum(BUSY / tiling.blocking.threads, 1.0)
+    near = tiling.spec.memory("shared").size_bytes
+    return np.maximum(1 - near / (held * blocks), 0.0)
 
 
 def _rate(tiling: Tiling) -> float:

@@ -106,6 +106,36 @@ def large_windows() -> list[Tensor]:
     ]
 
 
+def grouped_and_transposed() -> list[Tensor]:
+    """Products of terms by six axes, phases of strides, patches, runs of rows and batches."""
+    x, w, k = tensor("x", 8, 64, 12, 16), tensor("w", 64, 16, 3, 3), tensor("k", 32, 64, 3, 3)
+    y, v = tensor("y", 1, 32, 3, 6, 8), tensor("v", 32, 64, 3, 3, 3)
+    z, u = tensor("z", 8, 3, 42, 28), tensor("u", 96, 3, 14, 14)
+    b, c = (tensor(name, *shape, dtype="bfloat16") for name, shape in (
+        ("b", (16, 64, 14, 14)), ("c", (64, 64, 3, 3))
+    ))  # fmt: skip
+    layer = G.conv(b, c, padding=1, stride=2)
+    return [
+        G.conv(x, w, padding=1, groups=4),
+        G.conv_transpose(y, v, stride=2, padding=1, output_padding=1),
+        G.conv(z, u, stride=14),
+        *G.grad(G.sum(G.square(G.conv(x, k, padding=1))), [k]),
+        *G.grad(layer, [b, c], cotangent=tensor("d", *layer.shape, dtype="bfloat16")),
+    ]
+
+
+def selections() -> list[Tensor]:
+    """Gradients of segments, and of windows that overlap."""
+    x, ids = tensor("x", 1003), G.input("i", (1003,), "int32")
+    y = tensor("y", 2, 3, 17, 18)
+    values = [f(x, ids % 37, 37) for f in (G.segment_sum, G.segment_max, G.segment_min)]
+    pools = [f(y, 3, stride=2, padding=1) for f in (G.max_pool, G.avg_pool)]
+    return [
+        *(G.grad(G.sum(G.square(value)), [x])[0] for value in values),
+        *(G.grad(G.sum(G.square(pool)), [y])[0] for pool in pools),
+    ]
+
+
 def gather() -> list[Tensor]:
     return [G.take(tensor("t", 50, 33), tensor("i", 12, dtype="int64"), axis=0)]
 
@@ -191,9 +221,9 @@ def _named() -> Iterator[tuple[str, Build]]:
         yield f"functions-{dtype}", lambda a=dtype: functions(a)
     for build in (
         integer_matmul, batched_transposed, gelu_epilogue, gated, normed_product, reassociated,
-        views, convolution, large_windows, gather, pages, eight_bits, eight_bit_integers, scan,
-        empty_and_scalar, negated_number, several_kernels, in_parts, recurrence_in_parts,
-        one_selective_scan,
+        views, convolution, large_windows, grouped_and_transposed, selections, gather, pages,
+        eight_bits, eight_bit_integers, scan, empty_and_scalar, negated_number, several_kernels,
+        in_parts, recurrence_in_parts, one_selective_scan,
     ):  # fmt: skip
         yield build.__name__, build
 
