@@ -13,7 +13,7 @@ from math import prod
 from eqsat.algebra import SCANS, SCATTERS, WEIGHTED
 from eqsat.form import Form
 from eqsat.graph.dtypes import float32, int32
-from eqsat.kernel import Buffer, Kernel
+from eqsat.kernel import Buffer, Carry, Contract, Kernel, Phase
 from eqsat.specs import ParallelProcessingUnit
 
 PARTS = (2, 4)
@@ -43,15 +43,26 @@ def with_workspace(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
     """
     if not kernel.stream_k:
         return kernel
-    axes = kernel.axes()
-
-    def held(indices: tuple[str, ...]) -> int:
-        tiles = [min(axes[i].tile, axes[i].extent) for i in indices]
-        return prod(-(-tile // ROWS) * ROWS for tile in tiles if tile > 1)
-
-    each = sum(held(carry.indices) for phase in kernel.phases for carry in phase.carries)
+    each = sum(_held(kernel, phase, carry) for phase in kernel.phases for carry in phase.carries)
     blocks, warps = spec.processors, kernel.threads // spec.members("warp", "thread")
     shares = kernel.tiles % blocks * kernel.stream_k
     sums = Buffer(f"{kernel.name}_sums{shares}_{each}", (shares, each), float32, "temporary")
     given = Buffer(f"{kernel.name}_given{shares}_{warps}", (shares, warps), int32, "zeroed")
     return replace(kernel, buffers=(*kernel.buffers, sums, given), blocks=blocks)
+
+
+def _held(kernel: Kernel, phase: Phase, carry: Carry) -> int:
+    """Sums of a carry that threads hold: whole fragments along the names of its rows, and of its
+    columns, of which each has a power of two of points where they are several.
+    """
+    axes, own = kernel.axes(), {s.name: s.indices for s in phase.body}
+    product = next((s for s in phase.body if isinstance(s, Contract)), None)
+    sides = [own.get(name, ()) for name in (product.left, product.right)] if product else []
+    alone = [tuple(i for i in carry.indices if i not in side) for side in sides]
+    rest = [(i,) for i in carry.indices if not any(i in group for group in alone)]
+    total = 1
+    for group in (*alone, *rest):
+        tiles = [min(axes[i].tile, axes[i].extent) for i in group]
+        each = [1 << (tile - 1).bit_length() if len(tiles) > 1 else tile for tile in tiles]
+        total *= -(-prod(each) // ROWS) * ROWS if prod(tiles) > 1 else 1
+    return total
