@@ -42,7 +42,7 @@ def scatter(g: Tensor, coordinates: Sequence[Affine], shape: Shape) -> Tensor:
     coordinates = [substitute(c, rename) for c in coordinates]
     product, g = g, sum_axes(g, dropped)
     inverse = invert(coordinates, g.shape, shape)
-    if dropped and product.op == "mul" and product.size:
+    if product.op == "mul" and product.size:
         found = _summed_at_once(product, kept, dropped, inverse, shape)
         if found is not None:
             return found

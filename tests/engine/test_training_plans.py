@@ -394,3 +394,15 @@ def test_gradients_of_strided_convolutions_are_convolutions(groups: int) -> None
     launches = plan(list(gradient), specs.load("h200"), cache=Cache(None)).parts.launches
     stored = [b for one in launches for b in one.kernel.buffers if b.role == "temporary"]
     assert max((b.bytes for b in stored), default=0) <= 6 * y.size  # three terms of 16 bits
+
+
+def test_gradients_of_grouped_convolutions_are_convolutions() -> None:
+    """One sum over the channels of a group and its windows, by matrix operations."""
+    x, w = g.input("x", (16, 64, 56, 56)), g.input("w", (64, 16, 3, 3))
+    y = g.conv(x, w, padding=1, groups=4)
+    gradient = g.grad(y, [x], cotangent=g.input("d", y.shape))
+    launches = plan(list(gradient), specs.load("h200"), cache=Cache(None)).parts.launches
+    statements = [s for one in launches for s in one.kernel.statements()]
+    (product,) = (s for s in statements if isinstance(s, Contract))
+    assert product.operation.startswith("wgmma")
+    assert sum(one.seconds for one in launches) < 1e-4

@@ -120,6 +120,7 @@ def grouped_and_transposed() -> list[Tensor]:
         G.conv_transpose(y, v, stride=2, padding=1, output_padding=1),
         G.conv(z, u, stride=14),
         *G.grad(G.sum(G.square(G.conv(x, k, padding=1))), [k]),
+        *G.grad(G.sum(G.square(G.conv(x, w, padding=1, groups=4))), [x]),
         *G.grad(layer, [b, c], cotangent=tensor("d", *layer.shape, dtype="bfloat16")),
     ]
 
