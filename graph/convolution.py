@@ -160,8 +160,9 @@ def conv_transpose(
     x as for `conv`; weight: (channels, out channels / groups, *window) in both layouts. A spatial
     axis of n positions gives stride * (n - 1) + dilation * (window - 1) + 1 positions, without
     `padding` at its ends, and `output_padding` more behind: it is what `conv` of these sizes sends
-    back to its input. Sums of 16-bit floats are formed in float32. ShapeError where the shapes do
-    not fit.
+    back to its input. Sums of 16-bit floats are formed in float32. Beside elements that are not
+    finite, positions less than a stride beyond a window may be NaN: there they meet a weight of 0.
+    ShapeError where the shapes do not fit.
     """
     op = "conv_transpose"
     channel_axis = _channel_axis(op, x, layout)
