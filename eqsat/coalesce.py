@@ -117,8 +117,10 @@ def _forwards(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, .
     for term in post_order(one.term for one in stored):
         for expression, is_address in _expressions(term):
             names = [(name, by > 0) for name, by in expression.terms if isinstance(name, str)]
+            if is_address or len(names) < 2:
+                continue
             overlap = is_sliding(expression, old.extents)
-            for name, along in () if is_address or len(names) < 2 else names:
+            for name, along in names:
                 if overlap or not along:  # forwards is as good where places are apart
                     signs.setdefault(name, set()).add(along)
         kind = reduced if term.op in REDUCTIONS else others

@@ -145,9 +145,8 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit, most: int = 4000) -
         lengths, depths, teams = (row, 2 * row, row // 2), (1, 2, 3, 4, 6, 8), (128, 256, 384)
     streamed = [name for name in form.reduced if name not in form.held]
     offered = 3 if len(streamed) == 1 and not matrix else 2
-    offers = {
-        n: _even_lengths(form, n, lengths) if started and matrix else lengths for n in streamed
-    }
+    windows = guarded_names(form.terms) if started and matrix else set[str]()
+    offers = {n: _even(lengths, form.extents[n]) if n in windows else lengths for n in streamed}
     chunks = {n: [s for s in offers[n] if s < form.extents[n]][:offered] for n in streamed}
     single = _single(form) if matrix else set()
     crowded = _crowded(form, chunks, single)
@@ -182,13 +181,10 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit, most: int = 4000) -
     return Menus(*sizes, parts, blocks, pairs, last_parts, spec.processors, extents)
 
 
-def _even_lengths(form: Form, name: str, lengths: tuple[int, ...]) -> tuple[int, ...]:
-    """Lengths of chunks of a summed name that leave no part of one, where what lies beyond the end
-    of it is no zero: windows are read there.
+def _even(lengths: tuple[int, ...], extent: int) -> tuple[int, ...]:
+    """Lengths of chunks that leave no part of one: beyond the end of a name that moves windows,
+    others are read, not zeros.
     """
-    extent = form.extents[name]
-    if name not in guarded_names(form.terms):
-        return lengths
     even = [size for size in (*lengths, min(lengths) // 2) if not extent % size]
     return tuple(even) or lengths
 

@@ -404,9 +404,9 @@ def _along_run(read: Read, axes: tuple[WalkedAxis, ...]) -> Read:
     """A read of a copy, what guards the last axis but one as the run of the last two, if they are
     one.
     """
-    *_, row, last = axes if len(axes) > 1 else (*axes, *axes)
-    if not divided_names(last.place):
+    if not divided_names(axes[-1].place):
         return read
+    row, last = axes[-2:]
     run = add(scale(row.place, last.extent), last.place)
     guards = tuple(
         Guard(run, guard.lower * last.extent, guard.upper * last.extent)

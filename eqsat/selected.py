@@ -10,7 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from eqsat.decided import Decisions
-from eqsat.graph.build import build, cast, constant, gather, number_of, view, with_operands
+from eqsat.graph.build import (
+    build,
+    cast,
+    constant,
+    gather,
+    is_number,
+    number_of,
+    view,
+    with_operands,
+)
 from eqsat.graph.dtypes import int64
 from eqsat.graph.elementwise import clip, greater_equal, less, logical_and, where
 from eqsat.graph.evaluate import topological
@@ -98,15 +107,21 @@ class _Selection:
 
 def _varies(x: Tensor, axis: int) -> bool:
     """Whether x may differ from position to position of an axis."""
-    if x.op == "view" and x.attributes["fill"] is None:
-        (operand,) = x.operands
-        read = [d for d, c in enumerate(x.attributes["coordinates"]) if f"i{axis}" in free_names(c)]
-        return any(operand.shape[d] > 1 for d in read)
-    if x.op in ELEMENTWISE:
-        return any(_varies(operand, axis) for operand in x.operands)
-    if x.op == "iota":
-        return x.attributes["axis"] == axis
-    return number_of(x) is None
+    waiting, met = [x], set[Tensor]()
+    while waiting:
+        one = waiting.pop()
+        if one in met:
+            continue
+        met.add(one)
+        if one.op in ELEMENTWISE:
+            waiting += one.operands
+        elif one.op == "view" and one.attributes["fill"] is None:
+            places = zip(one.operands[0].shape, one.attributes["coordinates"], strict=True)
+            if any(n > 1 and f"i{axis}" in free_names(c) for n, c in places):
+                return True
+        elif (one.attributes["axis"] == axis) if one.op == "iota" else number_of(one) is None:
+            return True
+    return False
 
 
 def _without(x: Tensor, axis: int) -> Tensor:
@@ -142,8 +157,7 @@ def _settled(x: Tensor, decisions: Decisions) -> Tensor:
     condition, *others = x.operands
     pairs = [(x.operands[0], x.operands[1]), (x.operands[1], x.operands[0])]
     if x.op == "where":
-        zero = number_of(others[1])
-        if zero is None or zero.attributes["value"].item() != 0:
+        if not is_number(others[1], 0):
             return x
         pairs = [(condition, others[0])]
     for mask, value in pairs:
@@ -175,10 +189,10 @@ def _summed(total: Tensor, decisions: Decisions) -> Tensor:
     """A sum over the positions of a selection, as what is selected."""
     (x,) = total.operands
     axes: tuple[int, ...] = total.attributes["axes"]
-    if x.op != "where" or (zero := number_of(x.operands[2])) is None:
+    if x.op != "where" or not is_number(x.operands[2], 0):
         return total
     chosen = _selection(x.operands[0], axes, decisions)
-    if chosen is None or zero.attributes["value"].item() != 0:
+    if chosen is None:
         return total
     holds, value = chosen.at(x.operands[0]), chosen.at(x.operands[1])
     if holds is None or value is None:

@@ -253,6 +253,12 @@ def number_of(x: Tensor) -> Tensor | None:
     return constant(x.attributes["value"].reshape(()), x.dtype)
 
 
+def is_number(x: Tensor, value: float) -> bool:
+    """Whether x is that number at every position."""
+    number = number_of(x)
+    return number is not None and number.attributes["value"].item() == value
+
+
 def gather(
     table: Tensor,
     index: Tensor,
@@ -280,6 +286,6 @@ def gather(
 
 __all__ = [
     "TensorLike", "as_tensor", "broadcast", "build", "cast", "constant",
-    "elementwise", "expand", "gather", "input", "iota", "is_scalar", "number_of", "plain_scalar",
-    "promote", "select", "varying_axes", "view",
+    "elementwise", "expand", "gather", "input", "iota", "is_number", "is_scalar", "number_of",
+    "plain_scalar", "promote", "select", "varying_axes", "view",
 ]  # fmt: skip

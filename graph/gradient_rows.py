@@ -11,7 +11,7 @@ from functools import cached_property
 from math import log, pi, prod
 from math import sqrt as square_root
 
-from eqsat.graph.build import build, cast, number_of, view
+from eqsat.graph.build import build, cast, is_number, view
 from eqsat.graph.elementwise import (
     cos,
     cosh,
@@ -147,18 +147,12 @@ def _extremum(s: Step) -> Tensor:
     axes, shape = s.node.attributes["axes"], s.a.shape
     found = spread(s.y, axes, shape)
     hit = equal(s.a, found)
-    if s.a.op == "where" and _never_extreme(s.a.operands[2], s.node.op):
+    least = neutral(s.a.dtype, s.node.op == "reduce_max")
+    if s.a.op == "where" and is_number(s.a.operands[2], least):
         chosen, value, _ = s.a.operands  # no gradient is of what is in place of others
         hit = logical_and(chosen, equal(value, found))
     count = sum_axes(cast(hit, s.g.dtype), axes)
     return where(hit, spread(s.g / count, axes, shape), 0.0)
-
-
-def _never_extreme(x: Tensor, op: str) -> bool:
-    """Whether x is the number that extremes of a dtype begin with."""
-    number = number_of(x)
-    least = neutral(x.dtype, op == "reduce_max")
-    return number is not None and number.attributes["value"].item() == least
 
 
 def _product(s: Step) -> Tensor:

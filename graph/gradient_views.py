@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from eqsat.graph.build import build, cast, expand, iota, number_of, varying_axes, view
+from eqsat.graph.build import build, cast, expand, iota, is_number, varying_axes, view
 from eqsat.graph.dtypes import int64
 from eqsat.graph.elementwise import clip, equal, where
 from eqsat.graph.gradient_maps import Inverse, invert
@@ -46,12 +46,10 @@ def scatter(g: Tensor, coordinates: Sequence[Affine], shape: Shape) -> Tensor:
         found = _summed_at_once(product, kept, dropped, inverse, shape)
         if found is not None:
             return found
-    guarded = (*g.shape, *(n for _, n in inverse.guards))
-    g = view(g, guarded, [var(f"i{axis}") for axis in range(g.ndim)])
-    point = [*inverse.point, *(expression for expression, _ in inverse.guards)]
     outer = (*shape, *inverse.summed)
     found = _selected_at(g, outer, inverse)
-    found = view(g, outer, point, fill=0) if found is None else found
+    if found is None:
+        found = _guarded(g, outer, inverse.point, inverse.guards)
     return sum_axes(found, tuple(range(len(shape), found.ndim)))
 
 
@@ -64,17 +62,20 @@ def _selected_at(g: Tensor, outer: Shape, inverse: Inverse) -> Tensor | None:
     if not inverse.summed or g.op != "where" or g.operands[0].op != "equal":
         return None
     hit, value, none = g.operands
-    zero = number_of(none)
-    if zero is None or zero.attributes["value"].item() != 0:
-        return None
-    if not any(_base(side).op == "input" for side in hit.operands):
+    if not is_number(none, 0) or not any(_base(side).op == "input" for side in hit.operands):
         return None
     place = {f"i{axis}": point for axis, point in enumerate(inverse.point)}
     sides = [_read_at(side, outer, place) for side in hit.operands]
-    guarded = (*value.shape, *(n for _, n in inverse.guards))
-    own = view(value, guarded, [var(f"i{axis}") for axis in range(value.ndim)])
-    point = [*inverse.point, *(expression for expression, _ in inverse.guards)]
-    return where(equal(*sides), view(own, outer, point, fill=0), 0.0)
+    return where(equal(*sides), _guarded(value, outer, inverse.point, inverse.guards), 0.0)
+
+
+def _guarded(
+    x: Tensor, outer: Shape, point: Sequence[Affine], guards: Sequence[tuple[Affine, int]]
+) -> Tensor:
+    """x at a point; 0 where a coordinate, or a guard (expression, extent), leaves its range."""
+    ranges = (*x.shape, *(n for _, n in guards))
+    x = view(x, ranges, [var(f"i{axis}") for axis in range(x.ndim)])
+    return view(x, outer, [*point, *(expression for expression, _ in guards)], fill=0)
 
 
 def _base(x: Tensor) -> Tensor:
@@ -169,10 +170,7 @@ def _summed_at_once(
         ends = {str(c): n for c, n in zip(at, read.shape, strict=True)}
         if any(ends.get(name) != g.shape[int(name[1:])] for name in crossing):
             return None
-        guarded = (*read.shape, *(n for _, n in guards))
-        read = view(read, guarded, [var(f"i{axis}") for axis in range(read.ndim)])
-        point += [expression for expression, _ in guards]
-        factors.append(view(read, joint, point, fill=0))
+        factors.append(_guarded(read, joint, point, guards))
         guards, beyond = (), beyond - crossing
     if guards or beyond:
         return None
