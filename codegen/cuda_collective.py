@@ -3,7 +3,8 @@ the end blocks of a cluster write to the shared memory of each other.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from eqsat.codegen.cuda_block import Block, Point
 from eqsat.codegen.cuda_distribution import WARP, Factor
@@ -75,106 +76,143 @@ def _reduce_blocks(
 
 def scan(block: Block, s: Scan) -> None:
     """An inclusive scan: along vectors, then threads, then the outer registers in order."""
-    out, d = block.out, block.distribution
-    factors = d.factors[s.over]
+    factors = block.distribution.factors[s.over]
     if not re.fullmatch("r?t*r?", "".join(f.kind[0] for f in factors if f.count > 1)):
         raise UnsupportedError(
             f"scan {s.name} of kernel {block.kernel.name} runs along {s.over}, which a matrix "
             f"operation spreads over registers and threads in turns. Scan in a kernel of its own."
         )
-    kind = register_type(s.dtype)
-    vector = d.vector(s.over) if len(factors) > 1 else d.registers(s.over)
-    neutral = identity(s.monoid, s.dtype)
-    vectors = d.registers(s.over) // vector
-    with out.block(), block.points([i for i in s.indices if i != s.over]) as point:
-        warps = _warps_of_rows(block, s)
-        if vectors > 1 and warps:
-            _scan_at_once(block, s, point, (vector, vectors), warps)
-            return
-        out.line(f"{kind} carried = {neutral};")
+    (_Recurrence if s.factor else _Prefix)(block, s).run()
+
+
+class _Prefix:
+    """A scan of values: `total` is the sum of a vector, `before` of what lies before it."""
+
+    def __init__(self, block: Block, s: Scan) -> None:
+        self.block, self.s = block, s
+        self.kind = register_type(s.dtype)
+        self.itemsize = s.dtype.compute.itemsize
+        self.functor, self.neutral = FUNCTORS[s.monoid], identity(s.monoid, s.dtype)
+
+    def run(self) -> None:
+        out, s, d = self.block.out, self.s, self.block.distribution
+        vector = d.vector(s.over) if len(d.factors[s.over]) > 1 else d.registers(s.over)
+        vectors = d.registers(s.over) // vector
+        warps = self.warps_of_rows()
+        with out.block(), self.block.points([i for i in s.indices if i != s.over]) as point:
+            if vectors > 1 and warps:
+                self.scan_at_once(point, vector, vectors, warps)
+                return
+            out.line(f"{self.kind} carried = {self.neutral};")
+            out.line("#pragma unroll")
+            with out.block(f"for (int start = 0; start < {vectors * vector}; start += {vector})"):
+                out.line(f"{self.kind} total = {self.neutral}, before = {self.neutral};")
+                self.add_up(point, vector, "total")
+                self.scan_threads()
+                out.line(f"before = {self.combine('carried', 'before')};")
+                self.add_before(point, vector, "before")
+                out.line(f"carried = {self.combine('carried', 'total')};")
+
+    def warps_of_rows(self) -> Factor | None:
+        """The warps along the scan whose warps hold one row each; None where lanes hold several."""
+        spread = self.block.distribution.spread([self.s.over])
+        lanes = [f.count for f in spread if f.stride < WARP]
+        warps = [f for f in spread if f.stride >= WARP]
+        return warps[0] if lanes == [WARP] and len(warps) == 1 else None
+
+    def scan_at_once(self, point: Point, vector: int, vectors: int, warps: Factor) -> None:
+        """The totals of all vectors are scanned together."""
+        out, kind = self.block.out, self.kind
+        totals = vectors * warps.count * self.block.kernel.threads // WARP
+        scratch = self.block.scratch(totals * self.itemsize)
+        each = f"for (int n = 0; n < {vectors}; ++n)"
+        out.line(f"{kind} total[{vectors}], before[{vectors}];")
         out.line("#pragma unroll")
-        with out.block(f"for (int start = 0; start < {vectors * vector}; start += {vector})"):
-            out.line(f"{kind} total = {neutral}, before = {neutral};")
-            _scan_vector(block, s, point, vector, "total")
-            _scan_threads(block, s, kind, neutral)
-            out.line(f"before = {combine(s.monoid, 'carried', 'before')};")
-            _add_before(block, s, point, vector, "before")
-            out.line(f"carried = {combine(s.monoid, 'carried', 'total')};")
+        with out.block(each):
+            out.line(f"const int start = n * {vector};")
+            out.line(f"total[n] = before[n] = {self.neutral};")
+            self.add_up(point, vector, "total[n]")
+            sizes = f"{WARP}, 1, {self.functor}"
+            out.line(f"scan_lanes<{sizes}>(total[n], before[n], ({kind})({self.neutral}));")
+        sizes = f"{warps.count}, {warps.stride}, {self.functor}"
+        out.line(f"scan_totals<{sizes}>(total, before, ({kind})({self.neutral}), {scratch});")
+        out.line("#pragma unroll")
+        with out.block(each):
+            out.line(f"const int start = n * {vector};")
+            self.add_before(point, vector, "before[n]")
+
+    def scan_threads(self) -> None:
+        """Scan the totals of one vector of each thread."""
+        for f in self.block.distribution.spread([self.s.over]):
+            sizes = f"{f.count}, {f.stride}, {self.functor}"
+            arguments = f"total, before, ({self.kind})({self.neutral})"
+            if f.stride < WARP:
+                self.block.out.line(f"scan_lanes<{sizes}>({arguments});")
+            else:
+                scratch = self.block.scratch(self.block.kernel.threads * self.itemsize)
+                self.block.out.line(f"scan_warps<{sizes}>({arguments}, {scratch});")
+
+    @contextmanager
+    def each(self, point: Point, vector: int) -> Iterator[Point]:
+        """A loop over the points of one vector."""
+        block, over = self.block, self.s.over
+        number = block.index("r", over)
+        loop = f"for (int {number} = start; {number} < start + {vector}; ++{number})"
+        block.out.line("#pragma unroll")
+        with block.out.block(loop):
+            offset = block.register_offset(block.distribution, over, number)
+            at = {**point.at, over: f"({block.index('base', over)} + {offset})"}
+            yield Point(at, {**point.register, over: number}, point.origin)
+
+    def value(self, name: str, own: Point, neutral: str | int | float) -> str:
+        """An operand at a point, neutral outside the extents."""
+        text = self.block.converted(name, self.s.dtype, own)
+        valid = " && ".join(self.block.valid([self.s.over], own))
+        return f"({valid} ? {text} : {neutral})" if valid else text
+
+    def combine(self, earlier: str, later: str) -> str:
+        return combine(self.s.monoid, earlier, later)
+
+    def add_up(self, point: Point, vector: int, total: str) -> None:
+        """The total of one vector; its registers of the result hold the scan of the vector."""
+        with self.each(point, vector) as own:
+            value = self.value(self.s.argument, own, self.neutral)
+            self.block.out.line(f"{total} = {self.combine(total, value)};")
+            self.block.out.line(f"{self.block.element(self.s.name, own)} = {total};")
+
+    def add_before(self, point: Point, vector: int, before: str) -> None:
+        """Combine what lies before a vector with each of its points."""
+        with self.each(point, vector) as own:
+            element = self.block.element(self.s.name, own)
+            self.block.out.line(f"{element} = {self.combine(before, element)};")
 
 
-def _warps_of_rows(block: Block, s: Scan) -> Factor | None:
-    """The warps along a scan whose warps hold one row each; None where lanes hold several rows."""
-    lanes = [f.count for f in block.distribution.spread([s.over]) if f.stride < WARP]
-    warps = [f for f in block.distribution.spread([s.over]) if f.stride >= WARP]
-    return warps[0] if lanes == [WARP] and len(warps) == 1 else None
+class _Recurrence(_Prefix):
+    """A scan of maps from one state to another: `total` is that of a vector's steps one after the
+    other, `before` that of the steps before it, which its own then follow.
+    """
 
+    def __init__(self, block: Block, s: Scan) -> None:
+        super().__init__(block, s)
+        self.kind = f"Steps<{self.kind}>"
+        self.itemsize *= 2
+        self.functor, self.neutral = "Composed", f"{self.kind}{{1, 0}}"
 
-def _scan_at_once(
-    block: Block, s: Scan, point: Point, size: tuple[int, int], warps: Factor
-) -> None:
-    """The totals of all vectors (their width, their number) are scanned together."""
-    out, functor, (vector, vectors) = block.out, FUNCTORS[s.monoid], size
-    kind, neutral = register_type(s.dtype), identity(s.monoid, s.dtype)
-    totals = vectors * warps.count * block.kernel.threads // WARP
-    scratch = block.scratch(totals * s.dtype.compute.itemsize)
-    each = f"for (int n = 0; n < {vectors}; ++n)"
-    out.line(f"{kind} total[{vectors}], before[{vectors}];")
-    out.line("#pragma unroll")
-    with out.block(each):
-        out.line(f"const int start = n * {vector};")
-        out.line(f"total[n] = before[n] = {neutral};")
-        _scan_vector(block, s, point, vector, "total[n]")
-        out.line(f"scan_lanes<{WARP}, 1, {functor}>(total[n], before[n], ({kind})({neutral}));")
-    sizes = f"{warps.count}, {warps.stride}, {functor}"
-    out.line(f"scan_totals<{sizes}>(total, before, ({kind})({neutral}), {scratch});")
-    out.line("#pragma unroll")
-    with out.block(each):
-        out.line(f"const int start = n * {vector};")
-        _add_before(block, s, point, vector, "before[n]")
+    def combine(self, earlier: str, later: str) -> str:
+        return f"Composed()({earlier}, {later})"
 
+    def step(self, own: Point) -> str:
+        factor, offset = self.value(self.s.factor, own, 1), self.value(self.s.argument, own, 0)
+        return f"step({factor}, {offset})"
 
-def _scan_vector(block: Block, s: Scan, point: Point, vector: int, total: str) -> None:
-    """Scan the registers of one vector into those of the result."""
-    out, number = block.out, block.index("r", s.over)
-    out.line("#pragma unroll")
-    with out.block(f"for (int {number} = start; {number} < start + {vector}; ++{number})"):
-        own, element = _element(block, s, point, number)
-        out.line(f"{total} = {combine(s.monoid, total, own)};")
-        out.line(f"{element} = {total};")
+    def add_up(self, point: Point, vector: int, total: str) -> None:
+        """The steps of one vector, composed."""
+        with self.each(point, vector) as own:
+            self.block.out.line(f"{total}.{self.step(own)};")
 
-
-def _add_before(block: Block, s: Scan, point: Point, vector: int, before: str) -> None:
-    """Combine what lies before a vector with each of its points."""
-    out, number = block.out, block.index("r", s.over)
-    out.line("#pragma unroll")
-    with out.block(f"for (int {number} = start; {number} < start + {vector}; ++{number})"):
-        element = block.element(s.name, _own(block, s, point, number))
-        out.line(f"{element} = {combine(s.monoid, before, element)};")
-
-
-def _own(block: Block, s: Scan, point: Point, number: str) -> Point:
-    offset = block.register_offset(block.distribution, s.over, number)
-    at = {**point.at, s.over: f"({block.index('base', s.over)} + {offset})"}
-    return Point(at, {**point.register, s.over: number}, point.origin)
-
-
-def _element(block: Block, s: Scan, point: Point, number: str) -> tuple[str, str]:
-    """The scanned value at a point, neutral outside the extents, and the result's register."""
-    own = _own(block, s, point, number)
-    text = block.converted(s.argument, s.dtype, own)
-    valid = " && ".join(block.valid([s.over], own))
-    return f"({valid} ? {text} : {identity(s.monoid, s.dtype)})" if valid else text, block.element(
-        s.name, own
-    )
-
-
-def _scan_threads(block: Block, s: Scan, kind: str, neutral: str) -> None:
-    functor = FUNCTORS[s.monoid]
-    for f in block.distribution.spread([s.over]):
-        sizes = f"{f.count}, {f.stride}, {functor}"
-        arguments = f"total, before, ({kind})({neutral})"
-        if f.stride < WARP:
-            block.out.line(f"scan_lanes<{sizes}>({arguments});")
-        else:
-            scratch = block.scratch(block.kernel.threads * s.dtype.compute.itemsize)
-            block.out.line(f"scan_warps<{sizes}>({arguments}, {scratch});")
+    def add_before(self, point: Point, vector: int, before: str) -> None:
+        """The states of one vector, from the state before it."""
+        with self.each(point, vector) as own:
+            element = self.block.element(self.s.name, own)
+            self.block.out.line(f"{before}.{self.step(own)};")
+            self.block.out.line(f"{element} = {before}.offset;")

@@ -3,6 +3,44 @@
 _DEVICE = "__device__ __forceinline__"
 
 FUNCTIONS: dict[str, str] = {
+    # h -> factor * h + offset, one step or several.
+    "Steps": f"""
+template <typename T>
+struct Steps {{
+    T factor, offset;
+    {_DEVICE} void step(T next, T added) {{
+        factor = wrapping_multiply(next, factor);
+        offset = multiply_add(next, offset, added);
+    }}
+}};""",
+    # The product of the later factors may overflow where each of their steps leaves 0 as it is.
+    "Composed": f"""
+struct Composed {{
+    template <typename T>
+    {_DEVICE} Steps<T> operator()(Steps<T> earlier, Steps<T> later) const {{
+        const T state = multiply_add(later.factor, earlier.offset, later.offset);
+        const T factor = wrapping_multiply(earlier.factor, later.factor);
+        return {{factor, earlier.offset == T(0) ? later.offset : state}};
+    }}
+}};""",
+    "lane_before": f"""
+template <typename T>
+{_DEVICE} T lane_before(T value, int distance) {{
+    return T(__shfl_up_sync(0xffffffffu, value, distance));
+}}
+template <typename T>
+{_DEVICE} Steps<T> lane_before(Steps<T> value, int distance) {{
+    return {{lane_before(value.factor, distance), lane_before(value.offset, distance)}};
+}}""",
+    "lane_value": f"""
+template <typename T>
+{_DEVICE} T lane_value(T value, int lane) {{
+    return T(__shfl_sync(0xffffffffu, value, lane));
+}}
+template <typename T>
+{_DEVICE} Steps<T> lane_value(Steps<T> value, int lane) {{
+    return {{lane_value(value.factor, lane), lane_value(value.offset, lane)}};
+}}""",
     "scan_lanes": f"""
 template <int Count, int Stride, typename Combine, typename T>
 {_DEVICE} void scan_lanes(T& total, T& before, T identity) {{
@@ -10,12 +48,12 @@ template <int Count, int Stride, typename Combine, typename T>
     T running = total;
 #pragma unroll
     for (int step = 1; step < Count; step *= 2) {{
-        const T other = T(__shfl_up_sync(0xffffffffu, running, step * Stride));
+        const T other = lane_before(running, step * Stride);
         if (at >= step) running = Combine()(other, running);
     }}
-    const T previous = T(__shfl_up_sync(0xffffffffu, running, Stride));
+    const T previous = lane_before(running, Stride);
     before = Combine()(at > 0 ? previous : identity, before);
-    total = T(__shfl_sync(0xffffffffu, running, lane + (Count - 1 - at) * Stride));
+    total = lane_value(running, lane + (Count - 1 - at) * Stride);
 }}""",
     "scan_warps": f"""
 template <int Count, int Stride, typename Combine, typename T>
@@ -55,10 +93,10 @@ template <int Warps, int Stride, typename Combine, typename T, int N>
     }}
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {{
-        const T other = T(__shfl_up_sync(0xffffffffu, running, step));
+        const T other = lane_before(running, step);
         if (lane >= step) running = Combine()(other, running);
     }}
-    T previous = T(__shfl_up_sync(0xffffffffu, running, 1));
+    T previous = lane_before(running, 1);
     if (lane == 0) previous = identity;
 #pragma unroll
     for (int e = 0; e < Each; ++e) own[e] = Combine()(previous, own[e]);
@@ -68,7 +106,7 @@ template <int Warps, int Stride, typename Combine, typename T, int N>
         T found = own[0];
 #pragma unroll
         for (int e = 1; e < Each; ++e) found = part == e ? own[e] : found;
-        before[n] = Combine()(T(__shfl_sync(0xffffffffu, found, at / Each)), before[n]);
+        before[n] = Combine()(lane_value(found, at / Each), before[n]);
     }}
 }}""",
 }

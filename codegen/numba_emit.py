@@ -34,6 +34,7 @@ from eqsat.kernel import (
     Scan,
     Store,
     Update,
+    operands,
     show,
     store_operands,
 )
@@ -193,8 +194,9 @@ class _Emitter(Writer):
                 self.change(kept, self.multiply(old, factor, definition.dtype), scope)
             case Update():
                 self.update(sink.action, scope)
-            case Scan(argument=argument, dtype=dtype, name=name):
-                state = self.accumulate(sink, self.value(argument, scope, dtype), scope)
+            case Scan(dtype=dtype, name=name):
+                value, *factor = (self.value(o, scope, dtype) for o in operands(sink.action))
+                state = self.accumulate(sink, value, scope, *factor)
                 self.write(name, state, scope)
             case Reduce(argument=argument, dtype=dtype):
                 self.accumulate(sink, self.value(argument, scope, dtype), scope)
@@ -260,8 +262,8 @@ class _Emitter(Writer):
         elif not sink.into:
             self.fill(kept, lanes, start, scope)
 
-    def accumulate(self, sink: Sink, value: str, scope: Scope) -> str:
-        """Add one point to a partial result; returns the source of the result so far."""
+    def accumulate(self, sink: Sink, value: str, scope: Scope, factor: str = "") -> str:
+        """Add one point to a partial result, which a factor scales before; the result so far."""
         action = sink.action
         if sink.partial == len(sink.loops):
             self.finish_single(sink, value, scope)
@@ -269,6 +271,7 @@ class _Emitter(Writer):
         kept, _ = self.state(sink)
         free = kept is None and not isinstance(action, Scan)
         old = self.variables[sink] if kept is None else self.get(kept, scope)
+        old = self.multiply(old, factor, action.dtype) if factor else old
         text = scalars.combine(self.monoid(sink), action.dtype, old, value, free)
         if kept is None:
             scope.lines.append(f"{self.variables[sink]} = {text}")

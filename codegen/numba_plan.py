@@ -198,9 +198,10 @@ class Plan:
                 over = values.varying(over)
                 loops = values.order((*own, *over), over, values.accesses([argument]))
                 yield self._sink(statement, loops, over, [argument], name)
-            case Scan(over=over, argument=argument):
-                loops = values.order(own, (), values.accesses([argument]))
-                yield self._sink(statement, loops, values.varying((over,)), [argument], name)
+            case Scan(over=over):
+                reads = list(operands(statement))
+                loops = values.order(own, (), values.accesses(reads))
+                yield self._sink(statement, loops, values.varying((over,)), reads, name)
             case Update(chunk=chunk, scale=scale, carry=carry):
                 if chunk in absorbed:
                     yield from self._contraction(values.defined[chunk], statement)

@@ -13,7 +13,7 @@ import numpy as np
 from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import DType
 from eqsat.graph.index import Affine, evaluate, free_names
-from eqsat.graph.meanings import erf
+from eqsat.graph.meanings import affine_scan, erf
 from eqsat.graph.ops import OPS
 from eqsat.kernel import (
     Access,
@@ -31,6 +31,7 @@ from eqsat.kernel import (
     Statement,
     Store,
     Update,
+    operands,
 )
 from eqsat.narrow import multiply, multiply_terms
 from eqsat.specs.model import ParallelOperation
@@ -191,10 +192,18 @@ class _Tile:
                     dtype=value.dtype,
                     initial=identity(monoid, statement.dtype),
                 )
-            case Scan(monoid=monoid, argument=argument, over=over, indices=indices):
-                value = self.aligned(argument, indices).astype(statement.dtype.compute.numpy)
-                value = np.broadcast_to(value, self.shape(indices))
-                return MONOIDS[monoid].accumulate(value, indices.index(over), value.dtype)
+            case Scan(monoid=monoid, over=over, indices=indices):
+                value, *factors = (
+                    np.broadcast_to(
+                        self.aligned(name, indices).astype(statement.dtype.compute.numpy),
+                        self.shape(indices),
+                    )
+                    for name in operands(statement)
+                )
+                axis = indices.index(over)
+                if factors:
+                    return affine_scan(*factors, value, axis)
+                return MONOIDS[monoid].accumulate(value, axis, value.dtype)
             case Contract():
                 return self.contract(statement)
             case Update(carry=carry, scale=scale, monoid=monoid, chunk=chunk, indices=indices):

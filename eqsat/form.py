@@ -226,7 +226,7 @@ def form(stored: Iterable[Stored], facts: Facts) -> Form:
     for term in phase:  # a name that one reduction keeps while another reduces it: no loop of both
         nested |= facts.free(term) & reduced
     if nested & steps.along:  # a loop of its own binds the name: it lies in the tile
-        steps = replace(steps, along=0, stuck=steps.stuck or steps.recurrent)
+        steps = replace(steps, along=0)
     for term in phase if steps.along else ():
         mask = term.args[0]
         nested |= mask & ~steps.along if mask & steps.along else 0  # type: ignore[operator]

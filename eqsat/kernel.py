@@ -183,7 +183,7 @@ class Contract:
 
 @dataclass(frozen=True)
 class Scan:
-    """Inclusive prefix reduction of one tile along the index `over` (which stays free)."""
+    """Inclusive prefix reduction of a tile along `over`, or h = factor * h + argument from 0."""
 
     name: str
     dtype: DType
@@ -191,6 +191,7 @@ class Scan:
     monoid: str
     over: str
     argument: str
+    factor: str = ""
 
 
 @dataclass(frozen=True)
@@ -353,8 +354,10 @@ def operands(statement: Statement) -> tuple[str, ...]:
             return tuple(coordinate.value for coordinate in access.coordinates)
         case Map(arguments=arguments):
             return arguments
-        case Reduce(argument=argument) | Scan(argument=argument):
+        case Reduce(argument=argument):
             return (argument,)
+        case Scan(argument=argument, factor=factor):
+            return (argument, factor) if factor else (argument,)
         case Contract(left=left, right=right):
             return (left, right)
         case Update(carry=carry, chunk=chunk, scale=scale):
@@ -416,8 +419,8 @@ def _expression(statement: Statement) -> str:
             return f"{op}({', '.join(arguments)})"
         case Reduce(monoid=monoid, over=over, argument=argument):
             return f"{monoid}[{','.join(over)}] {argument}"
-        case Scan(monoid=monoid, over=over, argument=argument):
-            return f"scan {monoid}[{over}] {argument}"
+        case Scan(monoid=monoid, over=over):
+            return f"scan {monoid}[{over}] {', '.join(operands(statement))}"
         case Contract(over=over, left=left, right=right, operation=operation):
             how = f" by {operation}" if operation else ""
             if statement.narrow:
@@ -481,7 +484,7 @@ def rename_values(statement: Statement, names: dict[str, str]) -> Statement:
     changes: dict[str, object] = {}
     for field in fields(statement):
         value = getattr(statement, field.name)
-        if field.name in {"name", "argument", "left", "right", "carry", "chunk", "scale"}:
+        if field.name in {"name", "argument", "factor", "left", "right", "carry", "chunk", "scale"}:
             changes[field.name] = names.get(value, value)
         elif field.name == "arguments":
             changes[field.name] = tuple(names.get(name, name) for name in value)

@@ -92,7 +92,7 @@ class _Lowering(CarryLowering):
             if term.op in WEIGHTED:  # held in the tile it is a stream of one chunk
                 carried |= term.args[0]  # type: ignore[operator]
         must = {*self.facts.universe.members(carried)} - self.form.held
-        if self.form.steps.recurrent or self.form.stepped in self.schedule.chunks:
+        if self.form.stepped in self.schedule.chunks:
             self.along = self.form.steps.along
             must |= {*self.facts.universe.members(self.along)}
         streamed = tuple(n for n in self.form.reduced if n in self.schedule.chunks or n in must)
@@ -190,7 +190,8 @@ class _Lowering(CarryLowering):
             return self._reduction(term, name, dtype, indices)
         if term.op in SCANS:
             (along,) = self.facts.universe.members(term.args[0])  # type: ignore[arg-type]
-            return Scan(name, dtype, indices, "sum", along, *arguments)
+            *factor, offset = arguments
+            return Scan(name, dtype, indices, "sum", along, offset, *factor)
         return Map(name, dtype, indices, term.op, arguments)
 
     def _load(

@@ -156,7 +156,6 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit, most: int = 4000) -
         chunks.update({name: [1] for name in _beside_short(form) - single})
     if form.stepped:
         chunks[form.stepped] = [1]
-        single |= {form.stepped} if form.steps.recurrent else set()
     block = spec.members(spec.tile_group, "thread")
     threads = tuple(count for count in teams if count <= block)
     stages: tuple[tuple[str, int], ...] = ()

@@ -105,8 +105,7 @@ class _Pricing(Occupancy):
     ) -> None:
         super().__init__(pricer, form, tiles, blocking, clusters)
         if keeps:
-            recurrent = form.stepped if form.steps.recurrent else ""
-            self.chunks = {n: size for n, size in self.chunks.items() if n == recurrent}
+            self.chunks = {}
         self.units: dict[str, Array] = {}
         self.alike: dict[tuple[str, int, bool], float] = {}  # work by how often, in no chunk
         self.after: dict[str, Array] = {}  # the part of `units` that is work on results

@@ -42,7 +42,7 @@ class Tiling:
         self.chunks: Mapping[str, Array] = blocking.chunks if blocking is not None else {}
         if blocking is None and pricer.overlap:  # threads share a tile: what is reduced is streamed
             self.chunks = {n: self.shape * size for n, size in _streamed(form).items()}
-        elif form.steps.recurrent and form.stepped:
+        elif blocking is None and form.steps.recurrent and form.stepped:
             self.chunks = {form.stepped: self.shape}
         universe = form.facts.universe
         self.bit = {name: universe.mask([name]) for name in form.grid}

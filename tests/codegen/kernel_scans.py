@@ -4,6 +4,7 @@ import numpy as np
 from kernel_building import TILES, Body, Sample, Tiles, at, buffers, normal, wide
 
 from eqsat.graph.dtypes import float32
+from eqsat.graph.meanings import affine_scan
 from eqsat.kernel import Axis, Carry, Kernel, Scan, Store
 
 
@@ -51,3 +52,19 @@ def row_scan(m: int, n: int, k: int, tiles: Tiles = TILES) -> Sample:
     (a,) = normal((m, n))
     kernel = Kernel("row_scan", (x, y), (Axis("i", m, tiles[0]),), (Axis("j", n, n),), (phase,))
     return Sample(kernel, {"x": a}, {"y": wide(a).cumsum(1)}, 1e-4)
+
+
+def row_recurrence(m: int, n: int, k: int, tiles: Tiles = TILES) -> Sample:
+    """y[i,j] = a[i,j] * y[i,j-1] + x[i,j], rows whole in a tile"""
+    a, x, y = buffers(a=(m, n), x=(m, n), y=(m, n))
+    b = Body()
+    b.load("f", "i j", at(a, "i", "j"))
+    b.load("o", "i j", at(x, "i", "j"))
+    b.add(Scan, "h", "i j", "sum", "j", "o", "f")
+    phase = b.phase(Store(at(y, "i", "j"), "h"))
+    arrays = normal((m, n), (m, n))
+    arrays[0][:, ::3] *= 1e-3
+    grid, inner = (Axis("i", m, tiles[0]),), (Axis("j", n, n),)
+    kernel = Kernel("row_recurrence", (a, x, y), grid, inner, (phase,))
+    answer = affine_scan(*map(wide, arrays), 1)
+    return Sample(kernel, dict(zip("ax", arrays, strict=True)), {"y": answer}, 1e-4)

@@ -51,7 +51,7 @@ from kernel_rows import (
     transpose,
     window,
 )
-from kernel_scans import recurrence, row_scan
+from kernel_scans import recurrence, row_recurrence, row_scan
 
 __all__ = [
     "SAMPLES",
@@ -89,6 +89,7 @@ __all__ = [
     "prefix_sum",
     "recurrence",
     "reshape",
+    "row_recurrence",
     "row_reduce",
     "row_reduction",
     "row_scan",
@@ -104,8 +105,9 @@ SAMPLES: dict[str, Callable[..., Sample]] = {
     for sample in (
         elementwise_chain, elementwise_float16, elementwise_bfloat16, broadcast, transpose, reshape,
         window, gather, scatter, row_reduce, column_reduce, integer_reduce, softmax_resident,
-        softmax_online, layer_norm, argmax, prefix_sum, prefix_product, row_scan, recurrence,
-        matmul, matmul_float16, matmul_bfloat16, matmul_blas, matmul_whole, matmul_batched,
-        matmul_batched_blas, attention, attention_blas, attention_online, attention_online_blas,
+        softmax_online, layer_norm, argmax, prefix_sum, prefix_product, row_scan, row_recurrence,
+        recurrence, matmul, matmul_float16, matmul_bfloat16, matmul_blas, matmul_whole,
+        matmul_batched, matmul_batched_blas, attention, attention_blas, attention_online,
+        attention_online_blas,
     )
 }  # fmt: skip

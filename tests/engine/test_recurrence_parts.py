@@ -84,7 +84,7 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "from the end": lambda: g.flip(g.affine_scan(*(g.flip(t) for t in (x(4100), x(4100))), 0)),
     "of what is computed": lambda: 2.0 * g.affine_scan(g.sigmoid(x(4111)), g.exp(x(4111)), 0) + 1.0,
     "two at once": two_at_once,
-    "states that are summed up": lambda: selective(512, 16, 4),
+    "states that are summed up": lambda: selective(2048, 16, 4),
     "whole numbers": lambda: g.affine_scan(x(4096, dtype="int32") % 3, x(4096, dtype="int32"), 0),
     "bfloat16": lambda: g.affine_scan(
         g.sigmoid(x(4100, dtype="bfloat16")), x(4100, dtype="bfloat16"), 0

@@ -90,6 +90,15 @@ def test_long_rows_are_read_once_and_written_once() -> None:
     assert "Pack<float, 4>" in source.text and not compile_cubin(source.text, "sm_90a").spills
 
 
+def test_recurrences_along_rows_are_read_once_and_written_once() -> None:
+    a, b = (g.input(name, (4096, 4096)) for name in "ab")
+    (kernel,) = planned(g.affine_scan(g.sigmoid(a), b, axis=1), "h200")
+    assert [type(s) for s in kernel.statements()].count(Scan) == 1
+    source = emit(kernel)
+    assert "Composed" in source.text and "Pack<float, 4>" in source.text
+    assert not compile_cubin(source.text, "sm_90a").spills
+
+
 def test_two_scans_of_a_tile_have_scopes_of_their_own() -> None:
     sums = g.cumulative_sum(g.tanh(g.cumulative_sum(g.input("x", (8,)), axis=0)), axis=0)
     (kernel,) = planned(sums, "h200")

@@ -166,6 +166,14 @@ def recurrence_in_parts() -> list[Tensor]:
     return [states, G.affine_scan(G.full_like(flat, 0.99), flat, 0)]
 
 
+def recurrence_along_rows(steps: int, dtype: str) -> list[Tensor]:
+    a, x = tensor("a", 37, steps, dtype=dtype), tensor("x", 37, steps, dtype=dtype)
+    factors = G.sigmoid(a) if dtype != "int32" else a % 3
+    states = G.affine_scan(factors, x, 1)
+    back = G.flip(G.affine_scan(*(G.flip(t, axis=1) for t in (factors, x)), 1), axis=1)
+    return [states, back, G.sum(states, axis=1), G.affine_scan(factors, x, 0)]
+
+
 def one_selective_scan() -> list[Tensor]:
     x, dt, b = tensor("x", 3000, 64), tensor("dt", 3000, 64), tensor("b", 3000, 8)
     decay = G.exp(-G.abs(G.expand_dims(dt, 2) * tensor("a", 64, 8)))
@@ -218,6 +226,9 @@ def _named() -> Iterator[tuple[str, Build]]:
         yield f"attention-{dtype}{'-causal' * causal}", lambda a=(causal, dtype): attention(*a)
     for dtype in INTEGERS:
         yield f"integers-{dtype}", lambda a=dtype: integers(a)
+    for steps, dtype in itertools.product([1, 100, 2049], ["float32", "bfloat16", "int32"]):
+        run = (steps, dtype)
+        yield f"recurrence-{steps}-{dtype}", lambda a=run: recurrence_along_rows(*a)
     for dtype in FLOATS:
         yield f"functions-{dtype}", lambda a=dtype: functions(a)
     for build in (
