@@ -1,6 +1,6 @@
 """What a contraction costs by a matrix operation or a library call of the spec."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -42,22 +42,29 @@ def absorbed(made: Form) -> set[Term]:
 
 
 def matrix_seconds(
-    tiling: Tiling, operation: ParallelOperation, found: Contraction, work: Array
+    tiling: Tiling, family: Sequence[ParallelOperation], found: Contraction, work: Array
 ) -> tuple[Array, Array]:
-    """Seconds of the multiply-adds, padded to the operation's extents; and call overheads."""
-    extents = list(operation.extents.values())
-    padding = _padding(tiling, operation, (found.rows, found.columns, found.summed))
+    """Seconds of the multiply-adds by the best of a family of operations, padded to its extents;
+    and call overheads.
+    """
+    operation = family[0]
+    padding = _padding(tiling, family, (found.rows, found.columns, found.summed))
     if operation.asynchronous and not is_factor(tiling, found.term):
         # the target may take either factor for the left one
-        turned = _padding(tiling, operation, (found.columns, found.rows, found.summed))
+        turned = _padding(tiling, family, (found.columns, found.rows, found.summed))
         padding = np.minimum(padding, TURNED * turned)
     facts, counts = tiling.form.facts, tiling.pricer.float32_products
     factors = [facts.dtype(side) for side in (found.left, found.right)]
     factor = min(factors, key=lambda dtype: dtype.itemsize)
-    padding = padding * products_of(operation, found.term, factor, counts) * _beyond(tiling, found)
-    seconds = work * padding / tiling.spec.updates_per_s(operation)
+    each = [
+        products_of(one, found.term, factor, counts) / tiling.spec.updates_per_s(one)
+        for one in family
+    ]
+    seconds = work * (padding * np.array(each)[:, np.newaxis]).min(axis=0) * _beyond(tiling, found)
     overhead = np.zeros_like(tiling.shape)
-    if not any(extents):  # a library call for each tile and each batch point in it
+    if not any(
+        operation.extents.values()
+    ):  # a library call for each tile and each batch point in it
         calls = tiling.tile_points(found.batch) * tiling.tiles_in_all()
         latency = operation.latency_cycles / tiling.spec.cycles_per_s
         overhead = calls * (latency + _packing(tiling, found)) / tiling.spec.processors
@@ -112,7 +119,9 @@ def sibling_seconds(
     options = tiling.pricer.siblings(operation)
     seconds = np.stack(
         [
-            np.where(parts_fit(tiling, o, found), matrix_seconds(tiling, o, found, work)[0], np.inf)
+            np.where(
+                parts_fit(tiling, o, found), matrix_seconds(tiling, [o], found, work)[0], np.inf
+            )
             for o in options
         ]
     )
@@ -278,30 +287,37 @@ def from_registers(operation: ParallelOperation) -> bool:
     return operation.factor_memories[:1] == ("registers",)
 
 
-def _padding(tiling: Tiling, operation: ParallelOperation, roles: tuple[int, ...]) -> Array:
-    """How many times the tile's work an operation does: it has whole extents, and each group of
-    threads has the same number of them, where each keeps its own rows along these alone.
+def _padding(tiling: Tiling, family: Sequence[ParallelOperation], roles: tuple[int, ...]) -> Array:
+    """How many times the tile's work each operation of a family does, a row for each: it has whole
+    extents, and each group of threads has the same number of them, where each keeps its own rows
+    along these alone.
     """
-    extents = tuple(operation.extents.values())
-    key = (extents, operation.supported_by, roles)
+    extents = tuple(zip(*(one.extents.values() for one in family), strict=True))
+    key = (extents, family[0].supported_by, roles)
     if key not in tiling.paddings:
-        tiling.paddings[key] = _padded(tiling, operation, roles)
+        tiling.paddings[key] = _padded(tiling, family[0], extents, roles)
     return tiling.paddings[key]
 
 
-def _padded(tiling: Tiling, operation: ParallelOperation, roles: tuple[int, ...]) -> Array:
+def _padded(
+    tiling: Tiling,
+    operation: ParallelOperation,
+    extents: tuple[tuple[int, ...], ...],
+    roles: tuple[int, ...],
+) -> Array:
     inside = [tiling.tile_points(mask) for mask in roles]
-    extents = list(operation.extents.values())
+    sizes = [np.array(each, dtype=float)[:, np.newaxis] for each in extents]
     counts = [
-        np.ceil(points / extent) if extent else points
-        for points, extent in zip(inside, extents, strict=False)
+        np.ceil(points / size) if size.all() else points[np.newaxis]
+        for points, size in zip(inside, sizes, strict=False)
     ]
-    if all(extents) and tiling.blocking is not None and tiling.pricer.overlap:
+    whole = all(operation.extents.values())
+    if whole and tiling.blocking is not None and tiling.pricer.overlap:
         teams = tiling.blocking.threads / tiling.spec.members(operation.supported_by, "thread")
         counts[:2] = spread(counts[0], counts[1], teams, rows_stay(tiling.form))
-    padding = tiling.shape
-    for count, extent, points in zip(counts, extents, inside, strict=False):
-        padding = padding * count * (extent or 1) / points
+    padding = tiling.shape[np.newaxis]
+    for count, size, points in zip(counts, sizes, inside, strict=False):
+        padding = padding * count * np.maximum(size, 1) / points
     return padding
 
 

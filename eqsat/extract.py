@@ -57,6 +57,7 @@ class Extractor:
         self.floors: dict[tuple[Reductions, float], float] = {}
         self.unfit: set[tuple[object, ...]] = set()  # terms of kernels, and what they reduce
         self.nested = 1.0  # times the price of kernels with reductions inside others' loops
+        self._elsewhere: dict[int, set[int]] = {}
 
     # -- candidates -----------------------------------------------------------------------------
 
@@ -207,14 +208,16 @@ class Extractor:
 
     def _beside(self, number: int) -> set[int]:
         """Classes that are needed elsewhere too: if they are stored, it is for both."""
-        reached = {number}
-        stack = [root for root in self.graph.roots if root != number]
-        while stack:
-            one = stack.pop()
-            if one not in reached:
-                reached.add(one)
-                stack += [child for node in self.nodes[one] for child in node.children]
-        return reached - {number}
+        if number not in self._elsewhere:
+            reached = {number}
+            stack = [root for root in self.graph.roots if root != number]
+            while stack:
+                one = stack.pop()
+                if one not in reached:
+                    reached.add(one)
+                    stack += [child for node in self.nodes[one] for child in node.children]
+            self._elsewhere[number] = reached - {number}
+        return self._elsewhere[number]
 
     def _choices(self, node: ENode, few: int) -> list[tuple[Candidate, ...]]:
         """Options for the children of a node that agree in how each class is had, if any do; where

@@ -286,28 +286,28 @@ class _Pricing(Occupancy):
         unit, latency, ahead = "fma", np.zeros_like(self.shape), np.zeros_like(self.shape)
         name = found.term.args[3] if found.term.op in SUBSTITUTED else ""
         operation = self.spec.operation(str(name)) if name else None
-        candidates = self.pricer.matrix_operations(self.form, found)
+        candidates = self.pricer.families(self.pricer.matrix_operations(self.form, found))
         if any(term.op in SCANS for term in self.form.terms):  # no layout serves both
             candidates = []
             self.refused["scans"] |= operation is not None
         if found.term.op in SUBSTITUTED or self.blocking is not None:
-            candidates = [operation] if operation else []
+            candidates = [[operation]] if operation else []
         else:
-            candidates = [one for one in candidates if takes_factors(self, one, found)]
+            candidates = [one for one in candidates if takes_factors(self, one[0], found)]
             if self.repeat > 1 and candidates:  # no schedule computes one anew
                 self.refused["products in each phase"] = self.shape > 0
-            started = [one for one in candidates if one.asynchronous]
+            started = [one[0] for one in candidates if one[0].asynchronous]
             started = [one for one in started if not preparing_seconds(self, one, found)]
             self.takes_turns |= bool(started)
             self.computes |= any(map(from_registers, started))
             if started:  # whole operations of each, whatever rows a tile has
                 self.scratch = self.scratch + beyond_bytes(self, started[0], found)
-        for one in candidates:
-            seconds, overhead = matrix_seconds(self, one, found, work)
-            before = 0.0 if operation else preparing_seconds(self, one, found)
+        for alike in candidates:
+            seconds, overhead = matrix_seconds(self, alike, found, work)
+            before = 0.0 if operation else preparing_seconds(self, alike[0], found)
             better = seconds + overhead + before < best + latency + ahead
             if better.any() or operation:
-                unit = one.name if operation else MATRIX
+                unit = operation.name if operation else MATRIX
                 best = seconds if operation else np.where(better, seconds, best)
                 latency = overhead if operation else np.where(better, overhead, latency)
                 ahead = np.where(better, before, ahead)

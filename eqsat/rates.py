@@ -1,6 +1,6 @@
 """What a spec says of the parts of kernels: rates of operations, memories, roles of indices."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import truediv
 
@@ -12,7 +12,7 @@ from eqsat.form import Form
 from eqsat.graph.dtypes import is_held
 from eqsat.partial_sums import rounded
 from eqsat.prepare import Need, needs
-from eqsat.siblings import siblings
+from eqsat.siblings import Family, family, siblings
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
 
 SIMPLE = 15  # times a product's seconds that an operation may take and count as one
@@ -74,6 +74,7 @@ class Rates:
         self._rates: dict[tuple[str, str], list[tuple[str, float]]] = {}
         self._needs: dict[tuple[str, str], Need | None] = {}
         self._siblings: dict[str, list[ParallelOperation]] = {}
+        self._families: dict[tuple[str, ...], list[list[ParallelOperation]]] = {}
         self._contractions: dict[tuple[str, str, str], list[ParallelOperation]] = {}
         memories = [m for m in spec.memory_domains if m.managed == "hardware"]
         self.dram = memories[0]
@@ -139,6 +140,16 @@ class Rates:
             found = siblings(self.spec, operation, self.operations)
             self._siblings[operation.name] = found or [operation]
         return self._siblings[operation.name]
+
+    def families(self, operations: Sequence[ParallelOperation]) -> list[list[ParallelOperation]]:
+        """The operations, those that differ in columns alone together."""
+        key = tuple(operation.name for operation in operations)
+        if key not in self._families:
+            found: dict[Family, list[ParallelOperation]] = {}
+            for operation in operations:
+                found.setdefault(family(operation), []).append(operation)
+            self._families[key] = list(found.values())
+        return self._families[key]
 
     def need(self, operation: ParallelOperation, dtype: str) -> Need | None:
         """What an operation asks of a factor of that dtype in memory."""

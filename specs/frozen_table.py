@@ -1,6 +1,6 @@
 """A small mapping that can be a field of a frozen, hashable dataclass."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
 from typing import TypeVar
 
 Value = TypeVar("Value", covariant=True)
@@ -23,6 +23,12 @@ class FrozenTable(Mapping[str, Value]):
 
     def __len__(self) -> int:
         return len(self._values)
+
+    def values(self) -> ValuesView[Value]:
+        return self._values.values()
+
+    def items(self) -> ItemsView[str, Value]:
+        return self._values.items()
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a FrozenTable does not change; got {name} = {value!r}")

@@ -7,7 +7,6 @@ import numpy as np
 from kernel_building import Body, Sample, at, buffers, normal
 from kernel_building import arrays as sample_arrays
 from kernel_products import attention_online, matmul, matmul_batched
-from kernel_scans import recurrence, row_recurrence, row_scan
 from kernels import SAMPLES
 from narrow_cases import narrow_rows
 
@@ -334,11 +333,11 @@ def other_cases() -> Iterator[Case]:
     yield case("staged-steps", staged_steps(40, 64, 13), 64, 2)
     for dtype in DTYPES:
         yield case(f"totals-{dtype}", totals(dtype), 128)
-    for label, sample in (("scan", row_scan), ("recurrence", row_recurrence)):
-        yield case(f"{label}-of-long-rows", sample(2, 1300, 1, (1, 1, 1)), 64)
-        yield case(f"{label}-of-rows-by-warps", sample(5, 512, 1, (2, 1, 1)), 128)
+    for name in ("row_scan", "row_recurrence"):
+        yield case(f"{name}-of-long-rows", SAMPLES[name](2, 1300, 1, (1, 1, 1)), 64)
+        yield case(f"{name}-by-warps", SAMPLES[name](5, 512, 1, (2, 1, 1)), 128)
     for threads in (32, 128):
-        yield case(f"recurrence-{threads}", recurrence(40, 13, 16, (32, 1, 1)), threads)
+        yield case(f"recurrence-{threads}", SAMPLES["recurrence"](40, 13, 16, (32, 1, 1)), threads)
 
 
 def matvec(m: int, k: int) -> Sample:
