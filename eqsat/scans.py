@@ -18,7 +18,7 @@ AHEAD_BYTES = 256  # of a thread's registers, for what those loads bring
 class Steps:
     """The scans of a kernel. `along`: the mask of the name that may be stepped along, 0 for none.
 
-    `recurrent`: among them is one that no tile holds, since a step multiplies the state before it.
+    `recurrent`: among them is one of which a step multiplies the state before it.
     `held`: names of other scans, which lie wholly inside the tile. `stuck`: no kernel can do it.
     `inner`: the mask of a recurrence that another one, along another name, reads; 0 for none.
     """

@@ -116,6 +116,8 @@ PROGRAMS: dict[str, tuple[int, Callable[[], Tensor]]] = {
     "factors from a product": (1, lambda: g.affine_scan(g.sigmoid(A @ W @ W.mT), B, 1)),
     "a sum over the steps": (1, lambda: g.sum(g.affine_scan(A, B, 1), 1)),
     "softmax of the states": (1, lambda: g.softmax(g.affine_scan(A, B, 1), 1)),
+    "a variance of the states": (1, lambda: g.var(g.affine_scan(A, B, 1), 1)),
+    "where the largest state is": (1, lambda: g.argmax(g.affine_scan(A, B, 1), 1)),
     "of its own states": (1, lambda: g.affine_scan(A, g.affine_scan(A, B, 1), 1)),
     "of a prefix sum": (1, lambda: g.affine_scan(A, g.cumulative_sum(B, 1), 1)),
     "along two axes": (2, lambda: g.affine_scan(g.affine_scan(A, B, 1), B, 0)),
