@@ -2,6 +2,20 @@
 
 _DEVICE = "__device__ __forceinline__"
 
+
+def _from_lane(name: str, shuffle: str) -> str:
+    """A value of another lane, or steps of it, so far before or of that number."""
+    return f"""
+template <typename T>
+{_DEVICE} T {name}(T value, int lane) {{
+    return T({shuffle}(0xffffffffu, value, lane));
+}}
+template <typename T>
+{_DEVICE} Steps<T> {name}(Steps<T> value, int lane) {{
+    return {{{name}(value.factor, lane), {name}(value.offset, lane)}};
+}}"""
+
+
 FUNCTIONS: dict[str, str] = {
     # h -> factor * h + offset, one step or several.
     "Steps": f"""
@@ -23,24 +37,8 @@ struct Composed {{
         return {{factor, earlier.offset == T(0) ? later.offset : state}};
     }}
 }};""",
-    "lane_before": f"""
-template <typename T>
-{_DEVICE} T lane_before(T value, int distance) {{
-    return T(__shfl_up_sync(0xffffffffu, value, distance));
-}}
-template <typename T>
-{_DEVICE} Steps<T> lane_before(Steps<T> value, int distance) {{
-    return {{lane_before(value.factor, distance), lane_before(value.offset, distance)}};
-}}""",
-    "lane_value": f"""
-template <typename T>
-{_DEVICE} T lane_value(T value, int lane) {{
-    return T(__shfl_sync(0xffffffffu, value, lane));
-}}
-template <typename T>
-{_DEVICE} Steps<T> lane_value(Steps<T> value, int lane) {{
-    return {{lane_value(value.factor, lane), lane_value(value.offset, lane)}};
-}}""",
+    "lane_before": _from_lane("lane_before", "__shfl_up_sync"),
+    "lane_value": _from_lane("lane_value", "__shfl_sync"),
     "scan_lanes": f"""
 template <int Count, int Stride, typename Combine, typename T>
 {_DEVICE} void scan_lanes(T& total, T& before, T identity) {{

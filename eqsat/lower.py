@@ -82,8 +82,7 @@ class _Lowering(CarryLowering):
 
     def axis(self, name: str) -> Axis:
         extent = self.form.extents[name]
-        chunk = 1 if self.along and name == self.form.stepped else extent
-        tile = self.schedule.tiles.get(name, self.schedule.chunks.get(name, chunk))
+        tile = self.schedule.tiles.get(name, self.schedule.chunks.get(name, extent))
         return Axis(name, extent, min(tile, extent))
 
     def run(self) -> Kernel:
@@ -94,7 +93,6 @@ class _Lowering(CarryLowering):
         must = {*self.facts.universe.members(carried)} - self.form.held
         if self.form.stepped in self.schedule.chunks:
             self.along = self.form.steps.along
-            must |= {*self.facts.universe.members(self.along)}
         streamed = tuple(n for n in self.form.reduced if n in self.schedule.chunks or n in must)
         phases = self._streams(streamed) if streamed else [self._straight()]
         inner = [n for n in (*self.form.reduced, *self.form.nested) if n not in streamed]

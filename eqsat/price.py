@@ -286,13 +286,13 @@ class _Pricing(Occupancy):
         unit, latency, ahead = "fma", np.zeros_like(self.shape), np.zeros_like(self.shape)
         name = found.term.args[3] if found.term.op in SUBSTITUTED else ""
         operation = self.spec.operation(str(name)) if name else None
-        candidates = self.pricer.families(self.pricer.matrix_operations(self.form, found))
-        if any(term.op in SCANS for term in self.form.terms):  # no layout serves both
-            candidates = []
-            self.refused["scans"] |= operation is not None
+        scans = any(term.op in SCANS for term in self.form.terms)  # no layout serves both
+        self.refused["scans"] |= scans and operation is not None
         if found.term.op in SUBSTITUTED or self.blocking is not None:
             candidates = [[operation]] if operation else []
         else:
+            every = [] if scans else self.pricer.matrix_operations(self.form, found)
+            candidates = self.pricer.families(every)
             candidates = [one for one in candidates if takes_factors(self, one[0], found)]
             if self.repeat > 1 and candidates:  # no schedule computes one anew
                 self.refused["products in each phase"] = self.shape > 0
