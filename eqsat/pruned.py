@@ -12,6 +12,7 @@ from eqsat.price import Pricer
 from eqsat.saturate import ENode, FrozenEGraph
 
 DEAR = 2.5  # times the least work of a class, from where a way to compute it is not tried
+WIDE = 2.0  # times a product's work without a factor of 16 bits, where these are multiplied faster
 LARGE = 1500  # e-nodes after pruning, beyond which fewer ways of each class are tried
 COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "logical_and", "logical_or", "equal"})
 
@@ -27,6 +28,7 @@ class PrunedGraph:
         self.users: dict[int, set[int]] = {}
         self.summed: dict[int, set[tuple[int, int]]] = {}
         self.factors: set[int] = set()
+        self._narrow = self._narrow_factors()
         self.order = self._prune()
 
     def _prune(self) -> list[int]:
@@ -71,6 +73,21 @@ class PrunedGraph:
             {n: {c for node in nodes[n] for c in node.children} for n in sorted(reached)}
         )
         return list(order.static_order())
+
+    def _narrow_factors(self) -> set[int]:
+        """What is widened from floats of which the spec multiplies whole matrices."""
+        found: set[int] = set()
+        for number, members in self.graph.nodes.items():
+            narrow = (self.graph.dtype[n.children[0]] for n in members if n.op == "cast")
+            if any(map(self.pricer.has_products, narrow)):
+                found.add(number)
+        return found
+
+    def _is_wide(self, number: int, node: ENode) -> bool:
+        """Whether a node multiplies rows by columns, neither of which has a narrow form."""
+        if node.op != "mul" or not self._narrow or self._narrow & {*node.children}:
+            return False
+        return all(self.graph.free[child] != self.graph.free[number] for child in node.children)
 
     def _find_factors(self, reached: Iterable[int]) -> None:
         """What is cast and re-indexed, in whatever order, to be a factor of a sum of products."""
@@ -140,8 +157,9 @@ class PrunedGraph:
         points = reduce(or_, (free[child] for child in node.children), free[number])
         steps = self.pricer.steps(node.op, self.graph.dtype[number])
         own = 1e-3 if node.op in LEAVES else universe.size(points) * steps * 0.25 + 1.0
-        below = [cost[child] for child in node.children]
-        return own + max(below, default=0.0) + 0.05 * sum(below)
+        own *= WIDE if self._is_wide(number, node) else 1.0
+        below = sorted(cost[child] for child in node.children)
+        return own + sum(below[-1:]) + 0.05 * sum(below[:-1])
 
     def _lower_bounds(self, nodes: Mapping[int, list[ENode]]) -> dict[int, float]:
         cost: dict[int, float] = {}

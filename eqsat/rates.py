@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from eqsat.algebra import WEIGHTED_SUMS, Term
 from eqsat.form import Form
-from eqsat.graph.dtypes import is_held
+from eqsat.graph.dtypes import as_dtype, is_held
 from eqsat.partial_sums import rounded
 from eqsat.prepare import Need, needs
 from eqsat.siblings import Family, family, siblings
@@ -108,6 +108,12 @@ class Rates:
             for o in self._contractions[key]
             if (matrix or not any(o.extents.values())) and self._keeps_enough(o, form)
         ]
+
+    def has_products(self, dtype: str) -> bool:
+        """Whether operations of the spec multiply matrices of a float of 16 bits or fewer."""
+        if as_dtype(dtype).kind != "float" or as_dtype(dtype).itemsize > 2:
+            return False
+        return bool(self._operations_for(dtype, dtype, "float32"))
 
     def _operations_for(self, a: str, b: str, output: str) -> list[ParallelOperation]:
         """Those that multiply factors of two dtypes, as they are or in one that holds both."""

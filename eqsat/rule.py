@@ -114,6 +114,14 @@ class PointsIn:
 
 
 @dataclass(frozen=True)
+class ProductOf:
+    """The product of two numbers, as a number."""
+
+    left: Variable
+    right: Variable
+
+
+@dataclass(frozen=True)
 class DTypeOf:
     """The dtype name of a pattern variable."""
 
@@ -279,12 +287,12 @@ def dtype_in(a: Variable, *names: str) -> Condition:
     return Condition("dtype_in", (a, names))
 
 
-def finite(*patterns: Variable) -> tuple[Condition, ...]:
+def finite(*patterns: Pattern) -> tuple[Condition, ...]:
     """Every one is known to hold no infinity and no NaN."""
     return tuple(Condition("finite", (pattern,)) for pattern in patterns)
 
 
-def known(fact: str, *patterns: Variable) -> tuple[Condition, ...]:
+def known(fact: str, *patterns: Pattern) -> tuple[Condition, ...]:
     """Every one has that fact of eqsat.finite, such as `nonneg`."""
     return tuple(Condition(fact, (pattern,)) for pattern in patterns)
 
@@ -394,6 +402,8 @@ def variables_of(pattern: object) -> Iterator[Variable]:
             yield from variables_of(right)
         case PointsIn(mask=mask):
             yield from variables_of(mask)
+        case ProductOf(left=left, right=right):
+            yield from (left, right)
         case _:
             return
 

@@ -35,7 +35,7 @@ from eqsat.graph.ordered import along_rows, ordered
 from eqsat.graph.scatter import neutral
 from eqsat.graph.tensor import Tensor
 
-MOST_LARGER = 2  # times its factors' elements, up to which what they leave is stored
+MOST_LARGER = 4  # times its factors' elements, below which what they leave is stored
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _cast(s: Step) -> Tensor:
     """
     source, dtype = s.node.operands[0], s.node.dtype
     rounds = dtype.kind == "float" and dtype.itemsize == 2 and source.dtype == dtype.compute
-    if rounds and source.size <= MOST_LARGER * _factor_sizes(source):
+    if rounds and source.size < MOST_LARGER * _factor_sizes(source):
         return cast(cast(s.g, dtype), source.dtype)
     return cast(s.g, source.dtype.compute)
 

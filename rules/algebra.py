@@ -18,6 +18,7 @@ from eqsat.rule import (
     Node,
     Pattern,
     PointsIn,
+    ProductOf,
     Rewrite,
     Variable,
     apply,
@@ -67,12 +68,16 @@ def add_commute(a: "Expr", b: "Expr") -> Iterator[Rewrite]:
 def mul_associate(a: "Expr", b: "Expr", c: "Expr") -> Iterator[Rewrite]:
     """(a * b) * c  ->  a * (b * c)
     when: the grouping changes which indices a factor spans; otherwise only the count of equal
-    terms would grow. float: rounding changes.
+    terms would grow. b and c both span some or both none: numbers are moved outside and join
+    there, as each place for each of several would be a term of its own. float: rounding changes.
     """
-    whole = Free(a) | Free(b) | Free(c)
+    inner = Free(b) | Free(c)
+    whole = Free(a) | inner
     left, right = (a * b) * c, a * (b * c)
-    yield rewrite(left, right).when(differ(Free(a), whole), dtype_in(a, *RING))
-    yield rewrite(left, right).when(differ(Free(b) | Free(c), whole), dtype_in(a, *RING))
+    varied = nonempty(Free(b)), nonempty(Free(c)), dtype_in(a, *RING)
+    yield rewrite(left, right).when(differ(Free(a), whole), *varied)
+    yield rewrite(left, right).when(differ(inner, whole), *varied)
+    yield rewrite(left, right).when(disjoint(inner, inner), nonempty(Free(a)), dtype_in(a, *RING))
 
 
 @rule("algebra")
@@ -144,6 +149,21 @@ def swap_in_sum(a: "Expr", b: "Expr", S: "Indices") -> Iterator[Rewrite]:
         nonempty(Free(a).without(Free(b))),
         dtype_in(a, *RING),
         *finite(a),
+    )
+
+
+@rule("algebra")
+def scale_weight(x: "Read", b: "Expr", s: "Expr", S: "Indices") -> Iterator[Rewrite]:
+    """s * sum_S a * b  ->  sum_S (s * a) * b,  for what is read, a
+    when: s spans nothing; b spans an index, none of S, that a lacks, so that fewer points are
+    scaled. float: rounding changes.
+    """
+    a = apply("read", x)
+    yield rewrite(s * sum_(S, a * b), sum_(S, (s * a) * b)).when(
+        disjoint(Free(s), Free(s)),
+        nonempty(Free(a)),
+        nonempty(Free(b).without(Free(a) | S)),
+        dtype_in(b, *RING),
     )
 
 
@@ -309,6 +329,17 @@ def split_sum_of_sum(a: "Expr", b: "Expr", S: "Indices") -> Iterator[Rewrite]:
 def one_of(dtype: Variable) -> Node:
     """The literal one."""
     return apply("literal", 1.0, dtype)  # type: ignore[arg-type]
+
+
+@rule("algebra")
+def multiply_numbers(x: "Number", y: "Number") -> Iterator[Rewrite]:
+    """x * y  ->  the number that it is,  for finite numbers x and y of a float of 32 bits or more
+    float: of three and more numbers the product is rounded once.
+    """
+    for dtype in WIDE_FLOATS:
+        a, b = apply("literal", x, dtype), apply("literal", y, dtype)
+        product = apply("literal", ProductOf(x, y), dtype)  # type: ignore[arg-type]
+        yield rewrite(a * b, product).when(*known("finite", a, b))
 
 
 @rule("algebra")

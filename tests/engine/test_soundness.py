@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import reduce
+from operator import mul as product
 
 import numpy as np
 import pytest
@@ -96,10 +98,12 @@ def test_every_e_node_of_a_program(name: str, worker: SearchWorker) -> None:
 
 
 def test_rows_over_merged_classes_are_dropped(worker: SearchWorker) -> None:
-    """Many factors that depend on nothing: back-off holds matches back, and applies them late."""
-    x, w = g.input("x", ()), g.input("w", (2, 2))
-    h = g.gelu(x)
-    (segment,) = partition([g.broadcast_to(h, (2, 2)) @ w / (g.abs(x) + 1.0) * h])
+    """Many factors, each along an axis of its own: back-off holds matches back, and applies them
+    late.
+    """
+    axes = [tuple(2 if d == axis else 1 for d in range(5)) for axis in range(5)]
+    factors = [g.input(f"x{axis}", shape) for axis, shape in enumerate(axes)]
+    (segment,) = partition([g.sum(reduce(product, factors) * factors[0] / factors[1], axis=(0, 2))])
     encoding = encode(segment.tensors, segment.stored, leaf_names(segment))
     (output,) = encoding.outputs
     known = finite_buffers(segment)

@@ -5,6 +5,7 @@ condition that refuses it, empty where the pattern itself does not match; `wrong
 sides differ in value, otherwise the guard only saves work.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -61,12 +62,16 @@ def mul_associate(t: Terms) -> Row:
     half = [t.read(name, "ij", "float16") for name in "xyz"]
     x, y, z = (t.read(name, "ij") for name in "xyz")
     h, k = half[0], t.read("h", "i", "float16")
+    two, s = Term("literal", 2.0, "float32"), t.read("s", "")
     return Row(
         (
             (mul(mul(a, b), c), mul(a, mul(b, c))),  # a lacks j
             (mul(mul(c, a), a), mul(c, mul(a, a))),  # a * a lacks j
+            (mul(mul(a, two), s), mul(a, mul(two, s))),  # numbers join
         ),
         (
+            Miss(mul(mul(c, a), s), mul(c, mul(a, s)), "nonempty", wrong=False),
+            Miss(mul(mul(two, s), two), mul(two, mul(s, two)), "nonempty", wrong=False),
             Miss(mul(mul(x, y), z), mul(x, mul(y, z)), "differ", wrong=False),
             Miss(mul(mul(k, h), h), mul(k, mul(h, h)), "dtype_in", wrong=False),
         ),
@@ -101,6 +106,42 @@ def factor_out_of_sum(t: Terms) -> Row:
             Miss(t.sum("j", mul(c, b)), mul(c, t.sum("j", b)), "disjoint"),
             Miss(t.sum("ij", mul(a, c)), mul(a, t.sum("ij", c)), "disjoint"),
             Miss(t.sum("j", mul(h, big)), mul(h, t.sum("j", big)), "dtype_in", wrong=False),
+        ),
+    )
+
+
+@row
+def scale_weight(t: Terms) -> Row:
+    a, b, c = t.read("a", "ij"), t.read("b", "jk"), t.read("c", "i")
+    e, s, h, k = (
+        Term("exp", a),
+        t.read("s", ""),
+        t.read("h", "ij", "float16"),
+        t.read("k", "jk", "float16"),
+    )
+    r = t.read("r", "", "float16")
+    return Row(
+        ((mul(s, t.sum("j", mul(a, b))), t.sum("j", mul(mul(s, a), b))),),
+        (
+            Miss(mul(c, t.sum("j", mul(a, b))), t.sum("j", mul(mul(c, a), b)), "disjoint", False),
+            Miss(mul(s, t.sum("j", mul(a, a))), t.sum("j", mul(mul(s, a), a)), "nonempty", False),
+            Miss(mul(s, t.sum("j", mul(e, b))), t.sum("j", mul(mul(s, e), b)), wrong=False),
+            Miss(mul(r, t.sum("j", mul(h, k))), t.sum("j", mul(mul(r, h), k)), "dtype_in", False),
+        ),
+    )
+
+
+@row
+def multiply_numbers(t: Terms) -> Row:
+    def product(x: float, y: float, dtype: str) -> Pair:
+        a, b, whole = (Term("literal", number, dtype) for number in (x, y, x * y))
+        return mul(a, b), whole
+
+    return Row(
+        (product(2.0, 3.0, "float32"), product(2.0, 3.0, "float64")),
+        (
+            Miss(*product(0.0, math.inf, "float32"), "finite", wrong=False),
+            Miss(*product(2.0, 3.0, "int32"), wrong=False),
         ),
     )
 
