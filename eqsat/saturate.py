@@ -317,7 +317,8 @@ def _founded(frozen: FrozenEGraph) -> dict[int, list[ENode]]:
     Back-off applies matches late; egglog 13.2 then leaves rows of classes merged long before.
     """
     kept: dict[int, list[ENode]] = {}
-    waiting = [(c, node) for c in frozen.nodes if c in frozen.free for node in frozen.nodes[c]]
+    known = frozen.free.keys() & frozen.dtype.keys()
+    waiting = [(c, node) for c in frozen.nodes if c in known for node in frozen.nodes[c]]
     while waiting:
         later = []
         for number, node in waiting:

@@ -115,6 +115,19 @@ def test_rows_over_merged_classes_are_dropped(worker: SearchWorker) -> None:
     assert check_terms(graph) == []
 
 
+def test_classes_without_a_dtype_are_dropped(worker: SearchWorker) -> None:
+    """Rows that back-off leaves behind may have free indices and no dtype."""
+    table, rows = g.input("table", (500, 128)), g.input("rows", (64, 16), dtype="int32")
+    w, target = g.input("w", (128, 64)), g.input("target", (64, 64))
+    loss = g.mean(g.square(g.mean(g.take(table, rows, axis=0), axis=1) @ w - target))
+    for segment in partition(settle(g.grad(loss, (table, w)))):
+        encoding = encode(segment.tensors, segment.stored, leaf_names(segment))
+        terms = [output.term for output in encoding.outputs]
+        known = finite_buffers(segment)
+        graph = saturate(terms, encoding.universe, RULES, worker, Limits(), known)
+        assert all(number in graph.dtype for number in graph.nodes)
+
+
 # --- adversarial terms --------------------------------------------------------------------------
 
 OVER = universe(2, 3, 2, 3)
