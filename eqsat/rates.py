@@ -99,13 +99,11 @@ class Rates:
         short = {a, b} & ({"bfloat16", "float16"} if weights else {"bfloat16"})
         if "float32" in (a, b) and short and self.precision != "exact":
             a = b = short.pop()
-        key = (a, b, form.facts.dtype(found.term).name)
-        if key not in self._contractions:
-            self._contractions[key] = self._operations_for(*key)
+        operations = self._operations_for(a, b, form.facts.dtype(found.term).name)
         matrix = found.rows and found.columns
         return [
             o
-            for o in self._contractions[key]
+            for o in operations
             if (matrix or not any(o.extents.values())) and self._keeps_enough(o, form)
         ]
 
@@ -117,6 +115,12 @@ class Rates:
 
     def _operations_for(self, a: str, b: str, output: str) -> list[ParallelOperation]:
         """Those that multiply factors of two dtypes, as they are or in one that holds both."""
+        key = (a, b, output)
+        if key not in self._contractions:
+            self._contractions[key] = self._found_operations(*key)
+        return self._contractions[key]
+
+    def _found_operations(self, a: str, b: str, output: str) -> list[ParallelOperation]:
         rounding = self.float32_products if a == b == output == "float32" else ()
         found = [*map(self.spec.operation, rounding), *self.spec.contractions(a, output, b)]
         for wide in ("float16", "bfloat16") if output == "float32" else ():

@@ -113,13 +113,8 @@ def factor_out_of_sum(t: Terms) -> Row:
 @row
 def scale_weight(t: Terms) -> Row:
     a, b, c = t.read("a", "ij"), t.read("b", "jk"), t.read("c", "i")
-    e, s, h, k = (
-        Term("exp", a),
-        t.read("s", ""),
-        t.read("h", "ij", "float16"),
-        t.read("k", "jk", "float16"),
-    )
-    r = t.read("r", "", "float16")
+    e, s, r = Term("exp", a), t.read("s", ""), t.read("r", "", "float16")
+    h, k = t.read("h", "ij", "float16"), t.read("k", "jk", "float16")
     return Row(
         ((mul(s, t.sum("j", mul(a, b))), t.sum("j", mul(mul(s, a), b))),),
         (
