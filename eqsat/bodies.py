@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from eqsat.algebra import LEAVES, Term
+from eqsat.contraction_price import from_registers
 from eqsat.egglog_text import SCHEDULE
-from eqsat.form import SUBSTITUTED, Form, Stored, shares_factors
+from eqsat.form import SUBSTITUTED, WEIGHTED, Form, Stored, shares_factors
 from eqsat.narrow_price import is_joined
 from eqsat.saturate import ENode, FrozenEGraph
 from eqsat.specs import ParallelProcessingUnit
@@ -36,7 +37,7 @@ def bodies_of(
                 return []
             stack += [child for node in options[number] for child in node.children]
     bodies: dict[tuple[Stored, ...], None] = {}
-    kinds = _kinds(options, spec)
+    kinds = _kinds(_placed(options, spec), spec)
     for kind in kinds:
         for chosen in _combined(kind, most // len(kinds)):
             bodies[_stored(made, _term(root, chosen))] = None
@@ -53,6 +54,28 @@ def _combined(options: dict[int, list[ENode]], most: int) -> Iterator[dict[int, 
         chosen = {n: ways[0] for n, ways in options.items()}
         chosen.update(zip(open_classes, nodes, strict=True))
         yield chosen
+
+
+def _placed(
+    options: dict[int, list[ENode]], spec: ParallelProcessingUnit
+) -> dict[int, list[ENode]]:
+    """The ways without operations that are started and want factors in memory which are computed:
+    these lie in registers.
+    """
+    read = {n for n, ways in options.items() if any(w.op in {"read", "gather"} for w in ways)}
+    widened = {n for n, ways in options.items() if any(w.op == "cast" for w in ways)}
+    read |= {n for n in widened if any({*w.children} <= read for w in options[n] if w.op == "cast")}
+
+    def fits(node: ENode) -> bool:
+        if node.op not in {"contract", "weighted_contract"} or not node.args[3]:
+            return True
+        operation = spec.operation(str(node.args[3]))
+        weights = node.op in WEIGHTED
+        computed = weights + sum(child not in read for child in node.children[weights:])
+        return not operation.asynchronous or computed <= from_registers(operation)
+
+    placed = {number: [way for way in ways if fits(way)] for number, ways in options.items()}
+    return placed if all(placed.values()) else options
 
 
 def _kinds(
