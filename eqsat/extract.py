@@ -14,10 +14,11 @@ from eqsat.algebra import LEAVES, SCANS, SCATTERS, Facts, Read, Renaming, Term, 
 from eqsat.cuts import UNFIT, Candidate, Cut, PlainPrice, Plan, Reductions, agree, varied
 from eqsat.extremes import COMPARED, EXTREMES
 from eqsat.form import REDUCING, Stored, form, is_product
-from eqsat.graph.dtypes import as_dtype
+from eqsat.graph.dtypes import DType, as_dtype
 from eqsat.graph.index import row_major
 from eqsat.join import in_order, join
 from eqsat.menu import least_seconds
+from eqsat.narrow_stored import narrowed
 from eqsat.price import Pricer
 from eqsat.pruned import PrunedGraph
 from eqsat.reindex import push
@@ -36,12 +37,18 @@ LEAST = 3  # of those, of each node
 
 
 class Extractor:
-    """Finds kernels for the roots of one e-graph."""
+    """Finds kernels for the roots of one e-graph; `narrows`: floats to which factors of such alone
+    may be rounded where they are stored.
+    """
 
     def __init__(
-        self, graph: FrozenEGraph, pricer: Pricer, order: Mapping[int, tuple[str, ...]]
+        self,
+        graph: FrozenEGraph,
+        pricer: Pricer,
+        order: Mapping[int, tuple[str, ...]],
+        narrows: frozenset[DType] = frozenset(),
     ) -> None:
-        self.graph, self.pricer, self.order = graph, pricer, order
+        self.graph, self.pricer, self.order, self.narrows = graph, pricer, order, narrows
         self.facts = Facts(graph.universe)
         self.candidates: dict[int, list[Candidate]] = {}
         self.kernel: dict[int, tuple[Candidate, float]] = {}
@@ -399,7 +406,17 @@ class Extractor:
         return cuts
 
     def joined(self, cuts: Mapping[int, Cut]) -> Plan:
-        """The plan of some cuts, kernels joined where that is faster."""
+        """The plan of some cuts, kernels joined and values in 16 bits where that is faster."""
+        plan, narrow = self._joined(cuts), narrowed(cuts, self.facts, self.narrows)
+        if narrow == cuts:
+            return plan
+        for number, cut in narrow.items():
+            if cut.stored.buffer != cuts[number].stored.buffer:
+                self.pricer.sizes[cut.stored.buffer] = self.load_bytes(cut.number) // 2
+        other = self._joined(narrow)
+        return other if other.seconds < plan.seconds else plan
+
+    def _joined(self, cuts: Mapping[int, Cut]) -> Plan:
         separate = in_order([(cut.stored,) for cut in cuts.values()])
         joined = join(separate, self.facts, self.price_kernel)
         seconds = sum(self.price_kernel(kernel) for kernel in joined)

@@ -12,6 +12,7 @@ from eqsat.form import Stored
 from eqsat.graph.tensor import Tensor
 from eqsat.kernel import Buffer
 from eqsat.library import PricedCall, is_call, library_call
+from eqsat.narrow_stored import KINDS, LAW
 from eqsat.price import Pricer
 from eqsat.rule import ALGEBRA
 from eqsat.saturate import FrozenEGraph, saturate
@@ -106,7 +107,9 @@ def investigate(segment: Segment, search: Search) -> Findings:
         search.float32_products,
         search.precision,
     )
-    extractor = Extractor(graph, pricer, _order(encoding, graph))
+    rounds = any(rule.name == LAW for rule in search.rules)
+    narrows = (kind for kind in KINDS if rounds and pricer.has_products(kind.name))
+    extractor = Extractor(graph, pricer, _order(encoding, graph), frozenset(narrows))
     facts = Facts(encoding.universe)
     best = best_planned(
         lambda: _cut(encoding, graph, extractor),

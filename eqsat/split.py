@@ -277,7 +277,11 @@ class Parts:
         joined = {term: self._joined(term) for term in terms}
 
         def change(term: Term, children: tuple[Term, ...]) -> Term:
-            return joined[term] if term in joined else over(term, children)
+            if term in joined:
+                return joined[term]
+            if term.op == "contract":  # by what operation is for what remains to say
+                return Term("reduce_sum", term.args[0], Term("mul", *children))
+            return over(term, children)
 
         return Division(
             first=tuple(self.values.values()),
