@@ -184,6 +184,24 @@ class ChainedStatements(Statements):
         fill_left(block, block.placement.matrices[s.chunk], self.chain.packed(s))
 
 
+class WholeStatements(Statements):
+    """A phase's only run in a tile, which lets go of boxes with the last product that reads them:
+    those of the next tile are copied while this one's results are worked on and stored.
+    """
+
+    def __init__(self, block: Block, phase: Phase, pipeline: Pipeline, boxes: set[str]) -> None:
+        super().__init__(block, phase, boxes)
+        before = block.kernel.phases[: block.kernel.phases.index(phase)]
+        self.pipeline = pipeline
+        self.done = {s.name for one in before for s in one.body}
+
+    def statement(self, s: Statement) -> None:
+        super().statement(s)
+        if isinstance(s, Contract):
+            self.done.add(s.name)
+            self.pipeline.finish(self.done)
+
+
 def issue_delayed(block: Block, phase: Phase, pipeline: Pipeline) -> None:
     """Start the later products of the chunk before; what first products read too lies in the slot
     before.

@@ -12,6 +12,7 @@ from eqsat.codegen.cuda_math import cast, identity, register_type
 from eqsat.codegen.cuda_overlap import (
     ChainedStatements,
     HeldStatements,
+    WholeStatements,
     declare_packed,
     held_products,
     issue_delayed,
@@ -55,8 +56,8 @@ def emit_phase(block: Block, phase: Phase, pipeline: Pipeline | None = None) -> 
         for ring in pipeline.rings[phase]:
             pipeline.wait(ring)
             boxes |= set(ring.boxes)
-        Statements(block, phase, boxes).emit()
-        return  # the slot is let go of at the end of the tile
+        WholeStatements(block, phase, pipeline, boxes).emit()
+        return  # slots that others read besides products are let go of at the end of the tile
     else:
         body = Statements(block, phase)
         body.emit()
