@@ -166,7 +166,7 @@ class _Account:
         trace = self._fusion(name, region, chosen, found)
         target = region.target(chosen.body, chosen.choice)
         opened = region.opening(one.kernel.name, target)[0]
-        self.rest = opened.division.rest if opened.division else ()
+        self.rest = opened.division.unsettled if opened.division else ()
         if running is not None and not _same(one.kernel, running):
             trace = replace(trace, note="the search, done again, found another kernel than runs")
         prices = KernelCosts(region, found.pricer)

@@ -208,7 +208,7 @@ def _check_segment(
     waiting: list[KernelRecord] = []
     for kernel in record.kernels:
         facts = Facts(universe)
-        rest = division.rest if division else ()
+        rest = division.unsettled if division else ()
         if kernel.stored != rest and _is_ahead(kernel, stored):
             waiting.append(kernel)  # it prepares what a later one reads, or combines values in
             continue
@@ -304,7 +304,7 @@ def _check_renamed(separate: Stored, joined: Stored, universe: Universe) -> None
 
 def _check_rest(record: KernelRecord, division: Division) -> None:
     """After a kernel of parts comes the one that joins them."""
-    if record.stored != division.rest:
+    if record.stored != division.unsettled:
         raise TraceError(
             f"{record.trace.name} does not compute what the parts in {division.buffers[0].name} "
             f"leave to do"

@@ -297,7 +297,7 @@ class _Choosing:
         """Find the kernels after that of the parts; None where none fits."""
         made = {buffer.name: buffer for buffer in division.buffers}
         trial = {**self.buffers, **made}
-        name, rest = self.name + JOINED, (division.rest, division.rest_facts)
+        name, rest = self.name + JOINED, (division.unsettled, division.rest_facts)
         try:
             search = replace(self.search, drawn=0)
             found = schedule_region(name, *rest, self.pricer, trial, search, whole=True)

@@ -65,6 +65,17 @@ class Division:
     part: str
     buffers: tuple[Buffer, ...]
 
+    @property
+    def unsettled(self) -> tuple[Stored, ...]:
+        """`rest` as what is yet to be scheduled: without operations for what it multiplies."""
+
+        def change(term: Term, children: tuple[Term, ...]) -> Term:
+            if term.op == "contract":
+                return Term("reduce_sum", term.args[0], Term("mul", *children))
+            return over(term, children)
+
+        return tuple(replace(one, term=rebuild(one.term, change)) for one in self.rest)
+
 
 def part_length(extent: int, parts: int) -> int:
     """Points of each part but the last, which may be shorter."""
@@ -277,11 +288,7 @@ class Parts:
         joined = {term: self._joined(term) for term in terms}
 
         def change(term: Term, children: tuple[Term, ...]) -> Term:
-            if term in joined:
-                return joined[term]
-            if term.op == "contract":  # by what operation is for what remains to say
-                return Term("reduce_sum", term.args[0], Term("mul", *children))
-            return over(term, children)
+            return joined[term] if term in joined else over(term, children)
 
         return Division(
             first=tuple(self.values.values()),

@@ -60,6 +60,16 @@ def joined() -> tuple[Tensor, Tensor]:
     return x @ given("W", 48, 32), x @ given("U", 48, 32)
 
 
+def shared_weights() -> tuple[Tensor, Tensor]:
+    """The weights lie in memory, in 16 bits."""
+    shapes = {"x": (2048, 1024), "W": (1024, 2048), "A": (2048, 256), "B": (2048, 256)}
+    narrow = (eqsat.input(name, shape, "bfloat16") for name, shape in shapes.items())
+    x, w, a, b = (eqsat.astype(one, eqsat.float32) for one in narrow)
+    weights = eqsat.softmax(x @ w, axis=-1)
+    first, second = weights @ a, eqsat.permute_dims(weights, (1, 0)) @ b
+    return eqsat.astype(first, eqsat.bfloat16), eqsat.astype(second, eqsat.bfloat16)
+
+
 def layers() -> Tensor:
     x = given("x", 32, 48)
     for number in range(3):

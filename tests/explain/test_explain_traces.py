@@ -32,6 +32,18 @@ def test_every_step_is_found_and_holds(name, spec):
 
 
 @pytest.mark.slow
+def test_every_step_to_weights_that_lie_in_memory_in_16_bits():
+    subject = explained("shared_weights", "h200")
+    assert subject.explanation.notes == ()
+    assert any(
+        b.dtype.name == "bfloat16"
+        for b in subject.planned.parts.buffers.values()
+        if b.role == "temporary"
+    )
+    assert subject.check() > 50
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ["cpu", "h200"])
 def test_every_step_of_a_transformer_layer(spec):
     subject = explained("transformer_layer", spec)
