@@ -251,6 +251,11 @@ def rebuild(term: Term, change: Callable[[Term, tuple[Term, ...]], Term]) -> Ter
     return done[term]
 
 
+def sum_of_products(contract: Term, factors: tuple[Term, ...]) -> Term:
+    """The sum of products of such factors that a contraction stands for."""
+    return Term("reduce_sum", contract.args[0], Term("mul", *factors))
+
+
 def with_children(term: Term, children: tuple[Term, ...]) -> Term:
     """The same operation over other children."""
     rest = iter(children)

@@ -63,8 +63,8 @@ def _placed(
     these lie in registers.
     """
     read = {n for n, ways in options.items() if any(w.op in {"read", "gather"} for w in ways)}
-    widened = {n for n, ways in options.items() if any(w.op == "cast" for w in ways)}
-    read |= {n for n in widened if any({*w.children} <= read for w in options[n] if w.op == "cast")}
+    casts = ((n, w.children) for n, ways in options.items() for w in ways if w.op == "cast")
+    read |= {n for n, children in casts if read.issuperset(children)}  # widened, or rounded, once
 
     def fits(node: ENode) -> bool:
         if node.op not in {"contract", "weighted_contract"} or not node.args[3]:

@@ -407,7 +407,8 @@ class Extractor:
 
     def joined(self, cuts: Mapping[int, Cut]) -> Plan:
         """The plan of some cuts, kernels joined and values in 16 bits where that is faster."""
-        plan, narrow = self._joined(cuts), narrowed(cuts, self.facts, self.narrows)
+        plan = self._joined(cuts)
+        narrow = narrowed(cuts, self.facts, self.narrows) if self.narrows else cuts
         if narrow == cuts:
             return plan
         for number, cut in narrow.items():

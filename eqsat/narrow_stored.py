@@ -31,6 +31,8 @@ def narrowed(cuts: Mapping[int, Cut], facts: Facts, kinds: Set[DType]) -> dict[i
         wide = number >= 0 and own.dtype == float32 and own.term.op not in SCATTERS
         if wide and dtype in kinds and not others:
             narrow[own.buffer] = dtype
+    if not narrow:
+        return dict(cuts)
     return {
         number: replace(cut, stored=_rounded(cut.stored, narrow)) for number, cut in cuts.items()
     }

@@ -8,7 +8,7 @@ need no memory, and neither do its states where what is made of them is summed o
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from eqsat.algebra import SCANS, Facts, Term, post_order, rebuild
+from eqsat.algebra import SCANS, Facts, Term, post_order, rebuild, sum_of_products, with_children
 
 AHEAD = 32  # steps whose loads are under way at a time, at most
 AHEAD_BYTES = 256  # of a thread's registers, for what those loads bring
@@ -70,10 +70,8 @@ def without_contractions(term: Term, along: int, facts: Facts) -> Term:
         return term
 
     def change(sub: Term, children: tuple[Term, ...]) -> Term:
-        rest = iter(children)
-        args = [next(rest) if isinstance(a, Term) else a for a in sub.args]
-        if sub.op == "contract" and not args[3] and facts.free(sub) & along:
-            return Term("reduce_sum", args[0], Term("mul", *args[1:3]))
-        return Term(sub.op, *args)
+        if sub.op == "contract" and not sub.args[3] and facts.free(sub) & along:
+            return sum_of_products(sub, children)
+        return with_children(sub, children)
 
     return rebuild(term, change)

@@ -21,6 +21,7 @@ from eqsat.algebra import (
     guarded_names,
     post_order,
     rebuild,
+    sum_of_products,
 )
 from eqsat.algebra import with_children as over
 from eqsat.carry_terms import law_of, number, shifted
@@ -67,11 +68,13 @@ class Division:
 
     @property
     def unsettled(self) -> tuple[Stored, ...]:
-        """`rest` as what is yet to be scheduled: without operations for what it multiplies."""
+        """`rest` as what is yet to be scheduled: contractions as sums of products, whose operation
+        is chosen anew.
+        """
 
         def change(term: Term, children: tuple[Term, ...]) -> Term:
             if term.op == "contract":
-                return Term("reduce_sum", term.args[0], Term("mul", *children))
+                return sum_of_products(term, children)
             return over(term, children)
 
         return tuple(replace(one, term=rebuild(one.term, change)) for one in self.rest)
