@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from eqsat.codegen import cuda_compile, cuda_emit, cuda_faults, cuda_launch, cuda_target
+from eqsat.codegen.cuda_arrays import as_cupy, borrowed, carrier, library_of, same_dtype
 from eqsat.codegen.cuda_calls import cuda_call
 from eqsat.codegen.cuda_select import INVOCATION as SELECT
 from eqsat.codegen.cuda_select import cuda_select
@@ -100,14 +101,14 @@ class CudaBackend:
 
     def receive(self, value: Any, argument: Argument) -> Any:
         """The argument as a contiguous aligned CuPy array; NumPy arrays are copied over."""
-        array = _as_cupy(value, argument.name)
+        array = as_cupy(value, argument.name)
         wanted = argument.dtype
         if tuple(array.shape) != argument.shape:
             raise ArgumentError(
                 f"input {argument.name!r} has shape {tuple(array.shape)}; the program was compiled "
                 f"for {argument.shape}. Reshape it, or compile for this shape."
             )
-        if not _same_dtype(value, array, wanted):
+        if not same_dtype(value, array, wanted):
             raise ArgumentError(
                 f"input {argument.name!r} is {value.dtype}; the program was compiled for "
                 f"{wanted.name}. Convert it, or compile for this dtype."
@@ -116,7 +117,7 @@ class CudaBackend:
 
     def constant(self, value: Any) -> Any:
         """A constant on the device."""
-        return _as_cupy(value, "constant")
+        return as_cupy(value, "constant")
 
     def copy(self, array: Any) -> Any:
         """Another CuPy array of the same values."""
@@ -124,7 +125,25 @@ class CudaBackend:
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Any:
         """An uninitialised CuPy array."""
-        return cuda_target.import_cupy().empty(shape, _carrier(dtype))
+        return cuda_target.import_cupy().empty(shape, carrier(dtype))
+
+    def result(
+        self, shape: tuple[int, ...], dtype: DType, like: Any
+    ) -> tuple[Any, Callable[[], Any]]:
+        """An uninitialised CuPy array, and what gives it as an array of the caller's kind. It is
+        the caller's own from the start where that can be.
+        """
+        library = library_of(like)
+        if library == "torch" and (pair := borrowed(shape, dtype, like)) is not None:
+            tensor, array = pair
+            return array, lambda: tensor
+        array = self.empty(shape, dtype)
+        if library == "numpy":
+            return array, lambda: array.get().view(dtype.numpy)
+        if library == "torch":
+            torch = sys.modules["torch"]
+            return array, lambda: torch.from_dlpack(array).view(getattr(torch, dtype.name))
+        return array, lambda: array.view(np.float16) if dtype.name == "float16" else array
 
     def output(self, value: Any, shape: tuple[int, ...], dtype: DType) -> Any:
         """A caller's device array to be written in place."""
@@ -132,8 +151,8 @@ class CudaBackend:
             raise ArgumentError(
                 "out= is a NumPy array; a GPU program writes to device arrays only."
             )
-        array = _as_cupy(value, "out")
-        right = tuple(array.shape) == shape and _same_dtype(value, array, dtype)
+        array = as_cupy(value, "out")
+        right = tuple(array.shape) == shape and same_dtype(value, array, dtype)
         if not right or not array.flags.c_contiguous or array.data.ptr % cuda_launch.ALIGNMENT:
             raise ArgumentError(
                 f"out= is {value.dtype}{list(array.shape)}; the result needs a C-contiguous "
@@ -144,16 +163,6 @@ class CudaBackend:
     def overlap(self, a: Any, b: Any) -> bool:
         """Whether the address ranges of two arrays meet."""
         return a.data.ptr < b.data.ptr + b.nbytes and b.data.ptr < a.data.ptr + a.nbytes
-
-    def give(self, array: Any, like: Any, dtype: DType) -> Any:
-        """The result as the caller's kind of array."""
-        library = type(like).__module__.split(".")[0]
-        if library == "numpy":
-            return array.get().view(dtype.numpy)
-        if library == "torch":
-            torch = sys.modules["torch"]
-            return torch.from_dlpack(array).view(getattr(torch, dtype.name))
-        return array.view(np.float16) if dtype.name == "float16" else array
 
     @contextmanager
     def watched(self, launches: Sequence[Launch]) -> Iterator[None]:
@@ -278,47 +287,3 @@ def _unable(missing: str) -> Runner:
         raise UnsupportedError(missing)
 
     return run
-
-
-def _carrier(dtype: DType) -> np.dtype:
-    """The dtype that carries an element on the device: narrow floats as unsigned integers."""
-    return _bits(dtype.itemsize) if dtype.compute != dtype else dtype.numpy
-
-
-def _bits(itemsize: int) -> np.dtype:
-    return np.dtype(f"uint{8 * itemsize}")
-
-
-def _as_cupy(value: Any, name: str) -> Any:
-    """The value's elements on the device; narrow floats viewed as unsigned integers."""
-    cupy = cuda_target.import_cupy()
-    library = type(value).__module__.split(".")[0]
-    narrow = library == "torch" and value.element_size() <= 2 and value.is_floating_point()
-    if library == "torch":
-        value = value.detach()
-        if narrow:
-            bits = {1: "uint8", 2: "int16"}[value.element_size()]
-            value = value.contiguous().view(getattr(sys.modules["torch"], bits))
-        array = cupy.from_dlpack(value) if value.is_cuda else cupy.asarray(value.numpy())
-    elif isinstance(value, np.ndarray | np.generic):
-        plain = np.asarray(value, order="C")
-        own = plain.dtype
-        array = cupy.asarray(plain.view(_bits(own.itemsize)) if _is_narrow(own) else plain)
-    elif hasattr(value, "__cuda_array_interface__") or hasattr(value, "__dlpack__"):
-        array = cupy.asarray(value)
-    else:
-        raise ArgumentError(
-            f"input {name!r} is a {type(value).__name__}; pass a CuPy, NumPy or DLPack array."
-        )
-    if _is_narrow(array.dtype) or narrow:
-        return cupy.ascontiguousarray(array).view(_bits(array.dtype.itemsize))
-    return array
-
-
-def _is_narrow(dtype: np.dtype) -> bool:
-    return dtype.itemsize <= 2 and dtype.kind in "fV"
-
-
-def _same_dtype(value: Any, array: Any, wanted: DType) -> bool:
-    name = str(value.dtype).removeprefix("torch.")
-    return name == wanted.name or (name == _carrier(wanted).name and wanted.compute != wanted)

@@ -18,13 +18,15 @@ from eqsat.errors import ArgumentError, UnsupportedError
 from eqsat.kernel import Kernel
 
 ALIGNMENT = 16  # bytes; vector accesses assume it of every base pointer
+MOST_KNOWN = 256  # sets of addresses whose arguments a launch keeps
 
 
 @dataclass(frozen=True)
 class Launch:
     """A loaded kernel; calling it with device pointers launches it on CuPy's current stream.
 
-    `early`: the device can set it up while the launch before it ends.
+    `early`: the device can set it up while the launch before it ends. `configurations` by stream
+    and `known` arguments by addresses are kept for the calls to come.
     """
 
     kernel: Kernel
@@ -33,36 +35,36 @@ class Launch:
     processors: int
     early: bool = False
     configurations: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
+    known: dict[tuple[int, ...], "Parameters"] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     def __call__(self, pointers: Sequence[int]) -> None:
         """Launch on the buffers' addresses, in the kernel's order; an empty grid does nothing."""
-        check_pointers(self.kernel, pointers)
-        if self.source.grid and self.early:
-            self._launch_early(pointers)
-        elif self.source.grid:
-            self.function(
-                (self.blocks,),
-                (self.source.threads,),
-                (*(np.uint64(pointer) for pointer in pointers), *self.maps(pointers)),
-                shared_mem=self.source.shared_bytes,
-            )
-
-    def _launch_early(self, pointers: Sequence[int]) -> None:
+        if not self.source.grid:
+            check_pointers(self.kernel, pointers)
+            return
         from cuda.bindings import driver
 
         stream = import_cupy().cuda.get_current_stream().ptr
         configuration = self.configurations.get(stream)
         if configuration is None:
             configuration = self.configurations[stream] = self._configuration(driver, stream)
-        parameters = Parameters(pointers, self.maps(pointers))
+        parameters = self.parameters(tuple(pointers))
         function = driver.CUfunction(self.function.kernel.ptr)
         done(driver.cuLaunchKernelEx(configuration, function, parameters.address, 0))
 
+    def parameters(self, pointers: tuple[int, ...]) -> "Parameters":
+        """The kernel's arguments for these addresses, which are checked."""
+        found = self.known.get(pointers)
+        if found is None:
+            check_pointers(self.kernel, pointers)
+            if len(self.known) >= MOST_KNOWN:
+                self.known.clear()
+            found = self.known[pointers] = Parameters(pointers, self.maps(pointers))
+        return found
+
     def _configuration(self, driver: Any, stream: int) -> Any:
-        attribute = driver.CUlaunchAttribute()
-        kinds = driver.CUlaunchAttributeID
-        attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-        attribute.value.programmaticStreamSerializationAllowed = 1
         configuration = driver.CUlaunchConfig()
         configuration.gridDimX = self.blocks
         configuration.gridDimY = configuration.gridDimZ = 1
@@ -70,7 +72,12 @@ class Launch:
         configuration.blockDimY = configuration.blockDimZ = 1
         configuration.sharedMemBytes = self.source.shared_bytes
         configuration.hStream = driver.CUstream(stream)
-        configuration.attrs, configuration.numAttrs = [attribute], 1
+        if self.early:
+            attribute = driver.CUlaunchAttribute()
+            kinds = driver.CUlaunchAttributeID
+            attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attribute.value.programmaticStreamSerializationAllowed = 1
+            configuration.attrs, configuration.numAttrs = [attribute], 1
         return configuration
 
     @property
@@ -95,7 +102,9 @@ class Launch:
 
 
 class Parameters:
-    """A kernel's arguments in memory, alive as long as this is; `address` of where each lies."""
+    """A kernel's arguments in memory, alive as long as this is; `address` of where each lies, and
+    `node`, once a graph was made with them: what its node is told.
+    """
 
     def __init__(self, pointers: Sequence[int], maps: Sequence[np.ndarray]) -> None:
         self.pointers, self.maps = np.array(pointers, np.uint64), maps
@@ -103,6 +112,7 @@ class Parameters:
         places = [first + n * size for n in range(len(pointers))]
         self.places = np.array([*places, *(one.ctypes.data for one in maps)], np.uint64)
         self.address = self.places.ctypes.data
+        self.node: Any = None
 
 
 def check_pointers(kernel: Kernel, pointers: Sequence[int]) -> None:
@@ -146,11 +156,11 @@ class Graph:
         self.pointers = self._used(launches, pointers)
         self.all = tuple(launches)
         self.graph = done(driver.cuGraphCreate(0))
-        self.values: Parameters | None = None
         self.nodes: list[Any] = []
         for launch, addresses in zip(self.launches, self.pointers, strict=True):
             parameters = self._parameters(launch, addresses)
-            self.nodes.append(done(driver.cuGraphAddKernelNode(self.graph, [], 0, parameters)))
+            added = driver.cuGraphAddKernelNode(self.graph, [], 0, parameters.node)
+            self.nodes.append(done(added))
             if len(self.nodes) > 1:
                 self._order(*self.nodes[-2:], launch.early)
         self.executable = done(driver.cuGraphInstantiate(self.graph, 0))
@@ -162,7 +172,7 @@ class Graph:
             if addresses != self.pointers[n]:
                 parameters = self._parameters(launch, addresses)
                 update = self.driver.cuGraphExecKernelNodeSetParams
-                done(update(self.executable, self.nodes[n], parameters))
+                done(update(self.executable, self.nodes[n], parameters.node))
         self.pointers = used
         stream = self.driver.CUstream(import_cupy().cuda.get_current_stream().ptr)
         done(self.driver.cuGraphLaunch(self.executable, stream))
@@ -193,17 +203,20 @@ class Graph:
                 used.append(tuple(addresses))
         return used
 
-    def _parameters(self, launch: Launch, pointers: Sequence[int]) -> Any:
-        parameters = self.driver.CUDA_KERNEL_NODE_PARAMS()
-        parameters.func = self.driver.CUfunction(launch.function.kernel.ptr)
-        parameters.gridDimX = launch.blocks
-        parameters.gridDimY = parameters.gridDimZ = 1
-        parameters.blockDimX = launch.source.threads
-        parameters.blockDimY = parameters.blockDimZ = 1
-        parameters.sharedMemBytes = launch.source.shared_bytes
-        self.values = Parameters(pointers, launch.maps(pointers))  # alive until the driver copied
-        parameters.kernelParams = self.values.address
-        return parameters
+    def _parameters(self, launch: Launch, pointers: tuple[int, ...]) -> "Parameters":
+        """The launch's arguments, with what a node of a graph is told of it."""
+        found = launch.parameters(pointers)
+        if found.node is None:
+            node = self.driver.CUDA_KERNEL_NODE_PARAMS()
+            node.func = self.driver.CUfunction(launch.function.kernel.ptr)
+            node.gridDimX = launch.blocks
+            node.gridDimY = node.gridDimZ = 1
+            node.blockDimX = launch.source.threads
+            node.blockDimY = node.blockDimZ = 1
+            node.sharedMemBytes = launch.source.shared_bytes
+            node.kernelParams = found.address
+            found.node = node
+        return found
 
 
 def done(result: tuple[Any, ...]) -> Any:

@@ -95,6 +95,17 @@ class HostBackend:
         """An uninitialised array."""
         return _MEMORY.empty(shape, dtype.numpy)
 
+    def result(
+        self, shape: tuple[int, ...], dtype: DType, like: Any
+    ) -> tuple[np.ndarray, Callable[[], Any]]:
+        """An uninitialised array, and what gives it as an array of the caller's kind."""
+        array = self.empty(shape, dtype)
+        library = type(like).__module__.split(".")[0]
+        if like is None or library in {"numpy", "ml_dtypes", "builtins"}:
+            return array, lambda: array
+        module = sys.modules[library]
+        return array, lambda: module.from_dlpack(array) if hasattr(module, "from_dlpack") else array
+
     def output(self, value: Any, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
         """A caller's array to be written in place."""
         array = _as_numpy(value, "out")
@@ -125,15 +136,6 @@ class HostBackend:
         )
 
     sass = ptx
-
-    def give(self, array: np.ndarray, like: Any, dtype: DType) -> Any:
-        """The result as the caller's kind of array."""
-        del dtype  # NumPy arrays carry their own
-        library = type(like).__module__.split(".")[0]
-        if like is None or library in {"numpy", "ml_dtypes", "builtins"}:
-            return array
-        module = sys.modules[library]
-        return module.from_dlpack(array) if hasattr(module, "from_dlpack") else array
 
 
 class _Unlocked:

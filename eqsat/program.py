@@ -110,16 +110,20 @@ class Backend(Protocol):
         """An uninitialised device array."""
         ...
 
+    def result(
+        self, shape: tuple[int, ...], dtype: DType, like: Any
+    ) -> tuple[Any, Callable[[], Any]]:
+        """An uninitialised device array for a result, and what gives it, once it is written, as
+        the kind of array that the caller passed.
+        """
+        ...
+
     def output(self, value: Any, shape: tuple[int, ...], dtype: DType) -> Any:
         """A caller's output array as a device array to be written; ArgumentError if unusable."""
         ...
 
     def overlap(self, a: Any, b: Any) -> bool:
         """Whether two device arrays may share memory."""
-        ...
-
-    def give(self, array: Any, like: Any, dtype: DType) -> Any:
-        """A result as the kind of array that the caller passed."""
         ...
 
     def watched(self, launches: Sequence[Launch]) -> AbstractContextManager[None]:
@@ -256,7 +260,8 @@ class Program:
         arrays = dict(self._constants)
         for argument, value in zip(self.parts.arguments, values, strict=True):
             arrays[argument.buffer] = self._backend.receive(value, argument)
-        results = self._results(out)
+        like = next((v for v in values if hasattr(v, "shape")), None)
+        results, given = self._results(out, like)
         if out is not None:
             self._refuse_aliases(results, arrays)
         for (buffer, _, _), result in zip(self.parts.outputs, results, strict=True):
@@ -269,12 +274,8 @@ class Program:
                 self._workspaces.append(workspace)
         if out is not None:
             return out
-        like = next((v for v in values if hasattr(v, "shape")), None)
-        given = [
-            self._backend.give(result, like, dtype)
-            for result, (_, _, dtype) in zip(results, self.parts.outputs, strict=True)
-        ]
-        return given[0] if self._single else unflatten(self._structure, given)
+        leaves = [give() for give in given]
+        return leaves[0] if self._single else unflatten(self._structure, leaves)
 
     def _bind(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> list[Any]:
         names = self._names
@@ -301,10 +302,12 @@ class Program:
             )
         return [values[name] for name in names]
 
-    def _results(self, out: Any) -> list[Any]:
+    def _results(self, out: Any, like: Any) -> tuple[list[Any], list[Callable[[], Any]]]:
+        """Device arrays for the outputs, and what gives them to the caller unless they are his."""
         outputs = self.parts.outputs
         if out is None:
-            return [self._backend.empty(shape, dtype) for _, shape, dtype in outputs]
+            made = [self._backend.result(shape, dtype, like) for _, shape, dtype in outputs]
+            return [array for array, _ in made], [give for _, give in made]
         given = flatten(out)
         if not same_structure(out, self._structure):
             raise ArgumentError(
@@ -314,7 +317,7 @@ class Program:
         return [
             self._backend.output(value, shape, dtype)
             for value, (_, shape, dtype) in zip(given, outputs, strict=True)
-        ]
+        ], []
 
     def _refuse_aliases(self, results: Sequence[Any], arrays: Mapping[str, Any]) -> None:
         """An output over an input would be read after it is written, one over another lost."""
