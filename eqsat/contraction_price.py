@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from eqsat.algebra import Read, Term, post_order
 from eqsat.copy_price import one_by_one
-from eqsat.form import SUBSTITUTED, WEIGHTED, Form
+from eqsat.form import REDUCING, SUBSTITUTED, WEIGHTED, Form
 from eqsat.graph.dtypes import BY_NAME, is_held
 from eqsat.narrow_price import is_joined, narrowing, products_of
 from eqsat.partial_sums import count_parts
@@ -263,6 +263,18 @@ def gather_cycles(tiling: Tiling, operation: ParallelOperation, found: Contracti
     held = tiling.tile_points(facts.free(side)) * facts.dtype(side).itemsize
     read = held * spec.processors * spec.cycles_per_s / (shared.bandwidth_gb_per_s * 1e9)
     return read + shared.latency_cycles + operation.latency_cycles
+
+
+def computed_of_reads(found: Contraction) -> Iterator[tuple[Term, set[Term]]]:
+    """Factors that are computed of nothing but what is read, and the terms of which each is."""
+    for side in (found.left, found.right):
+        met, waiting = set[Term](), [side] if side.op not in {"read", "gather"} else []
+        while waiting:
+            one = waiting.pop()
+            met.add(one)
+            waiting += [child for child in one.children if child not in met]
+        if met and not any(one.op in (*SUBSTITUTED, *REDUCING) for one in met):
+            yield side, met
 
 
 def _takes_results(operation: ParallelOperation) -> bool:

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from eqsat.algebra import REDUCTIONS, Term, post_order
 from eqsat.clusters import CLUSTER, clusters
-from eqsat.contraction_price import absorbed
+from eqsat.contraction_price import absorbed, computed_of_reads
 from eqsat.form import REDUCING, SUBSTITUTED, Form, shares_factors
 from eqsat.graph.ops import ELEMENTWISE
 from eqsat.partial_sums import count_parts
 from eqsat.pipeline_price import LOADED
-from eqsat.rates import Array, Blocking, Rates
+from eqsat.rates import Array, Blocking, Contraction, Rates
 from eqsat.scan_price import at_work, step_cycles
 from eqsat.tiling import Tiling
 from eqsat.window_price import held_elements, windowed
@@ -57,6 +57,7 @@ class Occupancy(Tiling):
         self.waited: set[str] = set()  # units of products that threads wait for, and of sums beside
         self.staged: set[Term] = set()
         self.copied: dict[Term, Array] = {}  # bytes that reads draw from the cache
+        self.again = np.zeros_like(self.shape)  # of these what nothing hides, as in later phases
         self.ahead = np.zeros_like(self.shape)  # seconds of kernels that prepare factors
         self.takes_turns = False  # teams of threads, at operations that run on
         self.computes = False  # with a factor in registers
@@ -188,6 +189,20 @@ class Occupancy(Tiling):
         if self.takes_turns:  # the accumulators of all teams, and factors
             most = np.minimum(most, (0.4 if self.computes else 0.6) * registers.size_bytes)
         return held > most
+
+    def compute_factors(self, found: Contraction) -> None:
+        """Factors of an operation that is started, which threads compute of what they read: unless
+        they are summed chunk by chunk, read ahead, nothing hides their reads, and those that are
+        the same for all chunks stay in registers.
+        """
+        facts, streamed = self.form.facts, self.form.facts.universe.mask(self.chunks)
+        if found.summed & streamed:
+            return
+        for side, reads in computed_of_reads(found):
+            self.again = self.again + sum(self.copied.get(one, 0.0) for one in reads)
+            if streamed and not facts.free(side) & streamed:
+                held = self.tile_points(facts.free(side)) * facts.dtype(side).itemsize
+                self.scratch = self.scratch + held
 
     def hopeless(self) -> str:
         """What no choice has, as is plain before anything is priced; empty where some may fit."""

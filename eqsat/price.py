@@ -111,7 +111,7 @@ class _Pricing(Occupancy):
         self.after: dict[str, Array] = {}  # the part of `units` that is work on results
         self.traffic = self.copies = self.scratch_traffic = 0 * self.shape
         self.spared = np.zeros_like(self.shape)  # of it, where blocks copy for each other
-        self.again = self.dram_bytes = 0 * self.shape  # of it, read by earlier phases; from memory
+        self.dram_bytes = 0 * self.shape  # of it, from memory
         # Seconds of atomic operations in the cache, and of those when all else is done.
         self.combined = self.joined = 0 * self.shape
         self.weighed: set[tuple[Term, int, CarryLaw]] = set()
@@ -302,6 +302,7 @@ class _Pricing(Occupancy):
             self.computes |= any(map(from_registers, started))
             if started:  # whole operations of each, whatever rows a tile has
                 self.scratch = self.scratch + beyond_bytes(self, started[0], found)
+                self.compute_factors(found)
         for alike in candidates:
             seconds, overhead = matrix_seconds(self, alike, found, work)
             before = 0.0 if operation else preparing_seconds(self, alike[0], found)
@@ -316,6 +317,7 @@ class _Pricing(Occupancy):
             self.fed = self.fed + fed
             self.settled[found.term] = names, numbers
             self.started.add(operation.name)
+            self.compute_factors(found)
             self.gathering = self.gathering + gather_cycles(self, operation, found)
             unfit = unfit_operands(self, operation, found) | overlapping(self, found)
             self.refuse(f"operands of {operation.name}", unfit)
