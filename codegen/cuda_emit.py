@@ -160,7 +160,7 @@ def _origin_lines(block: Block, tile: str) -> list[str]:
     turns = {axis.name: kernel.turns(axis) for axis in cut}
     inner = 1
     numbers: dict[str, str] = {}
-    if len(cut) > 1 and (kernel.band > 1 or kernel.backwards):
+    if len(cut) > 1 and (kernel.band > 1 or kernel.uneven):
         rows, columns = cut[-2:]
         height, width = turns[rows.name], turns[columns.name]
         band = min(kernel.band, height)

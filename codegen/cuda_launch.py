@@ -88,7 +88,7 @@ class Launch:
         source, together = self.source, self.kernel.multicast
         processors = self.processors // together * together
         most = min(source.grid, source.resident * processors or source.grid)
-        if source.resident < 2 or self.kernel.backwards or together > 1:
+        if source.resident < 2 or self.kernel.uneven or together > 1:
             return most
         rounds = ceil(source.grid / most)
         even = ceil(source.grid / rounds)

@@ -381,7 +381,7 @@ class Pipeline:
         chunks = [prod(axis.count for axis in stream) for stream in streams]
         if self.block.kernel.stream_k:
             return 0  # each block is launched once
-        alone = self.blocks == 1 or self.shares or self.block.kernel.backwards
+        alone = self.blocks == 1 or self.shares or self.block.kernel.uneven
         return self.blocks if alone or sum(chunks) < LONG * slots else 0
 
     @property
@@ -414,7 +414,7 @@ __device__ __forceinline__ void block_barrier() {{
             before, loop, begins = cuda_stream_k.loop(kernel)
             out.lines += ["    " + line for line in before]
             origins = [*begins, *origins]
-        if kernel.backwards:  # tiles get shorter: who had a longer one has a shorter one next
+        if kernel.uneven:  # tiles get shorter: who had a longer one has a shorter one next
             origins = [*_there_and_back(kernel.tiles), *origins]
             loop = f"for (int round = 0; round * gridDim.x < {kernel.tiles}; ++round)"
         self.initialise(out)
@@ -447,7 +447,7 @@ __device__ __forceinline__ void block_barrier() {{
             with out.block("if (turn == 1)"):
                 self.pass_over(out)
         with out.block(loop):
-            for line in _there_and_back(kernel.tiles) if kernel.backwards else ():
+            for line in _there_and_back(kernel.tiles) if kernel.uneven else ():
                 out.line(line)
             if kernel.stream_k:
                 for line in begins:

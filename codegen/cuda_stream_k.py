@@ -92,7 +92,7 @@ def check(kernel: Kernel, has_producer: bool) -> None:
     carries = [carry for phase in streams for carry in phase.carries]
     rescaled = any(isinstance(s, Update) and s.scale for s in kernel.statements())
     plain = not rescaled and all(carry.dtype == float32 for carry in carries)
-    whole = len(streams) != 1 or kernel.multicast > 1 or kernel.backwards
+    whole = len(streams) != 1 or kernel.multicast > 1 or kernel.uneven
     if whole or not plain or not has_producer or _chunks(kernel) < kernel.stream_k:
         raise UnsupportedError(
             f"kernel {kernel.name} has tiles in {kernel.stream_k} parts, and no one stream of "

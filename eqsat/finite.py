@@ -33,24 +33,27 @@ KEPT = {
     "below": MONOTONE | {"minimum"},
     "nonneg": MONOTONE | {"mul", "div", "minimum", "rsqrt", "reciprocal"},
 }
-# (fact, operation, what each argument must be)
-SPECIAL: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("finite", "exp", ("below",)),
-    ("finite", "div", ("finite", "nonzero")),
-    ("finite", "reciprocal", ("nonzero",)),
-    ("finite", "rsqrt", ("positive",)),
-    ("finite", "weighted_sum", ("finite", "finite")),
-    ("below", "sub", ("below", "finite")),
-    ("positive", "add", ("nonneg", "positive")),
-    ("positive", "add", ("positive", "nonneg")),
+Needs = tuple[tuple[str, ...], ...]  # for each argument the facts that it must have
+SPECIAL: tuple[tuple[str, str, Needs], ...] = (
+    ("finite", "exp", (("below",),)),
+    ("finite", "div", (("finite",), ("nonzero",))),
+    ("finite", "reciprocal", (("nonzero",),)),
+    ("finite", "rsqrt", (("positive",),)),
+    *(("finite", op, (("finite", "positive"),)) for op in ("log", "log2")),
+    ("finite", "log1p", (("finite", "nonneg"),)),
+    ("finite", "weighted_sum", (("finite",), ("finite",))),
+    ("below", "sub", (("below",), ("finite",))),
+    ("positive", "add", (("nonneg",), ("positive",))),
+    ("positive", "add", (("positive",), ("nonneg",))),
 )
 FACTS = ("finite", "below", "nonzero", "nonneg", "positive")
 
 
-def required(op: str, count: int) -> list[tuple[str, tuple[str, ...]]]:
+def required(op: str, count: int) -> list[tuple[str, Needs]]:
     """(fact, what each of the `count` arguments must be) for an operation of terms."""
-    found = [(fact, ("",) * count) for fact, ops in ALWAYS.items() if op in ops]
-    found += [(fact, (fact,) * count) for fact, ops in KEPT.items() if op in ops]
+    found: list[tuple[str, Needs]]
+    found = [(fact, ((),) * count) for fact, ops in ALWAYS.items() if op in ops]
+    found += [(fact, ((fact,),) * count) for fact, ops in KEPT.items() if op in ops]
     return [*found, *((fact, needs) for fact, own, needs in SPECIAL if own == op)]
 
 
@@ -90,7 +93,7 @@ def rules(op: str, head: str, exprs: Sequence[str]) -> list[str]:
     """The egglog rules that give facts to an operation; `head` binds it to e."""
     when: list[tuple[str, str]] = []
     for fact, needs in required(op, len(exprs)):
-        parts = [f"({need} {a})" for need, a in zip(needs, exprs, strict=True) if need]
+        parts = [f"({need} {a})" for own, a in zip(needs, exprs, strict=True) for need in own]
         if op in {"gather", "reindex"}:
             parts.append("(atom_finite x0)")
         if fact == "nonneg":  # integers wrap

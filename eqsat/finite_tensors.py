@@ -31,7 +31,7 @@ def _facts(tensor: Tensor, known: dict[Tensor, frozenset[str]]) -> set[str]:
     found = {
         fact
         for fact, needs in finite.required(tensor.op, len(below))
-        if all(not need or need in facts for need, facts in zip(needs, below, strict=True))
+        if all(facts.issuperset(own) for own, facts in zip(needs, below, strict=True))
         and (fact != "nonneg" or tensor.operands[-1].dtype.kind == "float")
     }
     if _from_largest(tensor) is not None:

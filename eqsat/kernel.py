@@ -269,8 +269,8 @@ class Kernel:
     names the axis. The tiles that are no whole wave of so many `blocks` are in so many parts of
     their chunks: `stream_k`. `band`: how many tiles of the last but one axis that is cut come
     before the next of the last, or, `across`, of the last before the next of the one before it;
-    `backwards`: the last begins with its last tile. `resident`: so many groups a processor stay
-    and take one tile after the other; 0: each takes one.
+    `backwards`: the last begins with its last tile; `uneven`: tiles get shorter in this order. So
+    many groups a processor stay and take one tile after the other: `resident`; 0: each takes one.
     """
 
     name: str
@@ -284,6 +284,7 @@ class Kernel:
     band: int = 1
     across: bool = False
     backwards: bool = False
+    uneven: bool = False
     resident: int = 0
     cluster: int = 1
     beside: int = 0

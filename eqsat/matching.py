@@ -92,7 +92,7 @@ class Setting:
         floats = not children or self.facts.dtype(children[-1]).name in finite.FLOATING
         for fact, needs in finite.required(term.op, len(children)):
             pairs = zip(needs, children, strict=True)
-            if (fact != "nonneg" or floats) and all(not n or n in self._known[c] for n, c in pairs):
+            if (fact != "nonneg" or floats) and all(self._known[c].issuperset(n) for n, c in pairs):
                 found.add(fact)
         return found
 

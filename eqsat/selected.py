@@ -6,10 +6,11 @@ nothing depends on s any more. So the gradients of sums and extremes of segments
 scatters, not comparisons of each element with each segment.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from eqsat.decided import Decisions
+from eqsat.finite_tensors import finite_tensors
 from eqsat.graph.build import (
     build,
     cast,
@@ -28,6 +29,7 @@ from eqsat.graph.manipulation import broadcast_to
 from eqsat.graph.movement import output_names
 from eqsat.graph.ops import ELEMENTWISE
 from eqsat.graph.tensor import Tensor
+from eqsat.segments import is_buffer
 
 LEAST = 8  # positions of an axis from where a gather is less than as many comparisons
 
@@ -36,9 +38,14 @@ def settle_selections(outputs: Sequence[Tensor]) -> list[Tensor]:
     """The outputs, equal in value, with what selections read at positions as gathers."""
     done: dict[Tensor, Tensor] = {}
     decisions = Decisions()
-    for tensor in topological(outputs):
+    order = topological(outputs)
+    finite = finite_tensors(order)
+    for tensor in order:
         one = with_operands(tensor, tuple(done[operand] for operand in tensor.operands))
-        done[tensor] = _summed(one, decisions) if one.op == "reduce_sum" else one
+        done[tensor] = one
+        if one.op == "reduce_sum":
+            numbers = [operand in finite for operand in tensor.operands[0].operands]
+            done[tensor] = _summed(one, numbers, decisions)
         if one.op in ("where", "logical_and"):
             done[tensor] = _settled(one, decisions)
         if one.op == "cast":
@@ -48,12 +55,15 @@ def settle_selections(outputs: Sequence[Tensor]) -> list[Tensor]:
 
 @dataclass
 class _Selection:
-    """`hit` is `index == position` along `axis`; the index has the shape without it."""
+    """`hit` is `index == position` along `axis`; the index has the shape without it. `summed`: over
+    the positions, of which one is taken, so that it may be one of each row.
+    """
 
     hit: Tensor
     axis: int
     index: Tensor
     decisions: Decisions
+    summed: bool = False
     known: dict[Tensor, Tensor | None] = field(default_factory=dict)
 
     @property
@@ -64,8 +74,8 @@ class _Selection:
         return self.decisions.settle(logical_and(above, self.decisions.settle(less(self.index, n))))
 
     def at(self, x: Tensor) -> Tensor | None:
-        """What x is where the selection holds, without its axis; None where no gather of values
-        that do not depend on what the index depends on tells it.
+        """What x is where the selection holds, without its axis; None where no gather tells it, or
+        only one of values that depend on what the index depends on, unless it is a sum's.
         """
         if x not in self.known:
             self.known[x] = self._at(x)
@@ -86,6 +96,8 @@ class _Selection:
             return self.decisions.settle(replace(x, operands=tuple(found), shape=self.index.shape))
         if x.op == "view" and x.attributes["fill"] is None:
             return self._taken(*x.operands, x.attributes["coordinates"])
+        if x.op in ("input", "gather"):
+            return self._taken(x, [var(name) for name in output_names(x.ndim)])
         return None
 
     def _taken(self, table: Tensor, coordinates: Sequence[Affine]) -> Tensor | None:
@@ -97,7 +109,8 @@ class _Selection:
         rest = [c for d, c in enumerate(coordinates) if d not in along]
         if len(along) != 1 or coordinates[along[0]] != var(own):
             return None
-        if chosen & frozenset[str]().union(*map(free_names, rest)):
+        own_rows = chosen & frozenset[str]().union(*map(free_names, rest))
+        if own_rows and not (self.summed and is_buffer(table)):
             return None
         rename = {f"i{d}": var(f"i{at}") for at, d in enumerate(others)}
         places = [None if d in along else substitute(c, rename) for d, c in enumerate(coordinates)]
@@ -185,20 +198,45 @@ def _counted(number: Tensor, decisions: Decisions) -> Tensor:
     return number
 
 
-def _summed(total: Tensor, decisions: Decisions) -> Tensor:
-    """A sum over the positions of a selection, as what is selected."""
+def _summed(total: Tensor, finite: Sequence[bool], decisions: Decisions) -> Tensor:
+    """A sum over the positions of a selection, as what is selected. `finite`: which operands of
+    what is summed are, so that none times such is none.
+    """
     (x,) = total.operands
     axes: tuple[int, ...] = total.attributes["axes"]
-    if x.op != "where" or not is_number(x.operands[2], 0):
-        return total
-    chosen = _selection(x.operands[0], axes, decisions)
-    if chosen is None:
-        return total
-    holds, value = chosen.at(x.operands[0]), chosen.at(x.operands[1])
-    if holds is None or value is None:
-        return total
-    holds = decisions.settle(logical_and(chosen.inside, holds))
-    none = broadcast_to(constant(0, x.dtype), value.shape)
-    found = decisions.settle(where(holds, value, none))
-    left = tuple(d - (d > chosen.axis) for d in axes if d != chosen.axis)
-    return build("reduce_sum", (found,), {**total.attributes, "axes": left}) if left else found
+    for mask, selected in _masked(x, finite):
+        chosen = _selection(mask, axes, decisions)
+        if chosen is None:
+            continue
+        chosen = replace(chosen, summed=True)
+        holds, value = chosen.at(mask), chosen.at(selected)
+        if holds is None or value is None:
+            continue
+        holds = decisions.settle(logical_and(chosen.inside, holds))
+        none = broadcast_to(constant(0, x.dtype), value.shape)
+        found = decisions.settle(where(holds, value, none))
+        left = tuple(d - (d > chosen.axis) for d in axes if d != chosen.axis)
+        return build("reduce_sum", (found,), {**total.attributes, "axes": left}) if left else found
+    return total
+
+
+def _masked(x: Tensor, finite: Sequence[bool]) -> Iterator[tuple[Tensor, Tensor]]:
+    """The masks outside of which x is 0, each with what x is inside it."""
+    if x.op == "where" and is_number(x.operands[2], 0):
+        yield x.operands[0], x.operands[1]
+    if x.op == "mul":
+        for member, other in ((0, 1), (1, 0)):
+            mask = _truths(x.operands[member])
+            if mask is not None and finite[other]:
+                yield mask, x.operands[other]
+
+
+def _truths(x: Tensor) -> Tensor | None:
+    """The truth values of which x has ones and zeros; None where it has other numbers."""
+    if x.op not in ("view", "cast") or x.attributes.get("fill") is not None:
+        return None
+    (below,) = x.operands
+    found = below if x.op == "cast" and below.dtype.kind == "bool" else _truths(below)
+    if found is None or x.op == "cast":
+        return found
+    return view(found, x.shape, x.attributes["coordinates"])

@@ -16,8 +16,9 @@ def in_bands(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
 
     Where the last two cut axes each have loads of their own, as many tiles as there are processors
     form a rectangle about as high as wide; bands lie along the last one where blocks that copy for
-    each other have fewer tiles to repeat by that. Where tiles further along the last axis have more
-    live chunks, these come first, for as many of the other axis as the last cache holds reads of.
+    each other have fewer tiles to repeat by that. Where tiles have more live chunks the further
+    they lie along the last axis, or the less far, these come first, for as many of the other axis
+    as the last cache holds reads of.
     """
     if len(kernel.cut) < 2 or spec.group(spec.tile_group).max_resident <= 1:
         return kernel
@@ -25,12 +26,13 @@ def in_bands(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
     loads = [s for s in kernel.statements() if isinstance(s, Load)]
     along = [s for s in loads if rows.name in s.indices and columns.name not in s.indices]
     across = [s for s in loads if columns.name in s.indices and rows.name not in s.indices]
-    if along and _grows(kernel, columns):
+    growth = _growth(kernel, columns) if along else 0
+    if growth:
         caches = [m for m in spec.memory_domains if m.managed == "hardware"]
         held = max(caches[-1].size_bytes // 2, 1)
         each = sum(_bytes(kernel, s) for s in along)
         band = min(max(held // max(each * rows.tile, 1), 1), rows.count)
-        return replace(kernel, band=band, backwards=True)
+        return replace(kernel, band=band, backwards=growth > 0, uneven=True)
     if not (along and across):
         return kernel
     together = kernel.multicast
@@ -65,7 +67,7 @@ def _repeating(kernel: Kernel) -> Iterator[Kernel]:
     """
     cut = kernel.cut
     adds = any(store.monoid for phase in kernel.phases for store in phase.stores)
-    if cut and not adds and not kernel.backwards:
+    if cut and not adds and not kernel.uneven:
         axis = cut[-2] if len(cut) > 1 and kernel.band > 1 else cut[-1]
         if axis.count % kernel.multicast:
             yield replace(kernel, repeats=axis.name)
@@ -83,7 +85,7 @@ def run_axes(kernel: Kernel, count: int) -> tuple[Axis, ...]:
     where the tiles are no whole runs, or no two of a run are alike in what they compute.
     """
     cut = kernel.cut
-    if count == 1 or kernel.backwards or kernel.all_turns % count:
+    if count == 1 or kernel.uneven or kernel.all_turns % count:
         return ()
     if kernel.repeats:
         return tuple(axis for axis in cut if axis.name == kernel.repeats)
@@ -99,16 +101,16 @@ def run_axes(kernel: Kernel, count: int) -> tuple[Axis, ...]:
     return tuple(cut[first:])
 
 
-def _grows(kernel: Kernel, axis: Axis) -> bool:
-    """Whether tiles further along an axis have more chunks that matter."""
-    signs = [
-        times
+def _growth(kernel: Kernel, axis: Axis) -> int:
+    """Whether tiles further along an axis have more chunks that matter, 1, or fewer, -1; else 0."""
+    signs = {
+        1 if times > 0 else -1
         for phase in kernel.phases
         for bound in live_bounds(kernel, phase)
         for atom, times in bound.terms
         if atom == axis.name
-    ]
-    return bool(signs) and min(signs) > 0
+    }
+    return signs.pop() if len(signs) == 1 else 0
 
 
 def _bytes(kernel: Kernel, load: Load) -> int:

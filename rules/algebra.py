@@ -33,12 +33,6 @@ from eqsat.rule import (
 )
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8")
-INVERSE = {
-    "greater": "less_equal",
-    "less_equal": "greater",
-    "less": "greater_equal",
-    "greater_equal": "less",
-}
 RING = (*WIDE_FLOATS, *INTEGERS)
 
 
@@ -425,48 +419,6 @@ def add_one_to_tanh(a: "Expr", d: "Text") -> Iterator[Rewrite]:
     half = apply("reciprocal", one + apply("exp", apply("neg", a + a)))
     for whole in (curve + one, one + curve):
         yield rewrite(whole, half + half).when(dtype_in(a, *WIDE_FLOATS))
-
-
-@rule("algebra")
-def invert_comparison(a: "Expr", b: "Expr") -> Iterator[Rewrite]:
-    """not (a > b)  ->  a <= b,  and the like
-    when: a is an integer (neither holds for NaN).
-    """
-    for op, inverse in INVERSE.items():
-        yield rewrite(apply("logical_not", apply(op, a, b)), apply(inverse, a, b)).when(
-            dtype_in(a, *INTEGERS)
-        )
-
-
-@rule("algebra")
-def mask_what_is_left(
-    a: "Expr", b: "Expr", c: "Expr", e: "Expr", x: "Expr", d: "Text"
-) -> Iterator[Rewrite]:
-    """where(c, v, x)  ->  where(not c, x, v)  for a number v that stands for nothing: 0 or -inf
-    when: c compares integers, is a negation, or one of two such, so that what is left is a
-    comparison or both of two, of which kernels know where it fails.
-    """
-    for number in (0.0, -math.inf):
-        none = apply("literal", number, d)
-        for op, inverse in INVERSE.items():
-            left = apply("where", apply(inverse, a, b), x, none)
-            yield rewrite(apply("where", apply(op, a, b), none, x), left).when(
-                dtype_in(a, *INTEGERS)
-            )
-        negated = apply("where", apply("logical_not", c), none, x)
-        yield rewrite(negated, apply("where", c, x, none))
-        neither = apply("logical_and", apply("logical_not", c), apply("logical_not", e))
-        either = apply("where", apply("logical_or", c, e), none, x)
-        yield rewrite(either, apply("where", neither, x, none))
-
-
-@rule("algebra")
-def mask_by_where(a: "Expr", c: "Expr", d: "Text") -> Iterator[Rewrite]:
-    """a + where(c, 0, -inf)  ->  where(c, a, -inf)"""
-    zero, never = (apply("literal", number, d) for number in (0.0, -math.inf))
-    mask, masked = apply("where", c, zero, never), apply("where", c, a, never)
-    for whole in (a + mask, mask + a):
-        yield rewrite(whole, masked).when(dtype_in(a, *FLOATS))
 
 
 @rule("algebra")

@@ -423,7 +423,7 @@ def pipeline_cases() -> Iterator[Case]:
         yield case(f"scaled-shared-{size[0]}", sample, 256, 2)
     yield case("attention-odd", attention(136, 77, 64, (128, 32), "added"), 256, 2)
     shorter = case("attention-shorter", attention(200, 80, 64, (64, 32), "causal"), 128, 2)
-    yield replace(shorter, kernel=replace(shorter.kernel, backwards=True))
+    yield replace(shorter, kernel=replace(shorter.kernel, uneven=True))
     yield case("attention-alone", attention(70, 80, 64, (64, 32)), 128, 1)
     for mask in ("", "added", "causal", "window"):
         for size, tiles in (((70, 80, 64), (64, 32)), ((130, 152, 48), (128, 48))):

@@ -127,13 +127,13 @@ def test_the_next_tiles_are_copied_while_one_is_stored():
 
 
 @pytest.mark.parametrize(
-    ("tiles", "resident", "backwards", "blocks"),
+    ("tiles", "resident", "uneven", "blocks"),
     [(512, 2, False, 256), (512, 1, False, 132), (512, 2, True, 264), (264, 2, False, 264),
      (265, 2, False, 264), (100, 2, False, 100)],
 )  # fmt: skip
-def test_blocks_that_share_a_processor_have_as_many_tiles(tiles, resident, backwards, blocks):
+def test_blocks_that_share_a_processor_have_as_many_tiles(tiles, resident, uneven, blocks):
     source = replace(emit(ATTENTION.kernel, OPERATIONS), grid=tiles, resident=resident)
-    kernel = replace(ATTENTION.kernel, backwards=backwards)
+    kernel = replace(ATTENTION.kernel, uneven=uneven)
     assert Launch(kernel, source, None, 132).blocks == blocks
 
 

@@ -20,6 +20,8 @@ from eqsat.menu import chunks
 from eqsat.price import Pricer
 from eqsat.specs import load
 
+pytestmark = pytest.mark.usefixtures("shared_search")
+
 H200 = load("h200")
 ROWS, COLUMNS = 256, 512
 T = Terms(universe(ROWS, COLUMNS, 64, 2))
@@ -109,24 +111,52 @@ def test_what_guards_keep_is_what_is_read():
     assert bytes_read(back) == pytest.approx(every / 8, rel=0.01)
 
 
-ROW, COLUMN = g.expand_dims(g.arange(512), 1), g.arange(512)
+LONG = 4096
+ROW, COLUMN = g.expand_dims(g.arange(LONG), 1), g.arange(LONG)
 WRITTEN = {
     "both": lambda s: g.where((COLUMN <= ROW) & (COLUMN > ROW - 128), s, -np.inf),
     "in-place-of-others": lambda s: g.where(COLUMN > ROW, -np.inf, s),
     "negated": lambda s: g.where(~(COLUMN <= ROW), -np.inf, s),
     "either": lambda s: g.where((COLUMN > ROW) | (COLUMN < ROW - 127), -np.inf, s),
     "added": lambda s: s + g.where(COLUMN <= ROW, 0.0, -np.inf),
+    "lower-triangle": lambda s: g.where(g.tril(g.ones(s.shape, "bool")), s, -np.inf),
+    "upper-triangle": lambda s: g.where(g.triu(g.ones(s.shape, "bool"), 1), -np.inf, s),
+    "ones-and-zeros": lambda s: g.where(g.tril(g.ones(s.shape)) == 0, -np.inf, s),
+    "rest-of-ones": lambda s: g.where(1 - g.tril(g.ones(s.shape)) > 0, -np.inf, s),
 }
 
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_chunks_are_left_out_however_a_mask_is_written(name):
-    q, k, v = (g.input(name, (2, 2, 512, 64), "bfloat16") for name in "qkv")
+    total = g.logsumexp(WRITTEN[name](g.input("s", (LONG, LONG))), axis=1)
+    (launch,) = plan(total, H200, cache=Cache(None)).parts.launches
+    (stream,) = (phase for phase in launch.kernel.phases if phase.stream)
+    assert len(live_bounds(launch.kernel, stream)) == 1 + (name in ("both", "either"))
+
+
+@pytest.mark.parametrize(
+    "name", [n if n == "either" else pytest.param(n, marks=pytest.mark.slow) for n in WRITTEN]
+)
+def test_attention_leaves_chunks_out(name):
+    q, k, v = (g.input(name, (2, 2, LONG, 64), "bfloat16") for name in "qkv")
     scores = g.astype(q, "float32") @ g.astype(k.mT, "float32")
     weights = g.astype(g.softmax(WRITTEN[name](scores)), "bfloat16")
     (launch,) = plan(weights @ v, H200, cache=Cache(None)).parts.launches
     (stream,) = (phase for phase in launch.kernel.phases if phase.stream)
     assert len(live_bounds(launch.kernel, stream)) == 1 + (name in ("both", "either"))
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_tiles_with_more_chunks_come_first(last):
+    """Those of the last rows, or, where a mask leaves the upper triangle, of the first."""
+    q, k, v = (g.input(name, (16, 2048, 64), "bfloat16") for name in "qkv")
+    lower = g.tril(g.ones((2048, 2048), "bool"))
+    scores = g.where(lower if last else lower.T, g.astype(q @ k.mT, "float32"), -np.inf)
+    (launch,) = plan(
+        g.astype(g.exp(scores), "bfloat16") @ v, H200, cache=Cache(None)
+    ).parts.launches
+    assert launch.kernel.uneven and launch.kernel.backwards == last
+    assert launch.kernel.band > 1
 
 
 def test_masks_of_many_names_take_no_memory_for_all_their_places() -> None:

@@ -69,10 +69,36 @@ def test_a_one_hot_sum_over_a_table_is_a_gather() -> None:
     assert "gather" in ops(found) and largest(found) == ROWS * 3
 
 
-def test_what_depends_on_rows_and_positions_is_left_to_the_search() -> None:
-    """A score for each row and position is read as it is summed."""
-    found = settled(g.sum(g.where(HIT, given("scores"), 0.0), axis=1))
-    assert "gather" not in ops(found)
+ONE_HOT = g.astype(HIT, "float64")
+
+
+@pytest.mark.parametrize("written", ["where", "times", "product"])
+def test_what_lies_in_memory_for_each_row_and_position_is_gathered(written: str) -> None:
+    """A score of each row, or what is computed of it and of its row."""
+    scores = given("scores")
+    scores = scores - g.max(scores, axis=1, keepdims=True)
+    chosen = {
+        "where": g.sum(g.where(HIT, scores, 0.0), axis=1),
+        "times": g.sum(scores * ONE_HOT, axis=1),
+        "product": g.vecdot(ONE_HOT, scores),
+    }[written]
+    assert "gather" in ops(settled(chosen))
+
+
+def test_a_one_hot_product_is_a_gather() -> None:
+    found = settled(ONE_HOT @ given("table"))
+    assert "gather" in ops(found) and largest(found) == ROWS * 3
+
+
+def test_what_may_be_infinite_is_multiplied_by_zeros() -> None:
+    """Infinity times zero is no number, in sums of the other rows too."""
+    assert "gather" not in ops(settle([g.sum(ONE_HOT * g.log(given("scores")), axis=1)]))
+
+
+def test_what_is_computed_for_each_row_and_position_is_left_to_the_search() -> None:
+    """It is summed as it is computed."""
+    scores = given("rows") @ given("table").T
+    assert "gather" not in ops(settled(g.sum(g.where(HIT, scores, 0.0), axis=1)))
 
 
 def test_few_positions_are_compared() -> None:

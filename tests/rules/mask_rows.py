@@ -83,4 +83,49 @@ def mask_by_where(t: Terms) -> Row:
     )
 
 
+@row
+def chosen_truth(t: Terms) -> Row:
+    c = Term("less", t.read("x", "ij"), t.read("y", "ij"))
+    true, false = (t.number(value, "bool") for value in (1, 0))
+    return Row(
+        (
+            (Term("where", c, true, false), c),
+            (Term("where", c, false, true), Term("logical_not", c)),
+        ),
+        (Miss(Term("where", c, true, true), c), Miss(Term("where", c, false, true), c)),
+    )
+
+
+@row
+def question_of_mask(t: Terms) -> Row:
+    c = Term("less", t.read("x", "ij"), t.read("y", "ij"))
+    zero, one, two = (t.number(value) for value in (0, 1, 2))
+    mask, negated = Term("where", c, one, zero), Term("logical_not", c)
+    holds = {"not_equal": zero, "equal": one, "greater": zero, "greater_equal": one}
+    fails = {"equal": zero, "not_equal": one, "less_equal": zero, "less": one}
+    return Row(
+        (
+            *((Term(op, mask, number), c) for op, number in holds.items()),
+            (Term("cast", "bool", mask), c),
+            *((Term(op, mask, number), negated) for op, number in fails.items()),
+        ),
+        (
+            Miss(Term("equal", mask, two), c),
+            Miss(Term("greater", mask, one), c),
+            Miss(Term("equal", Term("where", c, two, zero), one), c),
+        ),
+    )
+
+
+@row
+def rest_of_mask(t: Terms) -> Row:
+    c = Term("less", t.read("x", "ij"), t.read("y", "ij"))
+    zero, one, two = (t.number(value) for value in (0, 1, 2))
+    mask, rest = Term("where", c, one, zero), Term("where", c, zero, one)
+    return Row(
+        ((sub(one, mask), rest),),
+        (Miss(sub(two, mask), rest), Miss(sub(one, Term("where", c, two, zero)), rest)),
+    )
+
+
 __all__ = ["ROWS"]
