@@ -139,7 +139,7 @@ class CudaBackend:
             return array, lambda: tensor
         array = self.empty(shape, dtype)
         if library == "numpy":
-            return array, lambda: array.get().view(dtype.numpy)
+            return array, lambda: self.host(array, dtype)
         if library == "torch":
             torch = sys.modules["torch"]
             return array, lambda: torch.from_dlpack(array).view(getattr(torch, dtype.name))
@@ -159,6 +159,10 @@ class CudaBackend:
                 f"{dtype.name}{list(shape)} aligned to {cuda_launch.ALIGNMENT} bytes."
             )
         return array
+
+    def host(self, array: Any, dtype: DType) -> np.ndarray:
+        """A copy as a NumPy array of the dtype that is carried."""
+        return array.get().view(dtype.numpy)
 
     def overlap(self, a: Any, b: Any) -> bool:
         """Whether the address ranges of two arrays meet."""

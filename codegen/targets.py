@@ -119,6 +119,11 @@ class HostBackend:
             )
         return array
 
+    def host(self, array: np.ndarray, dtype: DType) -> np.ndarray:
+        """The array itself."""
+        del dtype  # NumPy arrays carry their own
+        return array
+
     def overlap(self, a: np.ndarray, b: np.ndarray) -> bool:
         """Whether the address ranges of two arrays meet."""
         return np.may_share_memory(a, b)

@@ -45,14 +45,23 @@ def bodies_of(
 
 
 def _combined(options: dict[int, list[ENode]], most: int) -> Iterator[dict[int, ENode]]:
-    """A way for each class: at most so many combinations, of the first ways of each."""
+    """A way for each class: at most so many combinations, of the first ways of each. Where there
+    are more, classes that are computed in the same ways, such as the gates of a cell, are all
+    computed in the same one.
+    """
     open_classes = [number for number, nodes in options.items() if len(nodes) > 1]
-    while math.prod(len(options[number]) for number in open_classes) > most:
-        longest = max(open_classes, key=lambda number: len(options[number]))
-        del options[longest][-1]
-    for nodes in itertools.product(*(options[number] for number in open_classes)):
+    many = math.prod(len(options[number]) for number in open_classes) > most
+    alike: dict[object, list[int]] = {}
+    for number in open_classes:
+        kinds = tuple((way.op, way.args[3:]) for way in options[number])
+        alike.setdefault(kinds if many else number, []).append(number)
+    counts = {kind: len(options[numbers[0]]) for kind, numbers in alike.items()}
+    while math.prod(counts.values()) > most:
+        counts[max(counts, key=lambda kind: counts[kind])] -= 1
+    for places in itertools.product(*map(range, counts.values())):
         chosen = {n: ways[0] for n, ways in options.items()}
-        chosen.update(zip(open_classes, nodes, strict=True))
+        for numbers, place in zip(alike.values(), places, strict=True):
+            chosen.update({number: options[number][place] for number in numbers})
         yield chosen
 
 

@@ -122,6 +122,10 @@ class Backend(Protocol):
         """A caller's output array as a device array to be written; ArgumentError if unusable."""
         ...
 
+    def host(self, array: Any, dtype: DType) -> np.ndarray:
+        """The values of a device array on the host."""
+        ...
+
     def overlap(self, a: Any, b: Any) -> bool:
         """Whether two device arrays may share memory."""
         ...

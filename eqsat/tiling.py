@@ -133,12 +133,14 @@ class Tiling:
 
     def lines(self, contiguous: Sequence[str], dtype: DType) -> Array:
         """How many times its bytes a tile moves along the name that is contiguous in memory: where
-        it is narrower than a line, lines are fetched in parts.
+        it is narrower than a line, lines are fetched in parts. A stream walks whole lines; how long
+        its chunks are is left to the schedule.
         """
         tile = None
         if self.pricer.overlap and len(contiguous) == 1:
             (name,) = contiguous
-            tile = self.tiles.get(name, self.chunks.get(name))
+            chunks = self.blocking.chunks if self.blocking is not None else {}
+            tile = self.tiles.get(name, chunks.get(name))
         if tile is None:
             return self.shape
         whole = tile >= self.form.extents[name]

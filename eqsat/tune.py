@@ -206,7 +206,7 @@ def _run(candidate: Candidate, arrays: dict[str, Any], backend: Backend) -> dict
 
 
 def _host(array: Any, backend: Backend, dtype: DType) -> np.ndarray:
-    given = np.asarray(backend.give(array, np.empty(0), dtype)).reshape(-1)
+    given = np.asarray(backend.host(array, dtype)).reshape(-1)
     given = given[:: max(1, given.size // SAMPLED)]
     return given.astype(np.float64) if dtype.kind == "float" else given
 

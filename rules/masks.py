@@ -94,3 +94,16 @@ def rest_of_mask(c: "Expr", d: "Text") -> Iterator[Rewrite]:
     """1 - where(c, 1, 0)  ->  where(c, 0, 1)"""
     zero, one = (apply("literal", number, d) for number in (0.0, 1.0))
     yield rewrite(one - apply("where", c, one, zero), apply("where", c, zero, one))
+
+
+@rule("algebra")
+def within_distance(a: "Expr", b: "Expr", c: "Expr") -> Iterator[Rewrite]:
+    """abs(a - b) < c  ->  a - b < c and b - a < c,  abs(a - b) > c  ->  a - b > c or b - a > c,
+    and the same with <= and >=.
+    when: a is an integer (two comparisons of floats cost more).
+    """
+    for op in INVERSE:
+        apart = apply(op, apply("abs", a - b), c)
+        joined = "logical_and" if op.startswith("less") else "logical_or"
+        sides = apply(joined, apply(op, a - b, c), apply(op, b - a, c))
+        yield rewrite(apart, sides).when(dtype_in(a, *INTEGERS))

@@ -119,6 +119,7 @@ WRITTEN = {
     "negated": lambda s: g.where(~(COLUMN <= ROW), -np.inf, s),
     "either": lambda s: g.where((COLUMN > ROW) | (COLUMN < ROW - 127), -np.inf, s),
     "added": lambda s: s + g.where(COLUMN <= ROW, 0.0, -np.inf),
+    "distance": lambda s: g.where(g.abs(ROW - COLUMN) < 128, s, -np.inf),
     "lower-triangle": lambda s: g.where(g.tril(g.ones(s.shape, "bool")), s, -np.inf),
     "upper-triangle": lambda s: g.where(g.triu(g.ones(s.shape, "bool"), 1), -np.inf, s),
     "ones-and-zeros": lambda s: g.where(g.tril(g.ones(s.shape)) == 0, -np.inf, s),
@@ -131,7 +132,7 @@ def test_chunks_are_left_out_however_a_mask_is_written(name):
     total = g.logsumexp(WRITTEN[name](g.input("s", (LONG, LONG))), axis=1)
     (launch,) = plan(total, H200, cache=Cache(None)).parts.launches
     (stream,) = (phase for phase in launch.kernel.phases if phase.stream)
-    assert len(live_bounds(launch.kernel, stream)) == 1 + (name in ("both", "either"))
+    assert len(live_bounds(launch.kernel, stream)) == 1 + (name in ("both", "either", "distance"))
 
 
 @pytest.mark.parametrize(
@@ -143,7 +144,7 @@ def test_attention_leaves_chunks_out(name):
     weights = g.astype(g.softmax(WRITTEN[name](scores)), "bfloat16")
     (launch,) = plan(weights @ v, H200, cache=Cache(None)).parts.launches
     (stream,) = (phase for phase in launch.kernel.phases if phase.stream)
-    assert len(live_bounds(launch.kernel, stream)) == 1 + (name in ("both", "either"))
+    assert len(live_bounds(launch.kernel, stream)) == 1 + (name in ("both", "either", "distance"))
 
 
 @pytest.mark.parametrize("last", [True, False])

@@ -128,4 +128,29 @@ def rest_of_mask(t: Terms) -> Row:
     )
 
 
+@row
+def within_distance(t: Terms) -> Row:
+    a, b, c = (t.read(name, "ij", "int32") for name in "abc")
+    x, y, z = (t.read(name, "ij") for name in "xyz")
+
+    def sides(op: str, joined: str, a: Term, b: Term, c: Term) -> Pair:
+        both = Term(joined, Term(op, sub(a, b), c), Term(op, sub(b, a), c))
+        return Term(op, Term("abs", sub(a, b)), c), both
+
+    ways = {
+        "less": "logical_and",
+        "less_equal": "logical_and",
+        "greater": "logical_or",
+        "greater_equal": "logical_or",
+    }
+    return Row(
+        tuple(sides(op, joined, a, b, c) for op, joined in ways.items()),
+        (
+            Miss(*sides("less", "logical_or", a, b, c)),
+            Miss(*sides("greater", "logical_and", a, b, c)),
+            Miss(*sides("less", "logical_and", x, y, z), "dtype_in", wrong=False),
+        ),
+    )
+
+
 __all__ = ["ROWS"]
