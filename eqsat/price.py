@@ -201,7 +201,7 @@ class _Pricing(Occupancy):
         touched = self.points(names) * read.dtype.itemsize * self.present(read)
         whole = self.pricer.sizes.get(read.buffer, 0) or touched
         lines = self.lines([str(a) for a, stride in read.address.terms if stride == 1], read.dtype)
-        lines = lines * fetched_again(self, term, names)
+        lines = lines * fetched_again(self, term, names) * self.left_by_masks(names)
         drawn = self.drawn(read, touched * self.times(names))
         drawn = drawn * self.sectors(read.address, read.dtype.itemsize)
         if read.extent:

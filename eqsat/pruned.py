@@ -8,6 +8,7 @@ from operator import or_
 import numpy as np
 
 from eqsat.algebra import LEAVES, SCATTERS
+from eqsat.idle_chunks import COMPARED
 from eqsat.price import Pricer
 from eqsat.saturate import ENode, FrozenEGraph
 
@@ -48,8 +49,9 @@ class PrunedGraph:
             kept = [node for node in kept if self._node_cost(number, node, cost) <= most]
             leaf = [node for node in kept if node.op in LEAVES]
             nodes[number] = leaf[:1] or kept
-        for members in nodes.values():  # of ways that cost as much the first is taken
-            members.sort(key=lambda node: self._obscures(node, nodes))
+        for number, members in nodes.items():  # of ways that cost as much the first is taken
+            told = [node for node in members if not self._compares_size(node, nodes)]
+            nodes[number] = sorted(told or members, key=lambda node: self._obscures(node, nodes))
         self._bound(nodes, cost)
         self.nodes = nodes
         if sum(map(len, nodes.values())) <= LARGE:
@@ -134,6 +136,12 @@ class PrunedGraph:
             for number, members in nodes.items():
                 ranked = sorted(members, key=lambda n, c=number: self._node_cost(c, n, cost))
                 nodes[number] = ranked[:most]
+
+    @staticmethod
+    def _compares_size(node: ENode, nodes: Mapping[int, list[ENode]]) -> bool:
+        """Whether a node compares an absolute value, so that no kernel knows where it fails."""
+        below = [one.op for child in node.children for one in nodes[child]]
+        return node.op in COMPARED and "abs" in below
 
     @staticmethod
     def _obscures(node: ENode, nodes: Mapping[int, list[ENode]]) -> bool:

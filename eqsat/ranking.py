@@ -20,7 +20,6 @@ from eqsat.split_scans import divide_scans
 
 MOST_RANKED = 24  # schedules of a body that differ in sizes alone
 MOST_OF_TILES = 8  # of these that have the same tiles
-HOPELESS = 3.0  # times the least seconds of another body: no reduction in parts makes up for that
 
 
 @dataclass(frozen=True)
@@ -143,74 +142,34 @@ def offers(
     pricer: Pricer,
     ready: tuple[Preparation, ...] = (),
 ) -> Iterator[Offer]:
-    """The prices of all bodies and schedules that go together; of reductions in parts, of bodies
-    that are not far slower than others as a whole.
-    """
-    priced = [
-        _Priced(name, shaped, before, pricer)
-        for body in bodies
-        if (shaped := _shaped(body, facts)) is not None
-        and (before := _prepared(shaped, body, ready)) is not None
-    ]
-    whole = [group for group in groups if group.choices[0].parts is None]
-    for one in priced:
-        yield from one.offers(whole)
-    least = min((one.least for one in priced), default=np.inf)
-    in_parts = [group for group in groups if group.choices[0].parts is not None]
-    for one in priced:
-        if one.least <= HOPELESS * least:
-            yield from one.offers(in_parts)
-
-
-class _Priced:
-    """A body, its prices, and the least of these."""
-
-    def __init__(
-        self, name: str, shaped: Form, before: tuple[Preparation, ...], pricer: Pricer
-    ) -> None:
-        self.name, self.shaped, self.before, self.pricer = name, shaped, before, pricer
-        self.ahead = sum(preparation_seconds(one, shaped.facts, pricer) for one in before)
-        self.least = np.inf
-        self._openings: dict[tuple[str, int] | None, tuple[Opening, float] | None] = {}
-
-    def offers(self, groups: Sequence[Alike]) -> Iterator[Offer]:
-        """Its prices under some choices."""
-        shaped = self.shaped
-        known = {*shaped.grid, *shaped.reduced} - shaped.held
+    """The prices of all bodies and schedules that go together."""
+    for body in bodies:
+        shaped = form(body, facts)
+        if shaped.stepped:
+            shaped = form(_stepwise(body, shaped), facts)
+        if any(t.op in WEIGHTED and t not in shaped.phase for t in shaped.terms):
+            continue  # inside another loop's body the weights are held, not carried
+        before = used(ready, body)
+        names = {*shaped.operations.values()}
+        if any(not one.operations & names for one in before):
+            continue  # prepared for an operation that it does not use
+        ahead = sum(preparation_seconds(one, facts, pricer) for one in before)
+        openings: dict[tuple[str, int] | None, tuple[Opening, float] | None] = {}
         for group in groups:
             choices = group.choices
+            known = {*shaped.grid, *shaped.reduced} - shaped.held
             if any(axis not in known for axis in choices[0].chunks):
                 continue
             parts = choices[0].parts
-            if parts not in self._openings:
-                opened = _opening(shaped, parts, self.name, self.pricer, self.before)
-                self._openings[parts] = opened
-            opened = self._openings[parts]
+            if parts not in openings:
+                openings[parts] = _opening(shaped, parts, name, pricer, before)
+            opened = openings[parts]
             if opened is None:
                 continue
             first, rest = opened
-            price, spent = group.price(first, self.pricer), self.ahead + rest
-            self.least = min(self.least, float(price.seconds.min()) + spent)
+            price = group.price(first, pricer)
             for places in group.together:
-                yield Offer(shaped, choices, places, first, price, spent, self.before)
-
-
-def _shaped(body: tuple[Stored, ...], facts: Facts) -> Form | None:
-    """A body's form; None where weights of a sum inside another loop's body would be carried."""
-    shaped = form(body, facts)
-    if shaped.stepped:
-        shaped = form(_stepwise(body, shaped), facts)
-    inside = (t.op in WEIGHTED and t not in shaped.phase for t in shaped.terms)
-    return None if any(inside) else shaped
-
-
-def _prepared(
-    shaped: Form, body: tuple[Stored, ...], ready: tuple[Preparation, ...]
-) -> tuple[Preparation, ...] | None:
-    """What a body reads that is prepared; None where some is for operations that it lacks."""
-    before = used(ready, body)
-    names = {*shaped.operations.values()}
-    return before if all(one.operations & names for one in before) else None
+                yield Offer(shaped, choices, places, first, price, ahead + rest, before)
 
 
 def _stepwise(body: tuple[Stored, ...], shaped: Form) -> tuple[Stored, ...]:

@@ -79,6 +79,12 @@ class Tiling:
             wide = np.maximum(wide, points * step)
         return np.minimum(self.masked.share + wide / 2, 1.0) * self.shape
 
+    def left_by_masks(self, mask: int) -> Array:
+        """The part of a value that masks leave, where each tile reads chunks of its own."""
+        tiled = [self.bit[name] for name, _ in self.masked.steps if name in self.bit]
+        own = mask & self.masked.stream and all(mask & bit for bit in tiled)
+        return self.live if own else self.shape
+
     def points(self, mask: int) -> float:
         """Points of an index set."""
         if mask not in self._points:
