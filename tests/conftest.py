@@ -36,7 +36,8 @@ def worker() -> Iterator[object]:
 
 @pytest.fixture
 def shared_search(worker: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiles of this test search in the shared process."""
-    from eqsat import driver
+    """Compiles and explanations of this test search in the shared process."""
+    from eqsat import account, driver
 
-    monkeypatch.setattr(driver, "SearchWorker", lambda _: nullcontext(worker))
+    for module in (account, driver):
+        monkeypatch.setattr(module, "SearchWorker", lambda _: nullcontext(worker))

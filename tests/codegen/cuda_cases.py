@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 from kernel_building import Body, Sample, at, buffers, normal
@@ -14,18 +15,7 @@ from eqsat.codegen import oracle
 from eqsat.graph import index
 from eqsat.graph.dtypes import DTYPES, DType, bfloat16, float16, float32, int8, int32
 from eqsat.graph.ops import OPS
-from eqsat.kernel import (
-    Access,
-    Axis,
-    Buffer,
-    Carry,
-    Coordinate,
-    Guard,
-    Kernel,
-    Load,
-    Phase,
-    Store,
-)
+from eqsat.kernel import Access, Axis, Buffer, Carry, Coordinate, Guard, Kernel, Load, Phase, Store
 
 BF16 = "mma.sync.aligned.m16n8k16.row.col"
 K8 = "mma.sync.aligned.m16n8k8.row.col"
@@ -493,6 +483,7 @@ def totals(dtype: DType) -> Sample:
     return Sample(kernel, {"x": values}, answers, 1e-12)
 
 
+@cache
 def all_cases() -> list[Case]:
     cases = [*scalar_cases(), *matrix_cases(), *elementwise_cases(), *other_cases()]
     cases += [case(name, *rest) for name, *rest in narrow_rows()]

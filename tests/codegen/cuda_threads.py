@@ -16,6 +16,7 @@ THREADS = r"""
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <setjmp.h>
 #include <ucontext.h>
 #include <vector>
 
@@ -43,7 +44,9 @@ alignas(1024) static unsigned char shared_of[MOST_BLOCKS][SHARED_LIMIT];
 
 struct Barrier { int32_t bytes; uint16_t pending; uint16_t expected : 15, phase : 1; };
 struct Fiber {
-    ucontext_t context;
+    ucontext_t context;  // where it starts
+    jmp_buf place;       // where it goes on: no call of the system, unlike swapcontext
+    bool started;
     std::vector<char> stack;
     Wait wait;
     int site, count;  // where; of how many threads, or how many products may be under way
@@ -52,7 +55,7 @@ struct Fiber {
 };
 static std::vector<Fiber> fibers_of[MOST_BLOCKS];
 #define fibers (fibers_of[block_rank])
-static ucontext_t scheduler;
+static jmp_buf scheduler;
 static std::function<void()> body;
 static bool eager;  // what could be read late is read at once
 static size_t team;  // the threads that compute; the others produce
@@ -65,7 +68,14 @@ static void fail(const char* what) {
 static void stop(Wait wait, int site, int count = 0) {
     Fiber& fiber = fibers[threadIdx.x];
     fiber.wait = wait, fiber.site = site, fiber.count = count;
-    swapcontext(&fiber.context, &scheduler);
+    if (!_setjmp(fiber.place)) _longjmp(scheduler, 1);
+}
+// Until it stops.
+static void __attribute__((noinline)) go_on(Fiber& fiber) {
+    if (_setjmp(scheduler)) return;
+    if (fiber.started) _longjmp(fiber.place, 1);
+    fiber.started = true;
+    setcontext(&fiber.context);
 }
 
 static void begin_block();
@@ -78,6 +88,7 @@ static void start() {
     body();
     end_thread();
     fibers[threadIdx.x].wait = DONE;
+    _longjmp(scheduler, 1);
 }
 
 // Threads [first, first + count) have all stopped there: they go on.
@@ -110,7 +121,7 @@ static bool run_group(int number, bool reversed) {
                 Fiber& fiber = fibers[threadIdx.x];
                 if (fiber.wait == PHASE && fiber.barrier->phase != fiber.parity) fiber.wait = READY;
                 if (fiber.wait != READY) continue;
-                swapcontext(&scheduler, &fiber.context);
+                go_on(fiber);
                 moved = true;
             }
         } while (!failure && release(first, LANES, WARP));
@@ -154,11 +165,11 @@ static void begin(int threads) {
     fibers.resize(threads);
     for (Fiber& fiber : fibers) {
         fiber.stack.resize(1 << 17);
-        fiber.wait = READY, fiber.barrier = nullptr;
+        fiber.wait = READY, fiber.barrier = nullptr, fiber.started = false;
         getcontext(&fiber.context);
         fiber.context.uc_stack.ss_sp = fiber.stack.data();
         fiber.context.uc_stack.ss_size = fiber.stack.size();
-        fiber.context.uc_link = &scheduler;
+        fiber.context.uc_link = nullptr;
         makecontext(&fiber.context, start, 0);
     }
     begin_block();

@@ -13,6 +13,8 @@ from scipy import special
 
 from eqsat.codegen import cpu_bits, cpu_math
 
+pytestmark = pytest.mark.usefixtures("shared_search")
+
 DTYPES = ("float32", "float64")
 NUMPY = {
     "abs": np.abs,

@@ -29,6 +29,8 @@ from eqsat.graph import functions, input
 from eqsat.graph.dtypes import bfloat16, float32
 from eqsat.specs import load
 
+pytestmark = pytest.mark.usefixtures("shared_search")
+
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no g++ on this machine")
 CASES = list(exchange_cases())
 

@@ -14,6 +14,8 @@ from eqsat.codegen.cuda_compile import compile_cubin
 from eqsat.codegen.cuda_emit import emit
 from eqsat.kernel import check as check_kernel
 
+pytestmark = pytest.mark.usefixtures("shared_search")
+
 CASES = list(prologue_cases())
 
 

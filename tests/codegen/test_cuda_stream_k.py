@@ -26,8 +26,19 @@ def emulator(tmp_path_factory):
     return emulate([c.kernel for c in CASES], tmp_path_factory.mktemp("stream_k"), OPERATIONS)
 
 
-@pytest.mark.parametrize("number", range(len(CASES)), ids=[c.name for c in CASES])
-@pytest.mark.parametrize("schedule", range(SCHEDULES))
+@pytest.mark.parametrize(  # by default two schedules of opposite ways, by turns
+    ("schedule", "number"),
+    [
+        pytest.param(
+            schedule,
+            number,
+            id=f"{schedule}-{c.name}",
+            marks=[] if number % 4 in (schedule, 3 - schedule) else pytest.mark.slow,
+        )
+        for schedule in range(SCHEDULES)
+        for number, c in enumerate(CASES)
+    ],
+)
 def test_shares_give_the_answer(emulator, number, schedule):
     run_between_guards(emulator, number, CASES[number].sample, schedule=schedule)
 
@@ -51,18 +62,17 @@ def test_a_share_that_is_not_waited_for_shows(tmp_path):
         pytest.skip("no g++ on this machine")
     c = CASES[0]
     source = emit(c.kernel, OPERATIONS)
-    for right, wrong, told in (
+    faults = (
         ("gridDim.x - 1 - blockIdx.x", "blockIdx.x", "a later block"),
         ("(share + 1) * 4096", "(share + 0) * 4096", "Mismatched|location"),
         ("first_chunk = share % 2 *", "first_chunk = share % 2 * 0 *", "Mismatched|later"),
-    ):
-        assert right in source.text
-        folder = tmp_path / str(len(list(tmp_path.iterdir())))
-        folder.mkdir()
-        broken = replace(source, text=source.text.replace(right, wrong))
-        emulator = Emulator([c.kernel], [broken], folder)
+    )
+    assert all(right in source.text for right, _, _ in faults)
+    broken = [replace(source, text=source.text.replace(*fault[:2])) for fault in faults]
+    emulator = Emulator([c.kernel] * len(faults), broken, tmp_path)
+    for number, (_, _, told) in enumerate(faults):
         with pytest.raises(AssertionError, match=told):
-            run_between_guards(emulator, 0, c.sample)
+            run_between_guards(emulator, number, c.sample)
 
 
 @pytest.mark.parametrize("c", CASES[::3], ids=lambda c: c.name)
@@ -75,7 +85,11 @@ def test_nvrtc_takes_it(c):
     assert f"last tiles in {c.kernel.stream_k} parts" in show(c.kernel).splitlines()[1]
 
 
-@pytest.mark.parametrize("c", CASES, ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "c",
+    [pytest.param(c, marks=[pytest.mark.slow] if n % 2 else []) for n, c in enumerate(CASES)],
+    ids=lambda c: c.name,
+)
 def test_products_run_on_while_others_are_started(c):
     """A compiler that cannot tell that sums stay alone has each product wait for the one before."""
     log = compile_cubin(emit(c.kernel, OPERATIONS).text, "sm_90a").log

@@ -15,6 +15,8 @@ from eqsat.driver import plan
 from eqsat.kernel import Contract, Load
 from eqsat.specs import load
 
+pytestmark = pytest.mark.usefixtures("shared_search")
+
 CASES = list(window_cases())
 
 

@@ -46,8 +46,15 @@ def check_sample(name: str, extents: tuple[int, int, int], folder: Path) -> None
         assert before.tobytes() == after.tobytes() == filling, f"memory around {key} was written"
 
 
-@pytest.mark.parametrize("extents", FEW, ids=str)
-@pytest.mark.parametrize("name", kernels.SAMPLES)
+@pytest.mark.parametrize(  # of size 1 by default every second
+    ("name", "extents"),
+    [
+        pytest.param(name, size, marks=pytest.mark.slow if size == FEW[0] and n % 2 else ())
+        for n, name in enumerate(kernels.SAMPLES)
+        for size in FEW
+    ],
+    ids=str,
+)
 def test_samples(name: str, extents: tuple[int, int, int], folder: Path) -> None:
     check_sample(name, extents, folder)
 

@@ -8,20 +8,29 @@ from eqsat.cache import Cache
 from eqsat.codegen.numba_emit import BLOCK
 from eqsat.specs import load
 
+pytestmark = pytest.mark.usefixtures("shared_search")
+
 RNG = np.random.default_rng(0)
 
 
-@pytest.mark.parametrize("dtype", ("float32", "float64", "int8", "bool"))
-@pytest.mark.parametrize(
-    ("shape", "order", "blocks"),
-    (
-        ((64, 48), (1, 0), True),
-        ((64, 50), (1, 0), False),
-        ((50, 64), (1, 0), False),
-        ((3, 32, 16), (0, 2, 1), True),
-        ((2, 16, 8, 32), (0, 3, 1, 2), True),
-        ((7, 11, 13), (2, 0, 1), False),
-    ),
+TURNS = (
+    ((64, 48), (1, 0), True),
+    ((64, 50), (1, 0), False),
+    ((50, 64), (1, 0), False),
+    ((3, 32, 16), (0, 2, 1), True),
+    ((2, 16, 8, 32), (0, 3, 1, 2), True),
+    ((7, 11, 13), (2, 0, 1), False),
+)
+DTYPES = ("float32", "float64", "int8", "bool")
+
+
+@pytest.mark.parametrize(  # by default each dtype on the first, each of the others with one dtype
+    ("shape", "order", "blocks", "dtype"),
+    [
+        pytest.param(*turn, dtype, marks=[] if n in (0, at + 2, at + 4) else pytest.mark.slow)
+        for n, turn in enumerate(TURNS)
+        for at, dtype in enumerate(DTYPES)
+    ],
 )
 def test_axes_change_places(shape, order, blocks, dtype) -> None:
     x = eqsat.input("x", shape, dtype)

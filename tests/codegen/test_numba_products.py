@@ -18,7 +18,7 @@ FEATURES = {
 }
 
 
-@pytest.fixture(scope="module", params=[*FEATURES])
+@pytest.fixture(scope="module")
 def module(request) -> ModuleType:
     """The module as it is on a machine with other registers; LLVM has its code run on this one."""
     with pytest.MonkeyPatch.context() as patch:
@@ -48,7 +48,18 @@ def check(multiply, rng: np.random.Generator, m: int, n: int, k: int, dtype: str
         np.testing.assert_array_equal(c[:, n:], before[:, n:])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+TYPES = ("float32", "float64")
+
+
+@pytest.mark.parametrize(  # by default each width with one of the types, by turns
+    ("module", "dtype"),
+    [
+        pytest.param(name, dtype, marks=[] if (n + at) % 2 == 0 else pytest.mark.slow)
+        for n, name in enumerate(FEATURES)
+        for at, dtype in enumerate(TYPES)
+    ],
+    indirect=["module"],
+)
 def test_products_of_any_size(module: ModuleType, dtype: str) -> None:
     assert module.VECTOR * module.REGISTERS >= module.ROWS * module.WIDE * module.VECTOR
     rng = np.random.default_rng(7)
@@ -61,7 +72,7 @@ def test_products_of_any_size(module: ModuleType, dtype: str) -> None:
     check(module._product, rng, 30, module.WIDTH + 33, 9, dtype)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", TYPES)
 def test_kernels_call_it_by_its_symbol(dtype: str) -> None:
     multiply = numba_products.product_routine(dtype)
 

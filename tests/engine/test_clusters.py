@@ -16,6 +16,8 @@ from eqsat.kernel import Kernel, show
 from eqsat.replay import check as check_trace
 from eqsat.specs import ParallelProcessingUnit, load
 
+pytestmark = pytest.mark.usefixtures("shared_search")
+
 H200 = load("h200")
 ROWS, LONG = 128, 131072
 

@@ -7,6 +7,8 @@ import eqsat
 from eqsat import graph as G
 from eqsat import specs
 
+pytestmark = pytest.mark.usefixtures("shared_search")
+
 LONG = 1 << 23
 
 

@@ -14,6 +14,8 @@ from eqsat.graph.evaluate import input_nodes
 from eqsat.graph.tensor import Tensor
 from eqsat.kernel import Kernel, Load, Map
 
+pytestmark = pytest.mark.usefixtures("shared_search")
+
 COMPARE = {
     "less": operator.lt,
     "less_equal": operator.le,

@@ -9,6 +9,8 @@ from eqsat.codegen.cuda_emit import emit
 from eqsat.driver import compile, plan
 from eqsat.specs import load
 
+pytestmark = pytest.mark.usefixtures("shared_search")
+
 A = np.random.default_rng(0).uniform(1, 2, 40).astype(np.float32)
 
 
@@ -22,15 +24,23 @@ def repeated(steps, step):
 
 
 PROGRAMS = {
-    "a chain": (500, lambda y, a: y + 1.0),
+    "a chain": (250, lambda y, a: y + 1.0),
     "a value used twice": (30, lambda y, a: 0.5 * (y + a / y)),
-    "an input used again": (150, lambda y, a: abs(y) * 0.5 + a),
+    "an input used again": (90, lambda y, a: abs(y) * 0.5 + a),
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_many_steps_compile(name: str) -> None:
-    y, expected = repeated(*PROGRAMS[name])
+@pytest.mark.parametrize(
+    ("name", "times"),
+    [
+        *((name, 1) for name in PROGRAMS),
+        pytest.param("a chain", 2, marks=pytest.mark.slow),
+        pytest.param("an input used again", 2, marks=pytest.mark.slow),
+    ],
+)
+def test_many_steps_compile(name: str, times: int) -> None:
+    steps, step = PROGRAMS[name]
+    y, expected = repeated(times * steps, step)
     program = compile(y, load("cpu"), cache=Cache(None))
     np.testing.assert_allclose(program(A), expected, rtol=1e-4)
     assert program.source().count("\n") < 6000
@@ -38,6 +48,7 @@ def test_many_steps_compile(name: str) -> None:
     assert all(len(emit(launch.kernel).text) < 200_000 for launch in planned.parts.launches)
 
 
-def test_a_long_proof_is_shown() -> None:
-    y, _ = repeated(250, PROGRAMS["a chain"][1])
-    assert "250" in compile(y, load("cpu"), cache=Cache(None)).explain()
+@pytest.mark.parametrize("steps", [123, pytest.param(250, marks=pytest.mark.slow)])
+def test_a_long_proof_is_shown(steps: int) -> None:
+    y, _ = repeated(steps, PROGRAMS["a chain"][1])
+    assert str(steps) in compile(y, load("cpu"), cache=Cache(None)).explain()

@@ -10,6 +10,8 @@ from eqsat import specs
 from eqsat.errors import SpecError
 from eqsat.executor import ExecutionConfig, KernelExecutor
 
+pytestmark = pytest.mark.usefixtures("shared_search")
+
 
 def double(x):
     return x * 2.0

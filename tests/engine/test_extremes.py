@@ -46,7 +46,7 @@ def test_places_are_right_whatever_rounds(points: int, centres: int, d: int, lar
     np.testing.assert_allclose(values[1:], best_of[1:], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("spec", ["cpu", "h200", "a100"])
+@pytest.mark.parametrize("spec", ["cpu", "h200", pytest.param("a100", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("shape", [(4, 100_000), (100_000, 4), (3000, 3000)])
 def test_no_kernel_makes_a_value_that_it_compares_with_an_extremum_in_memory(
     spec: str, shape: tuple[int, int]

@@ -9,6 +9,8 @@ from eqsat.driver import compile, plan
 from eqsat.graph.dtypes import as_dtype
 from eqsat.specs import load
 
+pytestmark = pytest.mark.usefixtures("shared_search")
+
 FLOAT8 = ["float8_e4m3fn", "float8_e5m2"]
 
 

@@ -11,6 +11,8 @@ from eqsat.graph.index import Mod
 from eqsat.graph.tensor import Tensor
 from eqsat.kernel import Kernel, Load
 
+pytestmark = pytest.mark.usefixtures("shared_search")
+
 
 def kernel_of(out: Tensor) -> Kernel:
     (launch,) = planned(out, H200).parts.launches

@@ -14,6 +14,8 @@ from eqsat.errors import ArgumentError
 from eqsat.jitted import jit
 from eqsat.specs import load
 
+pytestmark = pytest.mark.usefixtures("shared_search")
+
 OPTIONS = {"spec": replace(load("cpu"), target="oracle"), "cache": Cache(None)}
 X = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
 W = np.random.default_rng(1).standard_normal((6, 5)).astype(np.float32)

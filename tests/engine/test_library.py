@@ -96,13 +96,18 @@ def test_few_elements_of_short_rows_are_found_in_kernels() -> None:
         assert sum(isinstance(one.kernel, LibraryCall) for one in launches) == calls
 
 
-@pytest.mark.parametrize("largest", [True, False])
-def test_without_an_operation_few_elements_are_found_one_after_the_other(largest: bool) -> None:
+@pytest.mark.parametrize(
+    ("largest", "few"),
+    [(True, 3), (False, 2), *(pytest.param(t, 4, marks=pytest.mark.slow) for t in (True, False))],
+)
+def test_without_an_operation_few_elements_are_found_one_after_the_other(
+    largest: bool, few: int
+) -> None:
     spec = load("cpu").without_operation("numpy_sort_32").without_operation("select_rows_32")
     x = g.input("x", (6, 500))
     array = RNG.integers(0, 40, (6, 500)).astype("f")
     array[2, 7], array[3, 8] = np.nan, -np.inf
-    outputs = (*g.top_k(x, 4, largest=largest), g.top_k(x * 2.0, 3, largest=largest)[1])
+    outputs = (*g.top_k(x, few, largest=largest), g.top_k(x * 2.0, few - 1, largest=largest)[1])
     assert not run(outputs, array, spec).calls
     with pytest.raises(UnsupportedError, match="or select for a few elements"):
         plan(g.top_k(x, 20)[0], spec, cache=Cache(None))

@@ -18,6 +18,8 @@ from eqsat.planned import Planned
 from eqsat.replay import check as check_trace
 from eqsat.specs import ParallelProcessingUnit
 
+pytestmark = pytest.mark.usefixtures("shared_search")
+
 ONE = "one sum"
 CASES = {
     "stem": ((2, 29, 30, 3), (7, 7), {"padding": 3, "stride": 2}),
@@ -79,8 +81,17 @@ def test_a_stem_multiplies_by_warpgroups_what_was_copied_first():
         check_trace(changed, program.segments, program.search.rules, FAST)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "float8_e4m3fn"])
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(
+    ("channels", "dtype"),
+    [
+        pytest.param(channels, dtype, marks=[] if often else pytest.mark.slow)
+        for channels, dtype, often in (
+            (1, "float64", False), (3, "float64", True), (1, "float32", True),
+            (3, "float32", False), (1, "float16", False), (3, "float16", True),
+            (1, "float8_e4m3fn", True), (3, "float8_e4m3fn", False),
+        )
+    ],
+)  # fmt: skip
 def test_windows_of_every_width_of_element_have_a_price(dtype, channels):
     x, w = g.input("x", (8, 64, 64, channels), dtype), g.input("w", (32, channels, 3, 3), dtype)
     if dtype.startswith("float8"):

@@ -13,6 +13,8 @@ from eqsat.graph.dtypes import DType, bfloat16, float16, float32, float64
 from eqsat.narrow_stored import KINDS, LAW, narrowed
 from eqsat.rule import PRECISIONS, allowed
 
+pytestmark = pytest.mark.usefixtures("shared_search")
+
 T = Terms(universe(6, 5, 7, 4))
 FACTS = Facts(T.universe)
 

@@ -11,6 +11,8 @@ from eqsat.graph.tensor import Tensor
 from eqsat.kernel import Load
 from eqsat.specs import load
 
+pytestmark = pytest.mark.usefixtures("shared_search")
+
 PAGES, ROWS, SIZE, MOST = 11, 6, 16, 5
 
 

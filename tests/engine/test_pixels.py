@@ -25,6 +25,8 @@ from eqsat.planned import Planned
 from eqsat.relayout import walked_axes
 from eqsat.replay import check as check_trace
 
+pytestmark = pytest.mark.usefixtures("shared_search")
+
 COPY = "tma_load_pixels"
 ALONG = "along pixels"
 

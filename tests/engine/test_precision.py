@@ -16,6 +16,8 @@ from eqsat.render import render
 from eqsat.rule import PRECISIONS
 from eqsat.specs import load
 
+pytestmark = pytest.mark.usefixtures("shared_search")
+
 H200 = load("h200")
 FAST = tuple(
     replace(one, sustained_fraction=0.6) if one.name.startswith("mma_") else one

@@ -22,6 +22,8 @@ from eqsat.kernel import Contract
 from eqsat.prepare import Preparation, preparations, used
 from eqsat.replay import check as check_trace
 
+pytestmark = pytest.mark.usefixtures("shared_search")
+
 WIDENED = {"bfloat16": "float32", "float16": "float32", "int8": "int32"}
 
 

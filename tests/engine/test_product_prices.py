@@ -14,6 +14,8 @@ from eqsat.kernel import Contract, Kernel
 from eqsat.program import Launch
 from eqsat.specs import load
 
+pytestmark = pytest.mark.usefixtures("shared_search")
+
 H200 = load("h200")
 
 
@@ -87,7 +89,9 @@ def test_sums_that_parts_leave_take_their_time_to_be_written():
     assert counts == [16, 8]
 
 
-@pytest.mark.parametrize("keys", [512, 1000, 1024])
+@pytest.mark.parametrize(
+    "keys", [1000, *(pytest.param(even, marks=pytest.mark.slow) for even in (512, 1024))]
+)
 def test_a_short_cache_is_attended_to_in_parts(keys):
     """One kernel reads keys and values once, in parts that fill the device; another joins them.
     Weights of one row beside the values' columns would be computed for 16 rows by every warp.
@@ -107,8 +111,17 @@ def test_a_chunk_of_few_keys_costs_a_team_what_one_of_many_does():
     assert stream.tile == 128
 
 
-@pytest.mark.parametrize("device", ["h200", "a100"])
-@pytest.mark.parametrize("size", [(1024, 1024, 1024), (300, 4096, 4096), (1023, 1025, 1027)])
+@pytest.mark.parametrize(
+    ("size", "device"),
+    [
+        ((1024, 1024, 1024), "h200"),
+        ((300, 4096, 4096), "a100"),
+        ((1023, 1025, 1027), "h200"),
+        pytest.param((1024, 1024, 1024), "a100", marks=pytest.mark.slow),
+        pytest.param((300, 4096, 4096), "h200", marks=pytest.mark.slow),
+        pytest.param((1023, 1025, 1027), "a100", marks=pytest.mark.slow),
+    ],
+)
 def test_float64_products_are_of_matrix_operations(size, device):
     """Copied ahead by all threads: no tiles in parts, no blocks that copy for each other."""
     m, n, k = size

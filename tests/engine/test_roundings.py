@@ -17,6 +17,8 @@ from eqsat.segments import partition
 from eqsat.solve import leaf_names
 from eqsat.specs import load
 
+pytestmark = pytest.mark.usefixtures("shared_search")
+
 Sizes = dict[str, tuple[int, ...]]
 NARROW = ("bfloat16", "float16")
 H200 = load("h200")
@@ -95,8 +97,14 @@ def named(output: Tensor) -> set[str]:
 SLOW = pytest.mark.slow
 
 
-@pytest.mark.parametrize("dtype", NARROW)
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(  # by default each program in one dtype, by turns
+    ("program", "dtype"),
+    [
+        pytest.param(program, dtype, marks=SLOW if (n + at) % 2 else ())
+        for n, program in enumerate(PROGRAMS)
+        for at, dtype in enumerate(NARROW)
+    ],
+)
 def test_results_are_no_worse_than_with_every_rounding(program, dtype):
     output = program(dtype)
     assert roundings(output)

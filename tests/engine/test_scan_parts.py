@@ -17,6 +17,8 @@ from eqsat.planned import Planned
 from eqsat.replay import check as check_trace
 from eqsat.specs import load
 
+pytestmark = pytest.mark.usefixtures("shared_search")
+
 H200 = load("h200")
 OPERATIONS = {operation.name: operation for operation in H200.operations}
 

@@ -13,6 +13,8 @@ from eqsat.planned import Launch
 from eqsat.specs import ParallelProcessingUnit, load
 from eqsat.tile_order import in_bands, in_runs, run_axes
 
+pytestmark = pytest.mark.usefixtures("shared_search")
+
 H200 = load("h200")
 OPERATIONS = {operation.name: operation for operation in H200.operations}
 

@@ -23,6 +23,8 @@ from eqsat.replay import check
 from eqsat.single_rows import with_single_rows
 from eqsat.specs import load
 
+pytestmark = pytest.mark.usefixtures("shared_search")
+
 H200 = load("h200")
 
 

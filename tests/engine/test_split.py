@@ -355,8 +355,15 @@ OF_ROWS = {
 
 
 @pytest.mark.usefixtures("shared_search")
-@pytest.mark.parametrize("name", OF_ROWS)
-@pytest.mark.parametrize("shape", [(600, 1000), (4, 150, 520)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "name"),
+    [
+        *(((600, 1000), name) for name in OF_ROWS),
+        *(((4, 150, 520), name) for name in ("mean", "largest")),
+        *(pytest.param((4, 150, 520), n, marks=pytest.mark.slow) for n in ("weights", "normal")),
+    ],
+    ids=str,
+)
 def test_what_rows_are_reduced_to_is_reduced_after_one_pass(name, shape) -> None:
     """Each row is a part, and stays where its own reduction left it."""
     data = np.random.default_rng(1).standard_normal(shape).astype(np.float32)

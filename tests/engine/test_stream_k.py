@@ -17,6 +17,8 @@ from eqsat.program import workspace
 from eqsat.specs import load
 from eqsat.stream_k import fit
 
+pytestmark = pytest.mark.usefixtures("shared_search")
+
 H200 = load("h200")
 
 

@@ -43,7 +43,10 @@ def classifier() -> tuple[Tensor, dict[str, Tensor], dict[str, np.ndarray]]:
     return g.cross_entropy(scores, at["t"]), at, arrays
 
 
-@pytest.mark.parametrize(("name", "wanted"), [("h200", "xv"), ("example_cuda", "xwbvc")])
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [pytest.param("h200", "xv", marks=pytest.mark.slow), ("example_cuda", "xwbvc")],
+)
 def test_kernels_for_a_gpu_compute_the_gradients_of_a_classifier(name: str, wanted: str) -> None:
     """Sums inside the loops of one kernel bind names that the kernel reduces outside, too."""
     loss, at, arrays = classifier()
@@ -269,8 +272,10 @@ def test_a_program_of_numbers_alone_is_planned() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "causal"),
-    [((2, 16, 2048, 128), False), ((8, 16, 512, 64), True)],
-    ids=["long", "short"],
+    [
+        pytest.param((2, 16, 2048, 128), False, marks=pytest.mark.slow, id="long"),
+        pytest.param((8, 16, 512, 64), True, id="short"),
+    ],
 )
 def test_gradients_of_attention_store_no_scores(
     shape: tuple[int, int, int, int], causal: bool
@@ -326,7 +331,14 @@ def layer(act: Callable[[Tensor], Tensor]) -> tuple[Tensor, ...]:
     return g.grad(y, given, cotangent=g.input("d", y.shape, "bfloat16"))
 
 
-@pytest.mark.parametrize("act", [g.relu, g.tanh, lambda x: x * g.sigmoid(x)])
+@pytest.mark.parametrize(
+    "act",
+    [
+        pytest.param(g.relu, marks=pytest.mark.slow),
+        pytest.param(g.tanh, marks=pytest.mark.slow),
+        lambda x: x * g.sigmoid(x),
+    ],
+)
 def test_gradients_of_a_layer_multiply_three_times_and_store_16_bits(
     act: Callable[[Tensor], Tensor],
 ) -> None:

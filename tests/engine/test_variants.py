@@ -17,6 +17,8 @@ from eqsat.schedule import Predicted
 from eqsat.specs import load
 from eqsat.variants import best_planned, best_scheduled
 
+pytestmark = pytest.mark.usefixtures("shared_search")
+
 M, N, K = 2048, 2048, 2048
 
 

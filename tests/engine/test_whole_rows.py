@@ -22,6 +22,8 @@ from eqsat.planned import Planned
 from eqsat.replay import check as check_trace
 from eqsat.whole_rows import kernels_of_whole_rows, with_whole_rows
 
+pytestmark = pytest.mark.usefixtures("shared_search")
+
 WHOLE = "whole rows"
 # Kernels that are slow to start, and no cache for what they leave.
 SLOW = replace(FAST, graph_launch_latency_us=50.0).replace_memory("l2", size_bytes=1 << 14)

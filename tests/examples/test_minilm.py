@@ -1,6 +1,8 @@
 """The sentence encoder of the demo: a small one with random weights, and the trained one."""
 
 import importlib.util
+from dataclasses import replace
+from functools import cache, partial
 
 import minilm
 import minilm_model as model
@@ -11,22 +13,44 @@ import pytest
 import eqsat
 from eqsat.segments import partition
 
+pytestmark = pytest.mark.usefixtures("shared_search")
+
 SMALL = model.Config(
     layers=2, hidden=32, heads=4, intermediate=64, vocabulary=50, positions=16, epsilon=1e-12
 )
+ONE_LAYER = replace(SMALL, layers=1)
 NEEDED = (model.PACKAGE, "safetensors", "tokenizers")
 MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
 needs_trained = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
 
 
-@pytest.fixture(scope="module")
-def small():
+def example(config):
     """Weights, ids, mask with padding, and the float64 answer."""
-    weights = model.random_weights(SMALL)
-    ids = np.random.default_rng(1).integers(0, SMALL.vocabulary, (2, 7)).astype(np.int32)
+    weights = model.random_weights(config)
+    ids = np.random.default_rng(1).integers(0, config.vocabulary, (2, 7)).astype(np.int32)
     mask = np.ones((2, 7), np.int32)
     mask[1, 4:] = 0
-    return weights, ids, mask, peers.numpy_encoder(SMALL, weights, np.float64)(ids, mask)
+    return weights, ids, mask, peers.numpy_encoder(config, weights, np.float64)(ids, mask)
+
+
+@pytest.fixture(scope="module")
+def small():
+    return example(SMALL)
+
+
+@cache
+def compiled(config, fixed):
+    """What the program gives for ids and a mask, and the program."""
+    weights = model.random_weights(config)
+    output, inputs = model.build(config, weights, 2, 7, fixed)
+    program = eqsat.compile(output, "cpu", inputs=inputs)
+    return partial(answer, program, () if fixed else weights.values()), program
+
+
+def answer(program, weights, ids, mask):
+    out = np.full((2, SMALL.hidden), np.nan, np.float32)
+    program(ids, mask, *weights, out=out)
+    return out
 
 
 def test_the_graph_means_what_numpy_computes(small):
@@ -36,27 +60,28 @@ def test_the_graph_means_what_numpy_computes(small):
     np.testing.assert_allclose(found, reference, atol=1e-7)  # the graph rounds its numbers to f32
 
 
-@pytest.mark.parametrize(
-    "fixed", [pytest.param(True, marks=pytest.mark.slow), False], ids=["constants", "inputs"]
-)
-def test_the_cpu_program_agrees_with_float64(small, fixed):
-    weights, ids, mask, reference = small
-    output, inputs = model.build(SMALL, weights, 2, 7, fixed)
-    program = eqsat.compile(output, "cpu", inputs=inputs)
-    given = (ids, mask) if fixed else (ids, mask, *weights.values())
-    out = np.full(reference.shape, np.nan, np.float32)
-    program(*given, out=out)
-    np.testing.assert_allclose(out, reference, atol=1e-5)
+PROGRAMS = [
+    pytest.param(SMALL, True, marks=pytest.mark.slow, id="constants"),
+    pytest.param(SMALL, False, marks=pytest.mark.slow, id="inputs"),
+    pytest.param(ONE_LAYER, False, id="inputs of one layer"),
+]
+
+
+@pytest.mark.parametrize(("config", "fixed"), PROGRAMS)
+def test_the_cpu_program_agrees_with_float64(config, fixed):
+    _, ids, mask, reference = example(config)
+    run, program = compiled(config, fixed)
+    np.testing.assert_allclose(run(ids, mask), reference, atol=1e-5)
     assert 4 * len(program.kernels) < program.report.operations
 
 
-def test_padding_does_not_reach_the_answer(small):
-    weights, ids, mask, _ = small
-    output, _ = model.build(SMALL, weights, 2, 7)
+@pytest.mark.parametrize(("config", "fixed"), PROGRAMS)
+def test_padding_does_not_reach_the_answer(config, fixed):
+    _, ids, mask, _ = example(config)
+    run, _ = compiled(config, fixed)
     other = np.where(mask, ids, 3).astype(np.int32)
     assert (other != ids).any()
-    program = eqsat.compile(output, "cpu")
-    np.testing.assert_array_equal(program(ids=ids, mask=mask), program(ids=other, mask=mask))
+    np.testing.assert_array_equal(run(ids, mask), run(other, mask))
 
 
 def test_layers_are_solved_once():

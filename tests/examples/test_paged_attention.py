@@ -11,6 +11,8 @@ from eqsat.driver import plan
 from eqsat.kernel import Contract, Load
 from eqsat.specs import load
 
+pytestmark = pytest.mark.usefixtures("shared_search")
+
 
 @pytest.mark.parametrize(("most", "dtype", "error"), [(5, "bfloat16", 1e-2), (9, "float32", 1e-5)])
 def test_it_is_right(most, dtype, error):

@@ -8,6 +8,8 @@ import pytest
 import eqsat
 from eqsat import specs
 
+pytestmark = pytest.mark.usefixtures("shared_search")
+
 
 @pytest.mark.parametrize("puzzle", puzzles.PUZZLES, ids=lambda puzzle: puzzle.title)
 def test_it_is_solved(puzzle):

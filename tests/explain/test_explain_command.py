@@ -18,6 +18,8 @@ from eqsat.explain import find_function, main
 from eqsat.explanation import RuleRecord, from_json
 from eqsat.render import render
 
+pytestmark = pytest.mark.usefixtures("shared_search")
+
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "attention.py"
 ATTENTION = f"{EXAMPLE}:naive_attention"
 
@@ -116,21 +118,21 @@ def test_rules_of_a_module_are_used_and_an_unsound_one_is_named(program, tmp_pat
     assert "defines no rule" in capsys.readouterr().err
 
 
-def test_json_of_the_example_replays(tmp_path):
+def test_json_of_the_example_replays(tmp_path, capsys):
     path = tmp_path / "trace.json"
-    done = run(ATTENTION, "--format", "json", "--output", str(path))
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert main([ATTENTION, "--format", "json", "--output", str(path)]) == 0
+    assert capsys.readouterr().out == ""
     record = json.loads(path.read_text())
     steps = record["segments"][0]["trace"]["steps"]
     done = run(ATTENTION, "--check", str(path))
     assert done.returncode == 0 and "each one holds" in done.stdout
-    done = run(ATTENTION, "--spec", "example_cuda", "--check", str(path))
-    assert done.returncode == 1
-    assert "is of spec cpu, and is checked with example_cuda. Add --spec cpu" in done.stderr
+    assert main([ATTENTION, "--spec", "example_cuda", "--check", str(path)]) == 1
+    told = "is of spec cpu, and is checked with example_cuda. Add --spec cpu"
+    assert told in capsys.readouterr().err
     steps[1]["rule"] = "merge_sums"
     path.write_text(json.dumps(record))
-    done = run(ATTENTION, "--check", str(path))
-    assert done.returncode == 1 and "TraceError: segment 1, step 2 (merge_sums)" in done.stderr
+    assert main([ATTENTION, "--check", str(path)]) == 1
+    assert "TraceError: segment 1, step 2 (merge_sums)" in capsys.readouterr().err
 
 
 def test_html_is_well_formed_and_loads_nothing(tmp_path):

@@ -20,8 +20,8 @@ def rules_of(name: str, spec: str = "cpu") -> set[str]:
     "name, spec",
     [
         *((name, "cpu") for name in PROGRAMS),
-        *((name, "h200") for name in ("attention", "joined")),
-        pytest.param("stored_gram", "h200", marks=pytest.mark.slow),
+        ("joined", "h200"),
+        *(pytest.param(n, "h200", marks=pytest.mark.slow) for n in ("attention", "stored_gram")),
         ("softmax", "a100"),
     ],
 )

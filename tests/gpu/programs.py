@@ -107,19 +107,31 @@ def large_windows() -> list[Tensor]:
 
 
 def grouped_and_transposed() -> list[Tensor]:
-    """Products of terms by six axes, phases of strides, patches, runs of rows and batches."""
-    x, w, k = tensor("x", 8, 64, 12, 16), tensor("w", 64, 16, 3, 3), tensor("k", 32, 64, 3, 3)
+    """Products of terms by six axes, phases of strides, patches."""
+    x, w = tensor("x", 8, 64, 12, 16), tensor("w", 64, 16, 3, 3)
     y, v = tensor("y", 1, 32, 3, 6, 8), tensor("v", 32, 64, 3, 3, 3)
     z, u = tensor("z", 8, 3, 42, 28), tensor("u", 96, 3, 14, 14)
+    return [
+        G.conv(x, w, padding=1, groups=4),
+        G.conv_transpose(y, v, stride=2, padding=1, output_padding=1),
+        G.conv(z, u, stride=14),
+    ]
+
+
+def gradient_of_weights() -> list[Tensor]:
+    """A product of terms by runs of rows and batches."""
+    x, k = tensor("x", 8, 64, 12, 16), tensor("k", 32, 64, 3, 3)
+    return [*G.grad(G.sum(G.square(G.conv(x, k, padding=1))), [k])]
+
+
+def gradients_of_convolutions() -> list[Tensor]:
+    """By an image in groups; by an image and weights of 16 bits, with a stride."""
+    x, w = tensor("x", 8, 64, 12, 16), tensor("w", 64, 16, 3, 3)
     b, c = (tensor(name, *shape, dtype="bfloat16") for name, shape in (
         ("b", (16, 64, 14, 14)), ("c", (64, 64, 3, 3))
     ))  # fmt: skip
     layer = G.conv(b, c, padding=1, stride=2)
     return [
-        G.conv(x, w, padding=1, groups=4),
-        G.conv_transpose(y, v, stride=2, padding=1, output_padding=1),
-        G.conv(z, u, stride=14),
-        *G.grad(G.sum(G.square(G.conv(x, k, padding=1))), [k]),
         *G.grad(G.sum(G.square(G.conv(x, w, padding=1, groups=4))), [x]),
         *G.grad(layer, [b, c], cotangent=tensor("d", *layer.shape, dtype="bfloat16")),
     ]
@@ -234,6 +246,7 @@ def _named() -> Iterator[tuple[str, Build]]:
     for build in (
         integer_matmul, batched_transposed, gelu_epilogue, gated, normed_product, reassociated,
         views, convolution, large_windows, grouped_and_transposed, selections, gather, pages,
+        gradient_of_weights, gradients_of_convolutions,
         eight_bits, eight_bit_integers, scan, empty_and_scalar, negated_number, several_kernels,
         in_parts, recurrence_in_parts, one_selective_scan,
     ):  # fmt: skip

@@ -36,6 +36,9 @@ SLOW = {
     "views",
     "integers-int32",
     "matmul-128x128x512-float64",
+    "attention-float32",
+    "gradient_of_weights",
+    "gradients_of_convolutions",
 }
 SAMPLE = [
     pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name
