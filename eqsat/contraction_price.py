@@ -265,16 +265,13 @@ def gather_cycles(tiling: Tiling, operation: ParallelOperation, found: Contracti
     return read + shared.latency_cycles + operation.latency_cycles
 
 
-def computed_of_reads(found: Contraction) -> Iterator[tuple[Term, set[Term]]]:
+def computed_of_reads(found: Contraction) -> Iterator[tuple[Term, list[Term]]]:
     """Factors that are computed of nothing but what is read, and the terms of which each is."""
     for side in (found.left, found.right):
-        met, waiting = set[Term](), [side] if side.op not in {"read", "gather"} else []
-        while waiting:
-            one = waiting.pop()
-            met.add(one)
-            waiting += [child for child in one.children if child not in met]
-        if met and not any(one.op in (*SUBSTITUTED, *REDUCING) for one in met):
-            yield side, met
+        terms = list(post_order([side]))
+        reduced = any(one.op in (*SUBSTITUTED, *REDUCING) for one in terms)
+        if side.op not in {"read", "gather"} and not reduced:
+            yield side, terms
 
 
 def _takes_results(operation: ParallelOperation) -> bool:

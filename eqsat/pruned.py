@@ -140,8 +140,8 @@ class PrunedGraph:
     @staticmethod
     def _compares_size(node: ENode, nodes: Mapping[int, list[ENode]]) -> bool:
         """Whether a node compares an absolute value, so that no kernel knows where it fails."""
-        below = [one.op for child in node.children for one in nodes[child]]
-        return node.op in COMPARED and "abs" in below
+        compared = node.children if node.op in COMPARED else ()
+        return any(one.op == "abs" for child in compared for one in nodes[child])
 
     @staticmethod
     def _obscures(node: ENode, nodes: Mapping[int, list[ENode]]) -> bool:

@@ -26,7 +26,7 @@ from eqsat.graph.elementwise import clip, greater_equal, less, logical_and, wher
 from eqsat.graph.evaluate import topological
 from eqsat.graph.index import Affine, free_names, substitute, var
 from eqsat.graph.manipulation import broadcast_to
-from eqsat.graph.movement import output_names
+from eqsat.graph.movement import output_names, positions
 from eqsat.graph.ops import ELEMENTWISE
 from eqsat.graph.tensor import Tensor
 from eqsat.segments import is_buffer
@@ -97,7 +97,7 @@ class _Selection:
         if x.op == "view" and x.attributes["fill"] is None:
             return self._taken(*x.operands, x.attributes["coordinates"])
         if x.op in ("input", "gather"):
-            return self._taken(x, [var(name) for name in output_names(x.ndim)])
+            return self._taken(x, positions(x.shape))
         return None
 
     def _taken(self, table: Tensor, coordinates: Sequence[Affine]) -> Tensor | None:
@@ -157,8 +157,8 @@ def _selection(x: Tensor, axes: Sequence[int], decisions: Decisions) -> _Selecti
         compared = tuple(view(operand, x.shape, at) for operand in x.operands[0].operands)
     elif x.op != "equal":
         return None
-    for index, positions in (compared, compared[::-1]):
-        place = decisions.place(positions)
+    for index, numbers in (compared, compared[::-1]):
+        place = decisions.place(numbers)
         for axis in axes:
             if place == var(f"i{axis}") and not _varies(index, axis) and x.shape[axis] >= LEAST:
                 return _Selection(x, axis, _without(index, axis), decisions)

@@ -7,7 +7,7 @@ they may leave out.
 import math
 from collections.abc import Iterator
 
-from eqsat.rule import FLOATS, Node, Rewrite, apply, dtype_in, rewrite, rule
+from eqsat.rule import FLOATS, Rewrite, apply, dtype_in, rewrite, rule
 from eqsat.rules.algebra import INTEGERS
 
 INVERSE = {
@@ -73,20 +73,13 @@ def question_of_mask(c: "Expr", d: "Text") -> Iterator[Rewrite]:
     """where(c, 1, 0) != 0  ->  c,  and the like: what is asked of a mask of ones and zeros"""
     zero, one = (apply("literal", number, d) for number in (0.0, 1.0))
     mask, negated = apply("where", c, one, zero), apply("logical_not", c)
-
-    def asked(op: str, number: Node) -> Node:
-        return apply(op, mask, number)
-
-    for holds in (
-        asked("not_equal", zero), asked("equal", one), asked("greater", zero),
-        asked("greater_equal", one), apply("cast", "bool", mask),
-    ):  # fmt: skip
-        yield rewrite(holds, c)
-    for fails in (
-        asked("equal", zero), asked("not_equal", one), asked("less_equal", zero),
-        asked("less", one),
-    ):  # fmt: skip
-        yield rewrite(fails, negated)
+    holds = {"not_equal": zero, "equal": one, "greater": zero, "greater_equal": one}
+    fails = {"equal": zero, "not_equal": one, "less_equal": zero, "less": one}
+    for op, number in holds.items():
+        yield rewrite(apply(op, mask, number), c)
+    yield rewrite(apply("cast", "bool", mask), c)
+    for op, number in fails.items():
+        yield rewrite(apply(op, mask, number), negated)
 
 
 @rule("algebra")

@@ -90,6 +90,11 @@ def test_a_one_hot_product_is_a_gather() -> None:
     assert "gather" in ops(found) and largest(found) == ROWS * 3
 
 
+def test_a_one_hot_product_with_rows_of_a_table_is_a_gather_of_these() -> None:
+    found = settled(ONE_HOT @ g.take(given("rows"), g.clip(IDS[:SEGMENTS], 0, ROWS - 1), axis=0))
+    assert ops(found).count("gather") == 2 and largest(found) == ROWS * 3
+
+
 def test_what_may_be_infinite_is_multiplied_by_zeros() -> None:
     """Infinity times zero is no number, in sums of the other rows too."""
     assert "gather" not in ops(settle([g.sum(ONE_HOT * g.log(given("scores")), axis=1)]))
