@@ -47,6 +47,13 @@ class Frame:
 
 
 Reader = Callable[[Point], str]
+
+
+def constant(text: str) -> Reader:
+    """A value that is the same at all points."""
+    return lambda point: text
+
+
 """The C++ expression of a value at a point, of the value's register type."""
 
 

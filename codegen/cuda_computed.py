@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from eqsat.codegen.cuda_access import unit_stride, vector_width
-from eqsat.codegen.cuda_block import Block, Frame, Point, Tile
+from eqsat.codegen.cuda_block import Block, Frame, Point, Tile, constant
 from eqsat.codegen.cuda_distribution import cover
 from eqsat.codegen.cuda_math import cast, literal, narrow, register_type, storage_type, widen
 from eqsat.codegen.cuda_tiles import anywhere, fetch, lay_out, repeated
@@ -99,7 +99,7 @@ def _elements(work: _Work, point: Point) -> None:
         for s in chain:
             text = _value(work, s, at, s in packed)
             out.line(f"const {register_type(s.dtype)} {block.value(s.name)} = {text};")
-            block.readers[s.name] = _named(block.value(s.name))
+            block.readers[s.name] = constant(block.value(s.name))
         value = block.value(work.result.name)
         valid = " && ".join(block.valid(work.tile.order, at, work.frame))
         if valid:
@@ -132,7 +132,3 @@ def _value(work: _Work, s: Load | Map, at: Point, packed: bool) -> str:
     buffer, name = block.kernel.buffer(s.access.buffer), block.value(s.name)
     value = cast(buffer.dtype, s.dtype, widen(buffer.dtype, f"{name}_pack.item[e]"))
     return f"{name}_exists ? {value} : {literal(s.dtype, s.fill)}" if s.fill else value
-
-
-def _named(text: str) -> Callable[[Point], str]:
-    return lambda point: text

@@ -1,14 +1,18 @@
-"""Contractions without a matrix operation: a square of registers, one multiply-add at a time."""
+"""Contractions without a matrix operation: a square of registers, one multiply-add at a time.
 
-from collections.abc import Callable, Iterator, Mapping
+So are other reductions whose results share factors (eqsat.outer_reductions), by an expression of
+both in place of a product.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
 from eqsat.codegen.cuda_access import VECTOR_BYTES, vector_along
-from eqsat.codegen.cuda_block import Block, Point, Reader, Tile
+from eqsat.codegen.cuda_block import Block, Point, Reader, Tile, constant
 from eqsat.codegen.cuda_loads import load_vector
-from eqsat.codegen.cuda_math import literal, register_type, storage_type
+from eqsat.codegen.cuda_math import combine, literal, register_type, storage_type
 from eqsat.codegen.cuda_matrix import Product, multiply
 from eqsat.codegen.cuda_narrow import multiply_narrowed
 from eqsat.codegen.cuda_placement import COMPUTED, FETCH, INLINE, REGISTERS, SHARED
@@ -17,7 +21,9 @@ from eqsat.codegen.cuda_warpgroup import multiply as multiply_by_warpgroups
 from eqsat.codegen.cuda_warpgroup_operations import WarpgroupOperation
 from eqsat.codegen.cuda_windows import Windows, load_windows, windows
 from eqsat.errors import UnsupportedError
-from eqsat.kernel import Contract, Load, Map
+from eqsat.graph.dtypes import DType
+from eqsat.kernel import Contract, Load, Map, Reduce
+from eqsat.outer_reductions import Outer
 
 UNROLLED = 256  # multiply-adds of one thread that are written out; longer sums stay loops
 MOST_WINDOWED = 1024  # those over windows, whose elements have no address once they are held
@@ -31,6 +37,18 @@ class Accumulator:
 
     array: str
     indices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A value that results share: the name that is read of it, which may be a cast of it, the dtype
+    of what threads hold of it, and in which registers.
+    """
+
+    name: str
+    read: str
+    dtype: DType
+    word: str
 
 
 def contract(block: Block, c: Contract, target: Accumulator) -> None:
@@ -55,47 +73,97 @@ def contract(block: Block, c: Contract, target: Accumulator) -> None:
         else:
             multiply(block, matrix, target.array, Product)
         return
-    serial = c.name in block.placement.serial
-    over = block.ordered(c.over)
-    readers = [_factor(block, c, name, serial) for name in (c.left, c.right)]
-    block.before_reading([c.left, c.right])
-    ahead = _find_steps(block, c, over) if serial else None
-    loops = _serial_points(block, c, over, ahead) if serial else block.points(over)
-    with loops as summed, block.out.block():
-        factors: list[Callable[[Point], str]] = []
-        for word, name, reader in zip(("left", "right"), (c.left, c.right), readers, strict=True):
-            own = [i for i in block.ordered(block.placement.indices[name]) if i not in over]
-            if ahead and word in ahead.tiles:
-                factors.append(ahead.reader(block, word))
-                continue
-            factors.append(_registers(block, word, own))
-            count = block.register_count(own)
-            block.out.line(f"{register_type(c.dtype)} {word}[{count}];")
-            load, index, width = _vector(block, c, name, own) if serial else (None, "", 1)
-            tile, inner, together = _row(block, c, name, own) if serial else (None, "", 1)
-            with block.points(own, steps={index: width, inner: together}) as point:
-                at = _joined(summed, point)
-                if tile is not None:
-                    place = block.register_number(own, point)
-                    _read_row(block, tile, at, together, f"{word}[{place} + e]")
-                    continue
-                if load is None:
-                    place = block.register_number(own, point)
-                    block.out.line(f"{word}[{place}] = {_masked(block, c, name, reader, at)};")
-                    continue
-                with block.out.block():
-                    load_vector(
-                        block, load, at, block.present(load, at), width,
-                        lambda e, own=own, index=index, word=word, point=point:
-                            f"{word}[{block.register_number(own, block.shifted(point, index, e))}]",
-                    )  # fmt: skip
-        with block.points(c.indices) as point:
-            a, b = (factor(point) for factor in factors)
-            place = f"{target.array}[{block.register_number(target.indices, point)}]"
-            block.out.line(f"{place} = multiply_add({a}, {b}, {place});")
+    sides = zip(("left", "right"), (c.left, c.right), strict=True)
+    factors = [Factor(name, name, c.dtype, word) for word, name in sides]
+    with _held(block, c, factors) as (_, held), block.points(c.indices) as point:
+        a, b = (read(point) for read in held)
+        place = f"{target.array}[{block.register_number(target.indices, point)}]"
+        block.out.line(f"{place} = multiply_add({a}, {b}, {place});")
 
 
-def _registers(block: Block, word: str, own: list[str]) -> Callable[[Point], str]:
+def monoid_of(s: Contract | Reduce) -> str:
+    """By what a reduction combines what it reduces."""
+    return s.monoid if isinstance(s, Reduce) else "sum"
+
+
+def reduce_outer(block: Block, outer: Outer, target: Accumulator) -> None:
+    """Reduce what lies between the sides of an outer combination into the accumulator."""
+    s, dtypes = outer.reduce, block.placement.dtypes
+    factors = [
+        Factor(name, read, dtypes[read], f"{block.value(read)}_side")
+        for read, name in outer.sides.items()
+    ]
+    before = dict(block.readers)
+    with _held(block, s, factors) as (summed, held), block.points(s.indices) as point:
+        for factor, read in zip(factors, held, strict=True):
+            block.readers[factor.read] = read
+        at = _joined(summed, point)
+        for one in outer.between:
+            name = block.value(one.name)
+            block.out.line(f"const {register_type(one.dtype)} {name} = {block.mapped(one, at)};")
+            block.readers[one.name] = constant(name)
+        value = block.converted(s.argument, s.dtype, at)
+        place = f"{target.array}[{block.register_number(target.indices, point)}]"
+        block.out.line(f"{place} = {combine(s.monoid, place, value)};")
+    block.readers = before
+
+
+@contextmanager
+def _held(
+    block: Block, c: Contract | Reduce, factors: Sequence[Factor]
+) -> Iterator[tuple[Point, list[Reader]]]:
+    """Loops over what is reduced, in which threads hold the factors of their results: the point,
+    and how to read each factor at a point of its own indices.
+    """
+    serial, over = c.name in block.placement.serial, block.ordered(c.over)
+    readers = [_reader(block, c, factor.name, serial) for factor in factors]
+    block.before_reading([factor.name for factor in factors])
+    ahead = _find_steps(block, factors, over) if serial else None
+    loops = _serial_points(block, c, factors, ahead) if serial else block.points(over)
+    beyond = isinstance(c, Reduce)  # of a sum of products, factors are zero there
+    with loops as summed:
+        valid = " && ".join(block.valid(over, summed)) if beyond else ""
+        with block.out.block(f"if ({valid})" if valid else ""):
+            held: list[Reader] = []
+            for factor, reader in zip(factors, readers, strict=True):
+                if ahead and factor.word in ahead.tiles:
+                    held.append(ahead.reader(block, factor.word))
+                else:
+                    own = _own(block, factor, over)
+                    held.append(_registers(block, factor.word, own))
+                    _read(block, c, factor, reader, summed)
+            yield summed, held
+
+
+def _own(block: Block, factor: Factor, over: Sequence[str]) -> list[str]:
+    """The indices of a factor that are not reduced."""
+    return [i for i in block.ordered(block.placement.indices[factor.name]) if i not in over]
+
+
+def _read(
+    block: Block, c: Contract | Reduce, factor: Factor, reader: Reader, summed: Point
+) -> None:
+    """A factor's elements at a point of what is reduced, to registers."""
+    serial, word, own = c.name in block.placement.serial, factor.word, _own(block, factor, c.over)
+    block.out.line(f"{register_type(factor.dtype)} {word}[{block.register_count(own)}];")
+    load, index, width = _vector(block, c, factor, own) if serial else (None, "", 1)
+    tile, inner, together = _row(block, factor, own) if serial else (None, "", 1)
+    with block.points(own, steps={index: width, inner: together}) as point:
+        at, place = _joined(summed, point), block.register_number(own, point)
+        if tile is not None:
+            _read_row(block, tile, at, together, f"{word}[{place} + e]")
+        elif load is None:
+            block.out.line(f"{word}[{place}] = {_masked(block, c, factor, reader, at)};")
+        else:
+            with block.out.block():
+                load_vector(
+                    block, load, at, block.present(load, at), width,
+                    lambda e, point=point:
+                        f"{word}[{block.register_number(own, block.shifted(point, index, e))}]",
+                )  # fmt: skip
+
+
+def _registers(block: Block, word: str, own: list[str]) -> Reader:
     """How to read a factor at a point of its own indices."""
     return lambda point: f"{word}[{block.register_number(own, point)}]"
 
@@ -119,25 +187,25 @@ class Steps:
                 place = f"({block.register_number(own, point)}) * {self.width} + e"
                 _read_row(block, tile, _joined(summed, point), self.width, f"{word}[{place}]")
 
-    def reader(self, block: Block, word: str) -> Callable[[Point], str]:
+    def reader(self, block: Block, word: str) -> Reader:
         """As `_registers`, of the step that is done."""
         step, (_, own) = block.index("step", self.index), self.tiles[word]
         return lambda at: f"{word}[({block.register_number(own, at)}) * {self.width} + {step}]"
 
 
-def _find_steps(block: Block, c: Contract, over: list[str]) -> Steps | None:
+def _find_steps(block: Block, factors: Sequence[Factor], over: list[str]) -> Steps | None:
     """The steps along the innermost summed index of more than one, if a factor lies so."""
     long = [i for i in over if _length(block, i) > 1]
     found: dict[str, tuple[Tile, list[str]]] = {}
-    width = VECTOR_BYTES // c.dtype.itemsize
+    width = VECTOR_BYTES // max(factor.dtype.itemsize for factor in factors)
     if not long or _length(block, long[-1]) % width:
         return None
-    for word, name in (("left", c.left), ("right", c.right)):
-        tile, inner, strides = _read_along(block, c, name)
-        own = [i for i in block.ordered(block.placement.indices[name]) if i not in over]
+    for factor in factors:
+        tile, inner, strides = _read_along(block, factor)
+        own = _own(block, factor, over)
         few = block.register_count(own) * width <= MOST_AHEAD
         if tile and inner == long[-1] and few and not any(step % width for step in strides):
-            found[word] = tile, own
+            found[factor.word] = tile, own
     return Steps(long[-1], width, found) if found else None
 
 
@@ -147,12 +215,13 @@ def _joined(a: Point, b: Point) -> Point:
 
 @contextmanager
 def _serial_points(
-    block: Block, c: Contract, over: list[str], ahead: Steps | None
+    block: Block, c: Contract | Reduce, factors: Sequence[Factor], ahead: Steps | None
 ) -> Iterator[Point]:
     """Plain loops over the summed indices, every thread running through all of the tile; of those
     that are read ahead a loop over the steps that are.
     """
     at, register, depth = {}, {}, 0
+    over = block.ordered(c.over)
     each = block.register_count(c.indices)
     held = any(
         _windows(block, c, name)
@@ -161,7 +230,7 @@ def _serial_points(
             and set(over) & set(block.placement.indices[name])
             and not _is_spread(block, c, name)
         )
-        for name in (c.left, c.right)
+        for name in (factor.name for factor in factors)
     )
     for i in over:
         number, name = block.index("r", i), block.index("at", i)
@@ -199,7 +268,7 @@ def _length(block: Block, index: str) -> int:
     return min(axis.tile, axis.extent)
 
 
-def _factor(block: Block, c: Contract, name: str, serial: bool) -> Reader:
+def _reader(block: Block, c: Contract | Reduce, name: str, serial: bool) -> Reader:
     """How to read a factor at any point of the summed indices."""
     if serial and (window := _windows(block, c, name)):
         return load_windows(block, *window)
@@ -211,40 +280,40 @@ def _factor(block: Block, c: Contract, name: str, serial: bool) -> Reader:
     return stage(block, name, order).reader(block.placement.dtypes[name])
 
 
-def _vector(block: Block, c: Contract, name: str, own: list[str]) -> tuple[Load | None, str, int]:
+def _vector(
+    block: Block, c: Contract | Reduce, factor: Factor, own: list[str]
+) -> tuple[Load | None, str, int]:
     """The load of a factor that threads take from memory several elements at a time, the index
     along which these lie, and how many.
     """
-    placement = block.placement
+    placement, name = block.placement, factor.name
     load = placement.statements.get(name)
-    if placement.where[name] == INLINE and isinstance(load, Map) and load.op == "cast":
-        name = load.arguments[0]
-        load = placement.statements.get(name)
     if placement.where[name] != FETCH or not isinstance(load, Load) or load.access.coordinates:
         return None, "", 1
-    if load.dtype.compute != c.dtype.compute or _windows(block, c, name):
+    if load.dtype.compute != factor.dtype.compute or _windows(block, c, name):
         return None, "", 1
     buffer, held = block.kernel.buffer(load.access.buffer), block.distribution.vector
     index, width = vector_along(load.access, own, buffer, block.axes, placement.indices, held)
     return (load, index, width) if width > 1 else (None, "", 1)
 
 
-def _read_along(block: Block, c: Contract, name: str) -> tuple[Tile | None, str, list[int]]:
+def _read_along(block: Block, factor: Factor) -> tuple[Tile | None, str, list[int]]:
     """The tile in shared memory of a factor that is read as it lies there, the index along which
     its elements lie together, and how far apart they are along the others.
     """
+    name = factor.name
     tile = block.tiles.get(name) if block.placement.where[name] == SHARED else None
-    if tile is None or tile.dtype != c.dtype:
+    if tile is None or tile.dtype != factor.dtype:
         return None, "", []
     *outer, inner = [i for i in tile.order if tile.extents[i] > 1] or [""]
     return tile, inner, [tile.strides[i] for i in outer]
 
 
-def _row(block: Block, c: Contract, name: str, own: list[str]) -> tuple[Tile | None, str, int]:
+def _row(block: Block, factor: Factor, own: list[str]) -> tuple[Tile | None, str, int]:
     """The tile in shared memory of which threads take several elements of a factor at a time, the
     index along which these lie, and how many.
     """
-    tile, inner, strides = _read_along(block, c, name)
+    tile, inner, strides = _read_along(block, factor)
     if tile is None or own[-1:] != [inner]:
         return None, "", 1
     width, held = VECTOR_BYTES // tile.dtype.itemsize, block.distribution.vector(inner)
@@ -263,7 +332,7 @@ def _read_row(block: Block, tile: Tile, at: Point, width: int, register: str) ->
         block.out.line(f"for (int e = 0; e < {width}; ++e) {register} = pack.item[e];")
 
 
-def _windows(block: Block, c: Contract, name: str) -> tuple[Load, Windows] | None:
+def _windows(block: Block, c: Contract | Reduce, name: str) -> tuple[Load, Windows] | None:
     """The load of a factor of which points share elements, these in registers, and its windows."""
     load = block.placement.statements.get(name)
     each = block.register_count(c.indices) * prod(_length(block, i) for i in c.over)
@@ -273,17 +342,27 @@ def _windows(block: Block, c: Contract, name: str) -> tuple[Load, Windows] | Non
     return (load, found) if found else None
 
 
-def _is_spread(block: Block, c: Contract, name: str) -> bool:
+def _is_spread(block: Block, c: Contract | Reduce, name: str) -> bool:
     """Whether threads hold different points of the summed indices of a factor."""
     own = block.placement.indices[name]
     return bool(block.distribution.spread(i for i in c.over if i in own))
 
 
-def _masked(block: Block, c: Contract, name: str, reader: Reader, point: Point) -> str:
-    """A factor in the contraction's dtype, zero outside the extents of the summed indices."""
+def _masked(
+    block: Block, c: Contract | Reduce, factor: Factor, reader: Reader, point: Point
+) -> str:
+    """A factor in the dtype that it is held in, zero outside the extents of the summed indices."""
+    name = factor.name
     saved, block.readers[name] = block.readers[name], reader
-    text = block.converted(name, c.dtype, point)
+    if factor.read == name:
+        text = block.converted(name, factor.dtype, point)
+    else:
+        made = block.placement.statements[factor.read]
+        assert isinstance(made, Map)
+        text = block.mapped(made, point)
     block.readers[name] = saved
+    if isinstance(c, Reduce):
+        return text
     valid = " && ".join(block.valid([i for i in c.over if i in point.at], point))
     zeroed = block.placement.where[name] in (SHARED, COMPUTED, FETCH)
-    return f"({valid} ? {text} : {literal(c.dtype, 0)})" if valid and not zeroed else text
+    return f"({valid} ? {text} : {literal(factor.dtype, 0)})" if valid and not zeroed else text

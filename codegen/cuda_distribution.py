@@ -152,14 +152,15 @@ class _Choice:
         self.votes = self.count_votes()
 
     def run(self) -> Distribution:
-        if self.placement.matrices:
+        kernel, placement = self.kernel, self.placement
+        if placement.matrices:
             self.assign_fragments(list(self.placement.matrices.values()))
         held = [i for i in self.axes if self.neighbours[i] or self.votes[i]]
         held += [i for i in self.axes if i not in held and self.is_held(i)]
         if crossed := self.crossed([i for i in held if i not in self.factors]):
             self.assign_square(*crossed)
         open_indices = [i for i in held if i not in self.factors]
-        short = {i: self.points(i) for i in open_indices if is_done_again(self.kernel, i)}
+        short = {i: self.points(i) for i in open_indices if is_done_again(kernel, placement, i)}
         self.width |= short
         contiguous = [i for i in open_indices if self.votes[i] and i not in short]
         contiguous.sort(key=lambda i: (-self.votes[i], -self.points(i)))
@@ -168,26 +169,25 @@ class _Choice:
         for i in contiguous:
             self.width[i] = self.vector(i)
             self.take(i, min(WARP, limits.get(i, WARP)))
-        out = self.reduced - products_only(self.kernel, self.placement) | {*contiguous, *short}
+        out = self.reduced - products_only(kernel, placement) | {*contiguous, *short}
         free = [i for i in open_indices if i not in out]
         beside = self.beside(contiguous)
         free.sort(key=lambda i: (i in self.slid, i not in beside, -self.points(i)))
-        for i, width in rows_of_factors(self.kernel, self.placement).items():
+        for i, width in rows_of_factors(kernel, placement).items():
             while width > 1 and (self.points(i) % width or self.repeats(i, width // 2)):
                 width //= 2
             self.width |= {i: width} if i in free else {}
-        inside = {i for i in summed_in_factors(self.kernel) if self.points(i) < WARP}
+        inside = {i for i in summed_in_factors(kernel, placement) if self.points(i) < WARP}
         for i in [*free, *contiguous, *(i for i in open_indices if i not in inside)]:
-            self.take(i, lanes.get(i, self.kernel.tile_threads))
+            self.take(i, lanes.get(i, kernel.tile_threads))
         for i in self.slid.keys() & {*free}:  # rows of a thread lie side by side: they share places
             self.width[i] = -(-self.points(i) // prod(r for _, r in self.taken[i]))
         for i in self.axes:
             if i not in self.factors:
                 digits = self.taken.get(i, [])
                 width = self.width.get(i, 1)
-                self.factors[i] = spread_over(self.points(i), width, digits, self.kernel.threads)
-        threads = self.kernel.tile_threads
-        return Distribution(threads, self.factors, self.parts, self.kernel.cluster)
+                self.factors[i] = spread_over(self.points(i), width, digits, kernel.threads)
+        return Distribution(kernel.tile_threads, self.factors, self.parts, kernel.cluster)
 
     def points(self, index: str) -> int:
         axis = self.axes[index]
@@ -374,7 +374,7 @@ class _Choice:
         contiguous: of these a thread has enough points, of the other factor's it may have more.
         """
         products = [self.placement.statements[name] for name in self.placement.serial]
-        factors = [n for c in products if isinstance(c, Contract) for n in (c.left, c.right)]
+        factors = [n for c in products for n in self.placement.factors(c)]
         found = [{*self.placement.indices[n]} for n in factors]
         return set().union(*(own for own in found if own & {*contiguous}))
 

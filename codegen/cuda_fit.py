@@ -97,9 +97,9 @@ def live_bytes(kernel: Kernel, placement: Placement, distribution: Distribution)
         steps += [(carry.name, ()) for carry in phase.carries]
         for statement in phase.body:
             if statement.name in fluid:
-                made_of[statement.name] = below(operands(statement))
+                made_of[statement.name] = below(placement.factors(statement))
             else:
-                steps.append((statement.name, below(operands(statement))))
+                steps.append((statement.name, below(placement.factors(statement))))
         steps += [("", below(store_operands(store))) for store in phase.stores]
         if phase.stream:  # what a stream reads lives through all of its chunks
             read = {name for _, names in steps[first:] for name in names}
@@ -143,7 +143,8 @@ def _in_place(placement: Placement) -> set[str]:
         if isinstance(statement, Update):
             chunk = placement.statements.get(statement.chunk)
             alone = placement.users[statement.chunk] == (name,)
-            if isinstance(chunk, Contract) and alone and not chunk.term_index:
+            terms = isinstance(chunk, Contract) and bool(chunk.term_index)
+            if chunk is not None and placement.is_product(chunk) and alone and not terms:
                 found.add(statement.chunk)
             found.add(name)
     return found
@@ -201,9 +202,10 @@ def unrolled(placement: Placement, distribution: Distribution) -> int:
     """Statements of code, loops over registers unrolled."""
     total = 0
     boxes = needs_producer(placement.matrices.values())
+    made_inside = {name for outer in placement.outer.values() for name in outer.inside}
     for name, statement in placement.statements.items():
-        if boxes and placement.where[name] == SHARED:
-            continue  # one thread copies it whole
+        if name in made_inside or (boxes and placement.where[name] == SHARED):
+            continue  # counted where it ends, or one thread copies it whole
         over = ()
         if isinstance(statement, Contract) and name not in placement.matrices:
             over = () if name in placement.serial else statement.over

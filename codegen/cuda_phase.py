@@ -7,6 +7,7 @@ from eqsat.codegen import cuda_stream_k
 from eqsat.codegen.cuda_block import Block, Point, Reader
 from eqsat.codegen.cuda_chains import BESIDE, LATER, holds_factor, is_lagging
 from eqsat.codegen.cuda_collective import reduce_threads
+from eqsat.codegen.cuda_contract import monoid_of
 from eqsat.codegen.cuda_copies import told_value
 from eqsat.codegen.cuda_math import cast, identity, register_type
 from eqsat.codegen.cuda_overlap import (
@@ -412,14 +413,11 @@ def partial_carries(block: Block, phase: Phase) -> dict[str, str]:
     statements, users = block.placement.statements, block.placement.users
     for update in (s for s in phase.body if isinstance(s, Update)):
         chunk = statements.get(update.chunk)
-        spread = isinstance(chunk, Reduce) or (
-            isinstance(chunk, Contract)
-            and not chunk.operation
-            and chunk.name not in block.placement.serial
-        )
-        if not spread or not block.distribution.spread(chunk.over):
+        if not isinstance(chunk, Reduce | Contract) or block.placement.is_whole(chunk):
             continue
-        monoid = chunk.monoid if isinstance(chunk, Reduce) else "sum"
+        if not block.distribution.spread(chunk.over):
+            continue
+        monoid = monoid_of(chunk)
         later = set(users[update.carry]) & {s.name for s in phase.body} == {update.name}
         stored = {name for store in phase.stores for name in store_operands(store)}
         alone = users[chunk.name] == (update.name,) and not users[update.name]

@@ -32,6 +32,7 @@ from eqsat.kernel import (
     rename_values,
     store_operands,
 )
+from eqsat.outer_reductions import Outer, find_outer
 from eqsat.specs.model import ParallelOperation
 
 Group = tuple[str, ...]
@@ -72,7 +73,8 @@ class Placement:
     `registers`: each thread holds its own coordinates. `shared`: a tile in shared memory.
     `fetch`: read from global memory at each use. `inline`: an expression. `computed`: a tile in
     shared memory whose elements the block computes, through the values of `chains`. `serial` are
-    the scalar contractions whose summed indices are plain loops; in others threads share them.
+    the scalar contractions, and reductions of `outer` combinations, whose summed indices are plain
+    loops; in others threads share them.
     """
 
     statements: Mapping[str, Statement]
@@ -83,6 +85,20 @@ class Placement:
     serial: frozenset[str]
     chains: Mapping[str, tuple[Statement, ...]]
     matrices: Mapping[str, Matrix]
+    outer: Mapping[str, Outer]
+
+    def is_product(self, s: Statement) -> bool:
+        """Whether results of a reduction share factors, which threads read for many of them."""
+        return isinstance(s, Contract) or s.name in self.outer
+
+    def is_whole(self, s: Statement) -> bool:
+        """Whether threads share no results of a reduction, each having all points of its own."""
+        return (isinstance(s, Contract) and bool(s.operation)) or s.name in self.serial
+
+    def factors(self, s: Statement) -> tuple[str, ...]:
+        """What a statement reads; of a reduction of an outer combination its sides."""
+        outer = self.outer.get(s.name)
+        return tuple(outer.sides.values()) if outer else operands(s)
 
     @property
     def matrix_steps(self) -> dict[str, int]:
@@ -132,12 +148,15 @@ def place(kernel: Kernel, operations: Mapping[str, ParallelOperation]) -> Placem
     dtypes = {name: s.dtype for name, s in (*statements.items(), *carries.items())}
     users = _users(kernel)
     axes = kernel.axes()
-    serial = set()
-    for s in statements.values():
-        if isinstance(s, Contract) and not s.operation:
-            volume = prod(min(axes[i].tile, axes[i].extent) for i in s.indices)
-            if volume >= kernel.threads:
-                serial.add(s.name)
+
+    def is_serial(s: Statement) -> bool:
+        return prod(min(axes[i].tile, axes[i].extent) for i in s.indices) >= kernel.threads
+
+    found = find_outer(kernel, users, indices)
+    outer = {name: one for name, one in found.items() if is_serial(one.reduce)}
+    users = _without_between(users, outer)
+    scalar = (s for s in statements.values() if isinstance(s, Contract) and not s.operation)
+    serial = {*outer, *(s.name for s in scalar if is_serial(s))}
     contracts = [s for s in statements.values() if isinstance(s, Contract) and s.operation]
     where = {name: REGISTERS for name in indices}
     for name, s in statements.items():
@@ -150,12 +169,14 @@ def place(kernel: Kernel, operations: Mapping[str, ParallelOperation]) -> Placem
     if warpgroup:
         where.update({name: SHARED for name in _streamed(kernel, where)})
     products = {*matrices, *serial} - warpgroup  # a warpgroup's left factor stays in registers
+    for one in outer.values():
+        where.update(dict.fromkeys(one.inside, CHAIN))
     chains = _chains(kernel, products, where, users, indices)
     for name, chain in chains.items():
         where.update({s.name: CHAIN for s in chain})
         where[name] = COMPUTED
     fixed = frozenset(serial)
-    return Placement(statements, dtypes, indices, where, users, fixed, chains, matrices)
+    return Placement(statements, dtypes, indices, where, users, fixed, chains, matrices, outer)
 
 
 def reads_again(placement: Placement, s: Load) -> bool:
@@ -179,6 +200,22 @@ def _users(kernel: Kernel) -> dict[str, tuple[str, ...]]:
             for name in store_operands(store):
                 users.setdefault(name, []).append(f"store of {store.access.buffer}")
     return {name: tuple(readers) for name, readers in users.items()}
+
+
+def _without_between(
+    users: Mapping[str, tuple[str, ...]], outer: Mapping[str, Outer]
+) -> dict[str, tuple[str, ...]]:
+    """The readers of each value, of outer combinations the reductions in place of what is inside.
+
+    What is inside keeps its own readers.
+    """
+    ends = {name: one.reduce.name for one in outer.values() for name in one.inside}
+    return {
+        name: readers
+        if name in ends
+        else tuple(dict.fromkeys(ends.get(reader, reader) for reader in readers))
+        for name, readers in users.items()
+    }
 
 
 def _place_load(
@@ -240,7 +277,9 @@ def _chains(
     chains: dict[str, tuple[Statement, ...]] = {}
     for phase in kernel.phases:
         for s in phase.body:
-            if not isinstance(s, Map) or not users[s.name] or not set(users[s.name]) <= products:
+            if not isinstance(s, Map) or where[s.name] != REGISTERS:
+                continue
+            if not users[s.name] or not set(users[s.name]) <= products:
                 continue
             inside = {s.name}
             for other in reversed(phase.body[: phase.body.index(s)]):
@@ -407,9 +446,7 @@ def register_sets(kernel: Kernel, placement: Placement) -> Iterator[frozenset[st
             if placement.where[s.name] != REGISTERS:
                 continue
             over: tuple[str, ...] = ()
-            if isinstance(s, Reduce) or (
-                isinstance(s, Contract) and not s.operation and s.name not in placement.serial
-            ):
+            if isinstance(s, Reduce | Contract) and not placement.is_whole(s):
                 over = s.over
             yield frozenset((*s.indices, *over))
         for store in phase.stores:

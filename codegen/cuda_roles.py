@@ -17,12 +17,12 @@ def summed_in_steps(kernel: Kernel) -> set[str]:
     return {i for over in sums for i in over} - {axis.name for p in steps for axis in p.stream}
 
 
-def summed_in_factors(kernel: Kernel) -> set[str]:
+def summed_in_factors(kernel: Kernel, placement: Placement) -> set[str]:
     """The indices over which factors of products alone are summed, as windows are: each thread has
     all of their points, where other indices keep threads at work.
     """
     summed = {i for s in kernel.statements() if isinstance(s, Reduce) for i in s.over}
-    products = [s.over for s in kernel.statements() if isinstance(s, Contract)]
+    products = _summed(kernel, placement)
     return summed - {i for over in products for i in over} if products else set()
 
 
@@ -31,8 +31,13 @@ def products_only(kernel: Kernel, placement: Placement) -> set[str]:
     other products sum over: threads along them share factors.
     """
     left = (placement.indices[name] for name in placement.serial)
-    summed = (s.over for s in kernel.statements() if isinstance(s, Contract))
-    return set().union(*left) - set().union(*summed)
+    return set().union(*left) - set().union(*_summed(kernel, placement))
+
+
+def _summed(kernel: Kernel, placement: Placement) -> list[tuple[str, ...]]:
+    """The indices that each product sums over, or another reduction whose results share factors."""
+    reductions = (s for s in kernel.statements() if isinstance(s, Reduce | Contract))
+    return [s.over for s in reductions if placement.is_product(s)]
 
 
 def rows_of_factors(kernel: Kernel, placement: Placement) -> dict[str, int]:
@@ -48,14 +53,14 @@ def rows_of_factors(kernel: Kernel, placement: Placement) -> dict[str, int]:
     return found
 
 
-def is_done_again(kernel: Kernel, index: str) -> bool:
+def is_done_again(kernel: Kernel, placement: Placement, index: str) -> bool:
     """Whether threads along an index of few points would all do again most of what there is to do,
     as it lacks the index: the distances of points, say, and what follows from them.
     """
     extents = {name: max(min(axis.tile, axis.extent), 1) for name, axis in kernel.axes().items()}
     points, along, beside, most = extents[index], 0, 0, 0
     for s in kernel.statements():
-        if isinstance(s, Contract):
+        if placement.is_product(s):
             return False
         if isinstance(s, Map | Reduce):
             names = {*s.indices, *(s.over if isinstance(s, Reduce) else ())}

@@ -1,15 +1,15 @@
 """The statements and stores of one phase body, as loops over each thread's registers."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 
 from eqsat.codegen import cuda_masks
 from eqsat.codegen.cuda_access import vector_along
-from eqsat.codegen.cuda_block import Block, Point
+from eqsat.codegen.cuda_block import Block, Point, Reader, constant
 from eqsat.codegen.cuda_box_store import box_store
 from eqsat.codegen.cuda_collective import reduce_threads, scan
 from eqsat.codegen.cuda_computed import compute_tile
-from eqsat.codegen.cuda_contract import Accumulator, contract
+from eqsat.codegen.cuda_contract import Accumulator, contract, monoid_of, reduce_outer
 from eqsat.codegen.cuda_distribution import WARP
 from eqsat.codegen.cuda_exchange import Exchange, exchange_for
 from eqsat.codegen.cuda_loads import fields, load_fields, load_vector
@@ -74,7 +74,7 @@ class Statements:
         self.lagging = lagging  # products of this run may still be under way after it
         self.issued = False
         self.pending: list[Elementwise] = []
-        self.deferred: dict[str, Contract] = {}
+        self.deferred: dict[str, Contract | Reduce] = {}
         self.in_place = {s.name for s in phase.body if isinstance(s, Update) and self.fits(s)}
         self.unrounded = {
             s.name for s in phase.body if is_rounded_later(block.placement, block.kernel, s)
@@ -118,7 +118,8 @@ class Statements:
         read = {name for s in after for name in operands(s)}
         read |= {name for store in self.phase.stores for name in store_operands(store)}
         chunk = self.block.placement.statements.get(update.chunk)
-        read |= set(operands(chunk)) if isinstance(chunk, Contract) else set()
+        if chunk is not None and self.block.placement.is_product(chunk):
+            read |= set(self.block.placement.factors(chunk))
         return update.carry not in read and update.scale != update.carry
 
     # one statement
@@ -132,8 +133,7 @@ class Statements:
                 self.flush()
                 compute_tile(block, s, self.expression)
             case Literal(dtype=dtype, value=value):
-                text = literal(dtype, value)
-                block.readers[s.name] = lambda point: text
+                block.readers[s.name] = constant(literal(dtype, value))
             case Position():
                 block.readers[s.name] = lambda point: block.position(s, point)
             case Load() if block.placement.where[s.name] == FETCH:
@@ -151,25 +151,15 @@ class Statements:
             case Map() if s.name in self.conditions:
                 margins = self.conditions[s.name]
                 block.readers[s.name] = lambda point: f"({cuda_masks.holds(block, margins, point)})"
-            case Map() | Reduce():
+            case Map() | Reduce() if s.name not in block.placement.outer:
                 self.add(s)
             case Scan():
                 self.flush()
                 block.before_reading([s.argument])
                 self.declare(s.name)
                 scan(block, s)
-            case Contract():
-                if self.accumulates(s):
-                    self.deferred[s.name] = s
-                else:
-                    self.flush()
-                    if s.term_index:
-                        self.multiply_terms(s)
-                    else:
-                        self.declare(s.name, "0")
-                        self.contract(s, s)
-                        self.settle(wait=True)
-                    self.finish(s)
+            case Contract() | Reduce():
+                self.product(s)
             case Update():
                 self.update(s)
 
@@ -371,7 +361,7 @@ class Statements:
         if read:  # most chunks hold throughout what is asked of each of their points
             margins = [margin for name in sorted(read) for margin in self.conditions[name]]
             asked = {name: block.readers[name] for name in read}
-            block.readers |= dict.fromkeys(read, self.constant("true"))
+            block.readers |= dict.fromkeys(read, constant("true"))
             throughout = cuda_masks.holds_throughout(block, margins)
             with self.out.block(f"if ({throughout})"):
                 self.loop(group, local, late)
@@ -391,14 +381,11 @@ class Statements:
                 if s.name in local:
                     variable = block.value(s.name)
                     self.out.line(f"const {register_type(s.dtype)} {variable} = {text};")
-                    block.readers[s.name] = self.constant(variable)
+                    block.readers[s.name] = constant(variable)
                 else:
                     self.out.line(f"{block.element(s.name, point)} = {text};")
 
-    def constant(self, text: str) -> Callable[[Point], str]:
-        return lambda point: text
-
-    def alias_reader(self, name: str) -> Callable[[Point], str]:
+    def alias_reader(self, name: str) -> Reader:
         return lambda point: self.block.element(name, point)
 
     def expression(self, s: Elementwise, point: Point) -> str:
@@ -420,27 +407,37 @@ class Statements:
 
     def finish(self, s: Reduce | Contract) -> None:
         """Combine over the threads that share the reduced indices, unless that can wait."""
-        if isinstance(s, Contract) and (s.operation or s.name in self.block.placement.serial):
+        if self.block.placement.is_whole(s) or s.name in self.partial.values():
             return
-        if s.name in self.partial.values():
-            return
-        monoid = s.monoid if isinstance(s, Reduce) else "sum"
-        reduce_threads(self.block, s.name, s.indices, s.over, monoid, s.dtype)
+        reduce_threads(self.block, s.name, s.indices, s.over, monoid_of(s), s.dtype)
 
     # contractions and carries
 
-    def accumulates(self, c: Contract) -> bool:
-        """Whether the sum goes straight into a carry: c is read by a sum's update alone."""
-        update = next(
-            (s for s in self.phase.body if isinstance(s, Update) and s.chunk == c.name), 0
-        )
-        if not update or self.block.placement.users[c.name] != (update.name,):
+    def product(self, s: Contract | Reduce) -> None:
+        """What results share factors of: straight into a carry, or into registers of its own."""
+        if self.accumulates(s):
+            self.deferred[s.name] = s
+            return
+        self.flush()
+        if isinstance(s, Contract) and s.term_index:
+            self.multiply_terms(s)
+        else:
+            self.declare(s.name, identity(monoid_of(s), s.dtype))
+            self.contract(s, s)
+            self.settle(wait=True)
+        self.finish(s)
+
+    def accumulates(self, c: Contract | Reduce) -> bool:
+        """Whether it goes straight into a carry: an update by the same monoid alone reads it."""
+        updates = [s for s in self.phase.body if isinstance(s, Update) and s.chunk == c.name]
+        if not updates or self.block.placement.users[c.name] != (updates[0].name,):
             return False
-        whole = c.operation or c.name in self.block.placement.serial
+        update = updates[0]
         return (
-            not c.term_index
-            and bool(whole or c.name in self.partial.values())
-            and update.monoid == "sum"
+            not (isinstance(c, Contract) and c.term_index)
+            and (self.block.placement.is_whole(c) or c.name in self.partial.values())
+            and update.monoid == monoid_of(c)
+            and (update.monoid == "sum" or not update.scale)
             and set(update.indices) == set(c.indices)
             and update.dtype.compute == c.dtype.compute
         )
@@ -468,7 +465,10 @@ class Statements:
         if block.placement.users[s.name]:
             self.settle(wait=True)
 
-    def contract(self, c: Contract, target: Contract | Update) -> None:
+    def contract(self, c: Contract | Reduce, target: Contract | Reduce | Update) -> None:
+        if isinstance(c, Reduce):
+            reduce_outer(self.block, self.block.placement.outer[c.name], self.accumulator(target))
+            return
         matrix = self.block.placement.matrices.get(c.name)
         contract(self.block, c, self.accumulator(target))
         if matrix is not None and isinstance(matrix.operation, WarpgroupOperation):
@@ -496,5 +496,5 @@ class Statements:
                 self.out.line("products_wait<0>();")
         self.issued = False
 
-    def accumulator(self, s: Contract | Update) -> Accumulator:
+    def accumulator(self, s: Contract | Reduce | Update) -> Accumulator:
         return Accumulator(self.block.value(self.block.aliases.get(s.name, s.name)), s.indices)

@@ -20,6 +20,7 @@ from eqsat.algebra import (
 from eqsat.graph.dtypes import DType
 from eqsat.graph.index import Affine, add, const, row_major
 from eqsat.kernel import Guard
+from eqsat.outer_reductions import outer_sides
 from eqsat.scans import Steps, find_steps
 
 SUBSTITUTED = frozenset({"contract", "weighted_contract", "narrow_contract"})
@@ -164,18 +165,28 @@ class Form:
             return None
         return self.beneath_cast(left), self.beneath_cast(right)
 
+    def factors(self, term: Term) -> tuple[Term, Term] | None:
+        """The two values that results of a reduction share: factors of a sum of products, or sides
+        of what else is computed of both.
+        """
+        found = self.contraction(term)
+        if found is None and term.op in REDUCTIONS:
+            stepped = self.facts.free(term.children[0]) & self.steps.along
+            found = None if stepped else outer_sides(term, self.facts, self.uses)
+        return found
+
     @property
     def operations(self) -> dict[Term, str]:
         """The operation of the spec for each sum of products that one computes."""
         return {t: str(t.args[3]) for t in self.terms if t.op in SUBSTITUTED and t.args[3]}
 
     def operands(self) -> Iterator[Term]:
-        """The factors of sums of products: what a schedule stages, of what is read."""
+        """The factors of sums of products and the like: what a schedule stages, of what is read."""
         for term in self.terms:
             if term.op == "weighted_contract":  # the weights are computed
                 yield self.beneath_cast(term.children[1])
             else:
-                yield from self.contraction(term) or ()
+                yield from self.factors(term) or ()
 
     def beneath_cast(self, term: Term) -> Term:
         """The narrow float or integer that a factor was widened from, or the factor."""

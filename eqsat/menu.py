@@ -265,7 +265,7 @@ def _factors(form: Form, term: Term) -> tuple[Term, Term] | None:
     if term.op in WEIGHTED_SUMS and term.children[1].op != "literal":
         s, r = term.children
         return s, r
-    return form.contraction(term)
+    return form.factors(term)
 
 
 def _narrowest(form: Form) -> int:
@@ -346,7 +346,7 @@ def _sums(form: Form) -> Iterator[tuple[list[str], list[str], set[str]]]:
     if there are such; and the names along which its factors lie together in memory.
     """
     for term in form.terms:
-        factors, over = form.contraction(term), term.args[0]
+        factors, over = form.factors(term), term.args[0]
         if factors and isinstance(over, int) and over:
             members = form.facts.universe.members
             names, places = members(over), members(over & window_places(form, factors))

@@ -74,7 +74,7 @@ class Occupancy(Tiling):
         assert self.blocking is not None
         held = 2 * self.scratch
         largest = self._widest
-        factors = {f for t in self.form.terms for f in self.form.contraction(t) or ()}
+        factors = {f for t in self.form.terms for f in self.form.factors(t) or ()}
         if not self._holds and (factors or self._multiplies or not self.chunks):
             return held + AROUND_LOOP * self.blocking.threads + 2 * largest
         read = {t for t in self.form.terms if t.op in {"read", "gather"}} - factors
@@ -356,7 +356,7 @@ class Occupancy(Tiling):
             return found
         for term in self.form.terms:
             mask = term.args[0] if term not in self.form.operations else 0
-            for factor in self.form.contraction(term) or ():
+            for factor in self.form.factors(term) or ():
                 beneath = self.form.beneath_cast(factor)
                 assert isinstance(mask, int)
                 if mask and beneath.op == "read" and self.tile_points(mask).max() <= SHORT:
@@ -373,7 +373,7 @@ class Occupancy(Tiling):
     def _multiplies(self) -> bool:
         """Whether there are products of which results share both factors."""
         for term in self.form.terms:
-            factors = self.form.contraction(term)
+            factors = self.form.factors(term)
             free = [self.form.facts.free(factor) for factor in factors or ()]
             if (term.op in SUBSTITUTED or free) and (not free or shares_factors(*free)):
                 return True

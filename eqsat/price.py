@@ -240,6 +240,10 @@ class _Pricing(Occupancy):
         if term.op in WEIGHTED:
             self._weighted(term, work, dtype.name)
         else:
+            outer = self.pricer.outer(self.form, term)
+            if outer is not None:
+                self.charge("loads", work * update_seconds(self, outer, ""))
+                self._stage_operands(outer, None)
             work = work * self.weights.get(term.children[0], 1.0)
             self._apply(REDUCING_OP[REDUCTIONS[term.op]], work, dtype.name)
 

@@ -85,12 +85,12 @@ class Rates:
     def contraction(self, form: Form, term: Term) -> Contraction | None:
         """The index roles of a sum of products, or None."""
         factors = form.contraction(term)
-        if factors is None:
-            return None
-        left, right = factors
-        a, b, s = form.facts.free(left), form.facts.free(right), term.args[0]
-        assert isinstance(s, int)
-        return Contraction(term, left, right, a & b & ~s, a & ~b, b & ~a, s)
+        return _roles(form, term, *factors) if factors else None
+
+    def outer(self, form: Form, term: Term) -> Contraction | None:
+        """Those of another reduction whose results threads share factors of, or None."""
+        factors = form.factors(term) if self.overlap else None
+        return _roles(form, term, *factors) if factors else None
 
     def matrix_operations(self, form: Form, found: Contraction) -> list[ParallelOperation]:
         """Operations of the spec that compute such a contraction and that the target can emit."""
@@ -191,3 +191,9 @@ class Rates:
             ways = (self.spec.elementwise_elements_per_s(name, dtype) for name in ("mul", op))
             self._steps[key] = max(int(truediv(*ways)) // SIMPLE, 1) if known else 1
         return self._steps[key]
+
+
+def _roles(form: Form, term: Term, left: Term, right: Term) -> Contraction:
+    a, b, s = form.facts.free(left), form.facts.free(right), term.args[0]
+    assert isinstance(s, int)
+    return Contraction(term, left, right, a & b & ~s, a & ~b & ~s, b & ~a & ~s, s)

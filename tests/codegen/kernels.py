@@ -17,6 +17,7 @@ from kernel_building import (
     check,
     normal,
 )
+from kernel_outer import farthest, scaled_distances
 from kernel_products import (
     attention,
     attention_blas,
@@ -74,6 +75,7 @@ __all__ = [
     "elementwise_bfloat16",
     "elementwise_chain",
     "elementwise_float16",
+    "farthest",
     "gather",
     "integer_reduce",
     "layer_norm",
@@ -93,6 +95,7 @@ __all__ = [
     "row_reduce",
     "row_reduction",
     "row_scan",
+    "scaled_distances",
     "scatter",
     "softmax_online",
     "softmax_resident",
@@ -108,6 +111,6 @@ SAMPLES: dict[str, Callable[..., Sample]] = {
         softmax_online, layer_norm, argmax, prefix_sum, prefix_product, row_scan, row_recurrence,
         recurrence, matmul, matmul_float16, matmul_bfloat16, matmul_blas, matmul_whole,
         matmul_batched, matmul_batched_blas, attention, attention_blas, attention_online,
-        attention_online_blas,
+        attention_online_blas, farthest, scaled_distances,
     )
 }  # fmt: skip

@@ -219,6 +219,17 @@ def several_kernels() -> list[Tensor]:
     return [G.softmax(hidden @ w, axis=0)]
 
 
+def distances() -> list[Tensor]:
+    """Of all pairs of points: by squares, the largest and rounded ones, with weights; and ways."""
+    x, y = G.expand_dims(tensor("x", 131, 37), 1), G.expand_dims(tensor("y", 70, 37), 0)
+    a, b = G.expand_dims(tensor("a", 300, 200), 2), G.expand_dims(tensor("b", 200, 260), 0)
+    p, q = tensor("p", 515, 1, 40, dtype="bfloat16"), tensor("q", 1, 260, 40, dtype="bfloat16")
+    squares = G.sum((x - y) ** 2, axis=-1)
+    weighed = G.sum(G.abs(x - y) * tensor("w", 37), axis=-1)
+    far = G.max(G.abs(G.astype(p, "float32") - G.astype(q, "float32")), axis=-1)
+    return [squares, weighed, far, G.argmin(squares, axis=-1), G.min(a + b, axis=1)]
+
+
 def in_parts() -> list[Tensor]:
     """Long reductions of few tiles."""
     q, k, v = (tensor(name, 2, n, 64) for name, n in (("q", 1), ("k", 5000), ("v", 5000)))
@@ -248,7 +259,7 @@ def _named() -> Iterator[tuple[str, Build]]:
         views, convolution, large_windows, grouped_and_transposed, selections, gather, pages,
         gradient_of_weights, gradients_of_convolutions,
         eight_bits, eight_bit_integers, scan, empty_and_scalar, negated_number, several_kernels,
-        in_parts, recurrence_in_parts, one_selective_scan,
+        in_parts, recurrence_in_parts, one_selective_scan, distances,
     ):  # fmt: skip
         yield build.__name__, build
 

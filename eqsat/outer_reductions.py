@@ -1,0 +1,114 @@
+"""Reductions of outer combinations: results share what they are computed of, as a product's do.
+
+In `max_k |a[i, k] - b[j, k]|` each element of a meets all rows of b: threads that have a square of
+results read each of them once for a row or column of it, whatever is computed of both. Such a
+value, that lacks some of the results' indices, is a side; what spans them all lies between.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+
+from eqsat.algebra import Facts, Term
+from eqsat.graph.ops import ELEMENTWISE
+from eqsat.kernel import Kernel, Literal, Map, Position, Reduce, Statement
+
+LEAST_SIDES = 2
+
+
+def outer_sides(term: Term, facts: Facts, uses: Mapping[Term, int]) -> tuple[Term, Term] | None:
+    """Two sides of a reduction, each with an index of the results that the other lacks, as they are
+    before they are cast; None where it has no such.
+    """
+    results = facts.free(term)
+    met: dict[Term, int] = {}
+    sides: dict[Term, int] = {}
+    waiting = [*term.children]
+    while waiting:
+        one = waiting.pop()
+        met[one] = met.get(one, 0) + 1
+        if met[one] > 1:
+            continue
+        own = facts.free(one) & results
+        if own != results:
+            sides |= {} if one.op in ("literal", "position") else {_beneath_cast(one): own}
+        elif one.op in ELEMENTWISE:
+            waiting += one.children
+        else:
+            return None
+    between = (one for one in met if facts.free(one) & results == results)
+    if any(uses[one] != met[one] for one in between):
+        return None
+    pairs = combinations(reversed(sides), LEAST_SIDES)  # the last met is the first operand
+    return next((p for p in pairs if _crosses(sides[p[0]], sides[p[1]])), None)
+
+
+def _crosses(left: int, right: int) -> bool:
+    return bool(left & ~right and right & ~left)
+
+
+def _beneath_cast(term: Term) -> Term:
+    return term.children[0] if term.op == "cast" else term
+
+
+@dataclass(frozen=True)
+class Outer:
+    """Such a reduction in a kernel: its `sides`, each by the name that is read of it, which may be
+    a cast of it; and what lies `between` them and the reduction, in order.
+    """
+
+    reduce: Reduce
+    sides: Mapping[str, str]
+    between: tuple[Map, ...]
+
+    @property
+    def inside(self) -> set[str]:
+        """The values that nothing but the reduction has a use for."""
+        casts = {name for name, source in self.sides.items() if name != source}
+        return casts | {s.name for s in self.between}
+
+
+def find_outer(
+    kernel: Kernel, users: Mapping[str, Collection[str]], indices: Mapping[str, tuple[str, ...]]
+) -> dict[str, Outer]:
+    """Those of a kernel, by the names of their reductions."""
+    found: dict[str, Outer] = {}
+    for phase in kernel.phases:
+        body = {s.name: s for s in phase.body}
+        for s in phase.body:
+            outer = _outer(s, body, users, indices) if isinstance(s, Reduce) else None
+            if outer is not None:
+                found[s.name] = outer
+    return found
+
+
+def _outer(
+    reduce: Reduce,
+    body: Mapping[str, Statement],
+    users: Mapping[str, Collection[str]],
+    indices: Mapping[str, tuple[str, ...]],
+) -> Outer | None:
+    results = {*reduce.indices}
+    between: dict[str, Map] = {}
+    sides: dict[str, str] = {}
+    waiting = [reduce.argument]
+    while waiting:
+        name = waiting.pop()
+        s = body.get(name)
+        if results - {*indices[name]}:
+            if not isinstance(s, Literal | Position):
+                sides[name] = s.arguments[0] if isinstance(s, Map) and s.op == "cast" else name
+        elif isinstance(s, Map):
+            between[name] = s
+            waiting += [one for one in s.arguments if one not in between]
+        else:
+            return None
+    inside = {reduce.name, *between}
+    if not all({*users[name]} <= inside for name in between):
+        return None
+    for name, source in sides.items():  # a cast that others read too has a place of its own
+        sides[name] = source if {*users[name]} <= inside else name
+    own = [{*indices[name]} & results for name in sides]
+    if not any(a - b and b - a for a, b in combinations(own, LEAST_SIDES)):
+        return None
+    return Outer(reduce, sides, tuple(s for s in body.values() if s.name in between))
