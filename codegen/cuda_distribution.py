@@ -23,6 +23,7 @@ from eqsat.codegen.cuda_placement import (
 )
 from eqsat.codegen.cuda_roles import (
     is_done_again,
+    kept_apart,
     products_only,
     rows_of_factors,
     summed_in_factors,
@@ -252,7 +253,8 @@ class _Choice:
                 if width > 1 or index not in self.slid:  # windows are read one by one anyway
                     choices[width] = choices.get(width, 0) + moved
         width = max(choices, key=lambda w: (choices[w], w), default=1)
-        width = 1 if self.is_kept(index) else width  # lanes side by side are in different banks
+        if index in kept_apart(self.kernel, self.placement):
+            width = 1  # lanes side by side are in different banks
         if index in self.slid:  # lanes side by side read lines of memory together
             width = min(width, max(LANE_BYTES // self.slid[index], 1))
         while width > 1 and width // 2 * self.kernel.tile_threads >= volume:
@@ -260,11 +262,6 @@ class _Choice:
         while width > 1 and self.repeats(index, width // 2):
             width //= 2
         return min(width, VECTOR_BYTES)
-
-    def is_kept(self, index: str) -> bool:
-        """Whether what lies along the index is combined in shared memory, each element alone."""
-        stores = (store for phase in self.kernel.phases for store in phase.stores)
-        return any(s.memory and unit_stride(s.access, index) for s in stores)
 
     def repeats(self, index: str, width: int) -> bool:
         """Whether registers that hold so many points, beside those of other indices, are enough

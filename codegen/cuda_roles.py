@@ -53,6 +53,22 @@ def rows_of_factors(kernel: Kernel, placement: Placement) -> dict[str, int]:
     return found
 
 
+def kept_apart(kernel: Kernel, placement: Placement) -> set[str]:
+    """The indices along which shared memory holds what threads use element by element: what is
+    combined there; and the rows of factors that lie along what multiply-adds sum over, of which
+    each thread takes several elements at once.
+    """
+    stores = (store for phase in kernel.phases for store in phase.stores if store.memory)
+    found = {i for store in stores for i in kernel.axes() if unit_stride(store.access, i)}
+    for s in kernel.statements():
+        if isinstance(s, Load) and placement.where[s.name] == SHARED:
+            read = {*placement.users[s.name]} & placement.serial
+            over = {i for name in read for i in placement.statements[name].over}
+            along = {i for i in s.indices if unit_stride(s.access, i)}
+            found |= {*s.indices} - over if over & along else set()
+    return found
+
+
 def is_done_again(kernel: Kernel, placement: Placement, index: str) -> bool:
     """Whether threads along an index of few points would all do again most of what there is to do,
     as it lacks the index: the distances of points, say, and what follows from them.

@@ -71,24 +71,27 @@ class Outer:
 def find_outer(
     kernel: Kernel, users: Mapping[str, Collection[str]], indices: Mapping[str, tuple[str, ...]]
 ) -> dict[str, Outer]:
-    """Those of a kernel, by the names of their reductions."""
+    """Those of a kernel, by the names of their reductions; a tile has several results along each
+    index that tells the sides apart.
+    """
     found: dict[str, Outer] = {}
+    several = {name for name, axis in kernel.axes().items() if min(axis.tile, axis.extent) > 1}
     for phase in kernel.phases:
         body = {s.name: s for s in phase.body}
         for s in phase.body:
-            outer = _outer(s, body, users, indices) if isinstance(s, Reduce) else None
-            if outer is not None:
+            results = several & {*s.indices}
+            if isinstance(s, Reduce) and (outer := _outer(s, results, body, users, indices)):
                 found[s.name] = outer
     return found
 
 
 def _outer(
     reduce: Reduce,
+    results: set[str],
     body: Mapping[str, Statement],
     users: Mapping[str, Collection[str]],
     indices: Mapping[str, tuple[str, ...]],
 ) -> Outer | None:
-    results = {*reduce.indices}
     between: dict[str, Map] = {}
     sides: dict[str, str] = {}
     waiting = [reduce.argument]
