@@ -47,14 +47,12 @@ class Frame:
 
 
 Reader = Callable[[Point], str]
+"""The C++ expression of a value at a point, of the value's register type."""
 
 
 def constant(text: str) -> Reader:
     """A value that is the same at all points."""
     return lambda point: text
-
-
-"""The C++ expression of a value at a point, of the value's register type."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from eqsat.algebra import (
 from eqsat.graph.dtypes import DType
 from eqsat.graph.index import Affine, add, const, row_major
 from eqsat.kernel import Guard
-from eqsat.outer_reductions import outer_sides
+from eqsat.outer_reductions import outer_sides, shares_factors
 from eqsat.scans import Steps, find_steps
 
 SUBSTITUTED = frozenset({"contract", "weighted_contract", "narrow_contract"})
@@ -56,13 +56,6 @@ class Stored:
             return self.at
         row = {self.names[-1]: self.pitch} if self.pitch else {}
         return add(row_major(self.names, {**extents, **row}), const(self.offset))
-
-
-def shares_factors(left: int, right: int) -> bool:
-    """Whether results of a sum of products share both factors, of those names: as in a product
-    of matrices, not in one with a vector, where each result has its own row.
-    """
-    return bool(left & ~right and right & ~left)
 
 
 def is_product(term: Term, facts: Facts) -> bool:

@@ -13,8 +13,6 @@ from eqsat.algebra import Facts, Term
 from eqsat.graph.ops import ELEMENTWISE
 from eqsat.kernel import Kernel, Literal, Map, Position, Reduce, Statement
 
-LEAST_SIDES = 2
-
 
 def outer_sides(term: Term, facts: Facts, uses: Mapping[Term, int]) -> tuple[Term, Term] | None:
     """Two sides of a reduction, each with an index of the results that the other lacks, as they are
@@ -39,11 +37,14 @@ def outer_sides(term: Term, facts: Facts, uses: Mapping[Term, int]) -> tuple[Ter
     between = (one for one in met if facts.free(one) & results == results)
     if any(uses[one] != met[one] for one in between):
         return None
-    pairs = combinations(reversed(sides), LEAST_SIDES)  # the last met is the first operand
-    return next((p for p in pairs if _crosses(sides[p[0]], sides[p[1]])), None)
+    pairs = combinations(reversed(sides), 2)  # the last met is the first operand
+    return next((p for p in pairs if shares_factors(sides[p[0]], sides[p[1]])), None)
 
 
-def _crosses(left: int, right: int) -> bool:
+def shares_factors(left: int, right: int) -> bool:
+    """Whether results of a sum of products share both factors, of those names: as in a product
+    of matrices, not in one with a vector, where each result has its own row.
+    """
     return bool(left & ~right and right & ~left)
 
 
@@ -112,6 +113,6 @@ def _outer(
     for name, source in sides.items():  # a cast that others read too has a place of its own
         sides[name] = source if {*users[name]} <= inside else name
     own = [{*indices[name]} & results for name in sides]
-    if not any(a - b and b - a for a, b in combinations(own, LEAST_SIDES)):
+    if not any(a - b and b - a for a, b in combinations(own, 2)):
         return None
     return Outer(reduce, sides, tuple(s for s in body.values() if s.name in between))
