@@ -186,10 +186,8 @@ def _emit_consumer(
     block: Block, phase: Phase, pipeline: Pipeline, partial: Mapping[str, str]
 ) -> None:
     """The loop over chunks that a producer copies ahead, and the producer's own loop."""
-    out, rings = block.out, pipeline.rings[phase]
     pipeline.allocate(phase)
-    boxes = {name for ring in rings for name in ring.boxes}
-    _tiles(block, phase, 1, boxes)
+    _tiles(block, phase, 1, {name for ring in pipeline.rings[phase] for name in ring.boxes})
     with pipeline.producing(), block.out.block():
         first, last = _live_chunks(block, phase)
         block.out.line(f"#pragma unroll {AT_ONCE}")
@@ -200,12 +198,25 @@ def _emit_consumer(
     first, last = _live_chunks(block, phase)
     known = prod(axis.count for axis in phase.stream) if block.kernel.stream_k else None
     pipeline.chunks[phase] = int(last) - int(first) if last.isdigit() else known
+    emit = _emit_chain if phase in pipeline.chains else _emit_loop
+    emit(block, phase, pipeline, partial, (first, last))
+    if block.kernel.stream_k:
+        cuda_stream_k.join_sums(block, phase)
+
+
+def _emit_loop(
+    block: Block,
+    phase: Phase,
+    pipeline: Pipeline,
+    partial: Mapping[str, str],
+    live: tuple[str, str],
+) -> None:
+    """The loop over chunks whose products, if they are all that a chunk starts, lag one behind."""
+    out, rings, (first, last) = block.out, pipeline.rings[phase], live
+    boxes = {name for ring in rings for name in ring.boxes}
     loop = f"for (int chunk = {first}; chunk < {last}; ++chunk)"
     if not last.isdigit():  # one at least: else a compiler has products wait for the sums' zeros
         loop = f"for (int chunk = {first}, more = 1; more; more = ++chunk < {last})"
-    if phase in pipeline.chains:
-        _emit_chain(block, phase, pipeline, partial, (first, last))
-        return
     lagging = rings[0].stages > 1 and is_lagging(block, phase)
     held = lagging and holds_factor(block, phase)
     if held:
@@ -236,8 +247,6 @@ def _emit_consumer(
         out.line("products_wait<0>();")
         for ring in rings:
             pipeline.release(ring, behind=True)
-    if block.kernel.stream_k:
-        cuda_stream_k.join_sums(block, phase)
 
 
 def _live_chunks(block: Block, phase: Phase) -> tuple[str, str]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from cuda_cases import Case, case
-from pipeline_cases import batched, biased, convolution, gemm, swiglu
+from pipeline_cases import batched, biased, convolution, gemm, gradient, swiglu
 
 from eqsat.graph.dtypes import bfloat16, float8_e4m3fn, float32
 from eqsat.specs import ParallelGroup, load
@@ -15,7 +15,7 @@ H200 = load("h200")
 
 def stream_k_cases() -> Iterator[Case]:
     """Parts of all tiles, and of those after whole waves; teams that take turns; several sums; as
-    many parts as chunks; rings of one slot.
+    many parts as chunks; rings of one slot; chains of products.
     """
     for layout in ("nt", "nn", "tn"):
         for stages in (1, 3):
@@ -33,6 +33,11 @@ def stream_k_cases() -> Iterator[Case]:
     for k, stages in ((200, 3), (456, 4)):
         sample = gemm(256, 520, k, (64, 256, 64), 256, "nn", out=bfloat16)
         yield in_parts(case(f"two-teams-{k}", sample, 128, stages), 2, 5)
+    for size, stages in (
+        ((200, 232, 64), 3),
+        ((200, 296, 48), 4),
+    ):  # products of a chunk in a chain
+        yield in_parts(case(f"chain-{stages}", gradient(*size, (64, 32)), 128, stages), 3, 3)
     yield in_parts(case("convolution", convolution((9, 10, 24, 64), (4, 16, 16), 32), 128, 3), 4, 5)
 
 
