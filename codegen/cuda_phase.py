@@ -198,13 +198,13 @@ def _emit_consumer(
     first, last = _live_chunks(block, phase)
     known = prod(axis.count for axis in phase.stream) if block.kernel.stream_k else None
     pipeline.chunks[phase] = int(last) - int(first) if last.isdigit() else known
-    emit = _emit_chain if phase in pipeline.chains else _emit_loop
+    emit = _emit_chain if phase in pipeline.chains else _emit_chunks
     emit(block, phase, pipeline, partial, (first, last))
     if block.kernel.stream_k:
         cuda_stream_k.join_sums(block, phase)
 
 
-def _emit_loop(
+def _emit_chunks(
     block: Block,
     phase: Phase,
     pipeline: Pipeline,

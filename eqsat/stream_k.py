@@ -13,7 +13,7 @@ from math import prod
 from eqsat.algebra import SCANS, SCATTERS, WEIGHTED
 from eqsat.form import Form
 from eqsat.graph.dtypes import float32, int32
-from eqsat.kernel import Buffer, Carry, Contract, Kernel, Phase
+from eqsat.kernel import Buffer, Carry, Contract, Kernel, Phase, Update
 from eqsat.specs import ParallelProcessingUnit
 
 PARTS = (2, 4)
@@ -55,9 +55,10 @@ def _held(kernel: Kernel, phase: Phase, carry: Carry) -> int:
     """Sums of a carry that threads hold: whole fragments along the names of its rows, and of its
     columns, of which each has a power of two of points where they are several.
     """
-    axes, own = kernel.axes(), {s.name: s.indices for s in phase.body}
-    product = next((s for s in phase.body if isinstance(s, Contract)), None)
-    sides = [own.get(name, ()) for name in (product.left, product.right)] if product else []
+    axes, own = kernel.axes(), {s.name: s for s in kernel.statements()}
+    added = (own[s.chunk] for s in phase.body if isinstance(s, Update) and s.carry == carry.name)
+    product = next((s for s in added if isinstance(s, Contract)), None)
+    sides = [own[name].indices for name in (product.left, product.right)] if product else []
     alone = [tuple(i for i in carry.indices if i not in side) for side in sides]
     rest = [(i,) for i in carry.indices if not any(i in group for group in alone)]
     total = 1

@@ -8,6 +8,7 @@ import pytest
 import eqsat.graph as eg
 from eqsat import driver
 from eqsat.cache import Cache
+from eqsat.codegen.cuda_emit import emit
 from eqsat.codegen.oracle import run
 from eqsat.explanation import Explanation
 from eqsat.graph import nn
@@ -54,6 +55,17 @@ def test_what_is_rescaled_stays_whole():
     q, k, v = (eg.input(name, (17, 1024, 128), bfloat16) for name in "qkv")
     found = kernels(nn.softmax(q @ eg.matrix_transpose(k)) @ v, count=2)
     assert all(not kernel.stream_k for kernel in found)
+
+
+def test_room_is_for_the_sums_of_products_of_products():
+    """Of 198 tiles, 66 in two parts: a block's sums are the tile of its results."""
+    q, k, v = (eg.input(name, (2, 9, 2048, 64), bfloat16) for name in "qkv")
+    first, *_ = kernels(eg.sigmoid(0.125 * (q @ eg.matrix_transpose(k))) @ v, count=1)
+    assert first.stream_k == 2 and first.tiles == 198
+    sums, _ = first.workspace
+    assert sums.shape == (132, 192 * 64)
+    operations = {operation.name: operation for operation in H200.operations}
+    assert "take_sums" in emit(first, operations).text
 
 
 def test_which_waves_fit():

@@ -238,6 +238,16 @@ def in_parts() -> list[Tensor]:
     return [deep, G.softmax(long), G.var(long), G.attention(q, k, v)]
 
 
+def last_tiles_in_parts() -> list[Tensor]:
+    """Grids of two waves, the last one short, of products, of products of products and of their
+    gradients.
+    """
+    q, k, v, y = (tensor(name, 2, 9, 2048, 64, dtype="bfloat16") for name in "qkvy")
+    gated = G.sigmoid(0.125 * (q @ G.matrix_transpose(k))) @ v
+    plain = tensor("a", 2560, 512, dtype="bfloat16") @ tensor("b", 512, 2560, dtype="bfloat16")
+    return [plain, gated, *G.grad(G.sum(gated * y), [q, k])]
+
+
 def _named() -> Iterator[tuple[str, Build]]:
     for (m, n, k), dtype in itertools.product(SIZES, FLOATS):
         yield f"matmul-{m}x{n}x{k}-{dtype}", lambda a=(m, n, k, dtype): matmul(*a)
@@ -259,7 +269,7 @@ def _named() -> Iterator[tuple[str, Build]]:
         views, convolution, large_windows, grouped_and_transposed, selections, gather, pages,
         gradient_of_weights, gradients_of_convolutions,
         eight_bits, eight_bit_integers, scan, empty_and_scalar, negated_number, several_kernels,
-        in_parts, recurrence_in_parts, one_selective_scan, distances,
+        in_parts, last_tiles_in_parts, recurrence_in_parts, one_selective_scan, distances,
     ):  # fmt: skip
         yield build.__name__, build
 
