@@ -18,8 +18,9 @@ from math import prod
 from eqsat.codegen.cuda_block import Block, Point, Tile
 from eqsat.codegen.cuda_box_tile import BoxTile
 from eqsat.codegen.cuda_math import storage_type
-from eqsat.codegen.cuda_matrix import bits_at, fragment_numbers, pack_step
+from eqsat.codegen.cuda_matrix import bits_at, fragment_numbers, lies_in_fragments, pack_step
 from eqsat.codegen.cuda_placement import Matrix
+from eqsat.errors import UnsupportedError
 
 
 def fill_left(block: Block, matrix: Matrix, target: str) -> None:
@@ -34,9 +35,15 @@ def fill_left(block: Block, matrix: Matrix, target: str) -> None:
 
 def prepare_left(block: Block, matrix: Matrix) -> Callable[[str], None]:
     """What writes the fragments of one `step` of a left factor; what all steps share is written
-    before them.
+    before them. UnsupportedError where threads hold the factor in another way.
     """
     if not matrix.gathered:
+        if not lies_in_fragments(block, matrix):
+            c = matrix.contract
+            raise UnsupportedError(
+                f"contraction {c.name} of kernel {block.kernel.name} by {c.operation}: threads "
+                f"hold {matrix.left} as others use it along {matrix.k}. Leave the operation empty."
+            )
         return partial(pack_step, block, matrix)
     gather = _Gather(block, matrix, block.tiles[matrix.left])
     gather.declare_places()

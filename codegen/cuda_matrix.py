@@ -62,13 +62,22 @@ def _check_loops(block: Block, matrix: Matrix) -> None:
 def _side(block: Block, matrix: Matrix, name: str, free: tuple[str, ...], k: str) -> Side:
     if block.placement.where[name] in (SHARED, COMPUTED):
         return Side(name, free, block.tiles[name])
-    d, indices = block.distribution, block.placement.indices[name]
-    lanes = [(f.count, f.stride) for f, _ in d.weighted(k, "thread")] if k in indices else []
-    in_fragment = lanes == [(4, 1)] and d.vector(k) == 2 and d.padded(k) % matrix.operation.k == 0
-    if free == matrix.rows and in_fragment:
+    indices = block.placement.indices[name]
+    if free == matrix.rows and lies_in_fragments(block, matrix):
         return Side(name, free, None)
     order = [i for i in block.ordered(indices) if i != k] + [k] * (k in indices)
     return Side(name, free, stage(block, name, order))
+
+
+def lies_in_fragments(block: Block, matrix: Matrix) -> bool:
+    """Whether a left factor that threads compute lies in their registers as an operation reads it:
+    along k as the columns of a result, all steps of it.
+    """
+    d, k = block.distribution, matrix.k
+    if k not in block.placement.indices[matrix.left]:
+        return False
+    lanes = [(f.count, f.stride) for f, _ in d.weighted(k, "thread")]
+    return lanes == [(4, 1)] and d.vector(k) == 2 and d.padded(k) % matrix.operation.k == 0
 
 
 def pack_step(block: Block, matrix: Matrix, target: str) -> None:

@@ -25,6 +25,7 @@ NEAR = 1.1  # times the predicted seconds of the best plan: others that are wort
 WORTH = 0.02  # of these, for which a kernel stands that others may do without: prices tell no less
 OFF = 2.0  # times the price of a kernel, and of a plan, from where its time is worth another cut
 CUTS = 8  # of a segment, at the most
+PATIENCE = 2  # cuts, one after the other, that gain nothing: what later ones know is little
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ def best_planned(
     known: Known = {}
     best: Scheduled | None = None
     error: SpecError | None = None
+    vain = 0
     for _ in range(CUTS):
         plan = cut()
         if best and best.is_near(plan):
@@ -90,8 +92,9 @@ def best_planned(
         except SpecError as problem:
             error = error or problem
         else:
-            best = found if best is None or found.seconds < best.seconds else best
-        if (best and best.is_near(plan)) or not _taught(plan, extractor, known):
+            vain = 0 if best is None or found.seconds < best.seconds else vain + 1
+            best = found if vain == 0 else best
+        if vain == PATIENCE or (best and best.is_near(plan)) or not _taught(plan, extractor, known):
             break
     if best is None:
         assert error is not None

@@ -5,13 +5,16 @@ import re
 import pytest
 from cuda_cases import case
 from cuda_emulation import COMPILER, emulate, run_between_guards
-from kernel_building import arrays, check
-from pipeline_cases import OPERATIONS, scaled
+from kernel_building import Body, arrays, at, buffers, check
+from pipeline_cases import OPERATIONS, by, scaled
 from prologue_cases import prologue, prologue_cases
 
 from eqsat.codegen import oracle
 from eqsat.codegen.cuda_compile import compile_cubin
 from eqsat.codegen.cuda_emit import emit
+from eqsat.errors import UnsupportedError
+from eqsat.graph.dtypes import bfloat16
+from eqsat.kernel import Axis, Kernel, Store
 from eqsat.kernel import check as check_kernel
 
 pytestmark = pytest.mark.usefixtures("shared_search")
@@ -78,3 +81,22 @@ def test_a_step_waits_for_the_one_that_read_its_registers():
 def test_they_compile():
     for c in CASES[::3]:
         assert compile_cubin(emit(c.kernel, OPERATIONS).text, "sm_90a").spills == 0
+
+
+def test_a_factor_that_threads_hold_otherwise_is_refused():
+    """(a b) b, and sums of all products of rows: k lies over lanes, as columns, and j beside it."""
+    a, b = buffers(bfloat16, a=(64, 64), b=(48, 64))
+    y, z = buffers(y=(64, 64), z=(64,))
+    body = Body()
+    body.load("a", "i k", at(a, "i", "k"), dtype=bfloat16, memory="shared")
+    body.load("b", "j k", at(b, "j", "k"), dtype=bfloat16, memory="shared")
+    body.contract("p", "i j", "k", "a", "b", "")
+    body.map("narrow", "i j", "cast", "p", dtype=bfloat16)
+    body.contract("q", "i k", "j", "narrow", "b", by(64, held=True))
+    body.map("both", "i j k", "mul", "a", "b")
+    body.reduce("all", "i", "sum", "j k", "both")
+    phase = body.phase(Store(at(y, "i", "k"), "q"), Store(at(z, "i"), "all"))
+    inner = (Axis("j", 48, 48), Axis("k", 64, 64))
+    kernel = Kernel("held", (a, b, y, z), (Axis("i", 64, 64),), inner, (phase,), threads=128)
+    with pytest.raises(UnsupportedError, match="threads hold narrow as others use it along j"):
+        emit(kernel, OPERATIONS)
