@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from eqsat.algebra import LEAVES, WEIGHTED, Facts, Read, Term, post_order, rebuild, with_children
+from eqsat.algebra import WEIGHTED, Facts, post_order
 from eqsat.bodies import bodies_of, body_rules
 from eqsat.choice import LAST, Choice, Step, alike, constrained, decode_choice
 from eqsat.coalesce import coalesce
@@ -25,12 +25,11 @@ from eqsat.egglog_text import (
     table_for,
 )
 from eqsat.errors import SearchError, SpecError
-from eqsat.extremes import own_extremes
-from eqsat.form import REDUCING, Form, Stored, form
-from eqsat.graph.index import row_major
+from eqsat.form import Form, Stored, form
 from eqsat.kernel import Buffer, Kernel
 from eqsat.lower import lower
 from eqsat.menu import schedule_menus
+from eqsat.parted import in_two, operation_by_operation
 from eqsat.partial_sums import rounded_facts
 from eqsat.placed import placed
 from eqsat.prepare import Preparation, allowed_preparations, prepared_rows, started
@@ -51,8 +50,7 @@ MOST_LOWERED = 60  # schedules, cheapest first, that are lowered and do not fit
 FEW = 3  # of each other body besides, where none of those fits
 MOST_DRAWN = 40  # times as many schedules as are drawn: most may not fit
 JOINED = "_joined"  # what joins the parts of a kernel
-MOST_NESTED = 3  # of these for the parts of one another
-MOST_JOINED = 4  # divisions, cheapest first, of which the joining kernels are searched for
+MOST_JOINED = 4  # divisions, cheapest first, whose joins are searched for; half of a join's own
 LEAST_LOWERED = 12  # of these the part of one body, so that no operation keeps others from a try
 
 
@@ -134,7 +132,8 @@ def schedule_region(
     made = form(stored, facts)
     offered = _offers(name, made, pricer, search)
     if offered is None:
-        return _unfused(name, stored, facts, pricer, buffers, search)
+        each = operation_by_operation(name, made, buffers)
+        return [p for part in each for p in schedule_region(*part, facts, pricer, buffers, search)]
     forms = {made.facts: ""}
     if search.grid_dim is None and search.block_dim is None:
         for how, other in recasts(stored, facts, pricer):
@@ -147,7 +146,7 @@ def schedule_region(
     if chosen:
         return chosen
     one_each = [(one,) for one in stored] if len(stored) > 1 else []
-    parts = [] if whole else one_each or _parted(name, stored, made, buffers)
+    parts = [] if whole else one_each or in_two(name, made, buffers)
     if not parts:
         raise SpecError(
             f"no schedule of {name} fits {search.spec.name}: each takes more of "
@@ -201,6 +200,7 @@ class _Choosing:
         self._rest: dict[Division, tuple[Predicted, ...] | None] = {}
         self._ahead: dict[tuple[Preparation, Facts], tuple[Predicted, ...] | None] = {}
         self._made: dict[Division, dict[str, Buffer]] = {}
+        self._expected: dict[Division, float] = {}  # seconds around the kernel of a division
         self._kept: list[object] = []
         self._cramped: list[object] = []  # what takes too many registers, in whatever stages
 
@@ -235,7 +235,7 @@ class _Choosing:
         """The kernels before and after that of a schedule; None where one of them does not fit."""
         division = one.opening.division
         if division is not None and division not in self._rest:
-            if len(self._rest) == MOST_JOINED or self.name.count(JOINED) == MOST_NESTED:
+            if len(self._rest) == MOST_JOINED >> self.name.count(JOINED):
                 return None
             self._join(division)
         after = self._rest[division] if division else ()
@@ -271,6 +271,9 @@ class _Choosing:
             if failed[one.body.stored] >= LEAST_LOWERED:
                 later.append(entry)
                 continue
+            if one.rest < (rest := self._expect(one)):  # as those of other divisions took longer
+                heapq.heappush(queue, (one.seconds + rest, order, replace(one, rest=rest)))
+                continue
             around = self._around(one)
             if around is None:
                 continue
@@ -292,6 +295,18 @@ class _Choosing:
             else:
                 failed[one.body.stored] += 1
                 every[one.body.stored] += 1
+
+    def _expect(self, one: Ranked) -> float:
+        """Seconds around a kernel whose division is not joined yet: as many times its estimate as
+        those of others took at the least, since estimates leave alike limits out of account.
+        """
+        division = one.opening.division
+        if division is None or division in self._rest:
+            return one.rest
+        expected = self._expected.setdefault(division, one.rest)
+        joined = ((found, self._expected[d]) for d, found in self._rest.items() if found)
+        ratios = [sum(p.seconds for p in found) / told for found, told in joined if told]
+        return expected * max(1.0, min(ratios, default=1.0))
 
     def _join(self, division: Division) -> None:
         """Find the kernels after that of the parts; None where none fits."""
@@ -353,67 +368,6 @@ class _Choosing:
         self.kernels[lowered] = (replace(first, followers=len(others)), *others)
         self.buffers |= buffers
         return True
-
-
-def _parted(
-    name: str, stored: tuple[Stored, ...], made: Form, buffers: dict[str, Buffer]
-) -> list[tuple[Stored, ...]]:
-    """Two regions in place of one that fits no schedule: the middle inner reduction is stored, or
-    what is compared with its own extremum.
-
-    Empty when there is no inner reduction.
-    """
-    roots = {one.term for one in stored}
-    inner = [t for t in made.terms if t.op in REDUCING and t not in roots]
-    if not inner:
-        return []
-    compared = (value for value, _ in own_extremes(made.terms))
-    term = next(compared, inner[len(inner) // 2])
-    facts = made.facts
-    names = facts.universe.members(facts.free(term))
-    buffer = f"t{name}"
-    extents = facts.universe.extents
-    shape = tuple(extents[n] for n in names)
-    buffers[buffer] = Buffer(buffer, shape, facts.dtype(term), "temporary")
-    first = Stored(buffer, term, names, facts.dtype(term))
-    read = Term("read", Read(buffer, first.dtype, row_major(names, extents)))
-
-    def change(sub: Term, children: tuple[Term, ...]) -> Term:
-        return read if sub is term else with_children(sub, children)
-
-    rest = tuple(replace(one, term=rebuild(one.term, change)) for one in stored)
-    return [(first,), rest]
-
-
-def _unfused(
-    name: str,
-    stored: tuple[Stored, ...],
-    facts: Facts,
-    pricer: Pricer,
-    buffers: dict[str, Buffer],
-    search: Search,
-) -> list[Predicted]:
-    """A kernel for each operation, its operands in memory."""
-    result: list[Predicted] = []
-    reads: dict[Term, Term] = {}
-    roots = {one.term: one for one in stored}
-    for term in form(stored, facts).terms:
-        if term.op in LEAVES:
-            reads[term] = term
-            continue
-        body = with_children(term, tuple(reads[child] for child in term.children))
-        one = roots.get(term)
-        if one is None:
-            names = facts.universe.members(facts.free(term))
-            buffer = f"t{name}{len(reads)}"
-            one = Stored(buffer, body, names, facts.dtype(term))
-            shape = tuple(facts.universe.extents[n] for n in names)
-            buffers[buffer] = Buffer(buffer, shape, one.dtype, "temporary")
-        one = replace(one, term=body)
-        where = row_major(one.names, facts.universe.extents)
-        reads[term] = Term("read", Read(one.buffer, one.dtype, where))
-        result += schedule_region(f"{name}_{len(reads)}", (one,), facts, pricer, buffers, search)
-    return result
 
 
 def _preparations(made: Form, search: Search) -> tuple[Preparation, ...]:
