@@ -35,6 +35,7 @@ from eqsat.codegen.cuda_threads import (
     WARP,
     Factor,
     Units,
+    between,
     fragments,
     merge,
     shares,
@@ -103,11 +104,8 @@ class Distribution:
         return sorted(found, key=lambda factor: factor.stride)
 
     def unused(self, indices: Iterable[str]) -> list[Factor]:
-        """Runs of thread digits that none of the indices uses."""
-        used = [(f.stride, f.stride * f.count) for f in self.spread(indices)]
-        digits = thread_digits(self.threads, self.blocks)
-        free = [(s, r) for s, r in digits if not any(low <= s < high for low, high in used)]
-        return merge(free, self.threads // self.blocks)
+        """Runs of threads that none of the indices uses, lanes first."""
+        return between(self.spread(indices), self.threads, self.threads // self.blocks)
 
 
 def distribute(kernel: Kernel, placement: Placement) -> Distribution:
@@ -391,7 +389,7 @@ class _Choice:
         if index not in self.factors:
             return {stride for stride, _ in self.taken.get(index, [])}
         ranges = [(f.stride, f.stride * f.count) for f in self.factors[index] if f.kind == "thread"]
-        return {s for s, _ in self.digits if any(low <= s < high for low, high in ranges)}
+        return {s for s, r in self.digits if any(low < s * r and s < high for low, high in ranges)}
 
     def assign_fragments(self, matrices: Sequence[Matrix]) -> None:
         """The result layout of matrix operations for every row and column index.

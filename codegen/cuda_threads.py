@@ -55,6 +55,22 @@ def merge(digits: Iterable[tuple[int, int]], block: int = 0) -> list[Factor]:
     return factors
 
 
+def between(used: Iterable[Factor], threads: int, block: int) -> list[Factor]:
+    """The thread factors that are left, lanes first, where some, in order, are used. As `merge` has
+    it, each lies inside a warp, across warps or across blocks of so many threads.
+    """
+    free: list[Factor] = []
+    below = 1
+    for factor in (*used, Factor("thread", 1, threads)):
+        while below < factor.stride:
+            edges = (edge for edge in (WARP, block) if below < edge < factor.stride)
+            above = min(edges, default=factor.stride)
+            free.append(Factor("thread", above // below, below))
+            below = above
+        below = max(below, factor.stride * factor.count)
+    return free
+
+
 def spread_over(
     points: int, width: int, digits: Sequence[tuple[int, int]], block: int = 0
 ) -> tuple[Factor, ...]:

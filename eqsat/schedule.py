@@ -297,16 +297,17 @@ class _Choosing:
                 every[one.body.stored] += 1
 
     def _expect(self, one: Ranked) -> float:
-        """Seconds around a kernel whose division is not joined yet: as many times its estimate as
-        those of others took at the least, since estimates leave alike limits out of account.
+        """Seconds around a kernel whose division is not joined yet: of what others took the least,
+        or as many times its own estimate, as estimates leave limits that are alike out of account.
         """
         division = one.opening.division
         if division is None or division in self._rest:
             return one.rest
-        expected = self._expected.setdefault(division, one.rest)
-        joined = ((found, self._expected[d]) for d, found in self._rest.items() if found)
-        ratios = [sum(p.seconds for p in found) / told for found, told in joined if told]
-        return expected * max(1.0, min(ratios, default=1.0))
+        own, taken = self._expected.setdefault(division, one.rest), float("inf")
+        for other, found in self._rest.items():
+            seconds, told = sum(p.seconds for p in found or ()), self._expected[other]
+            taken = min(taken, seconds, own * seconds / told) if found and told else taken
+        return own if taken == float("inf") else max(own, taken)
 
     def _join(self, division: Division) -> None:
         """Find the kernels after that of the parts; None where none fits."""

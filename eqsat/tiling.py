@@ -253,7 +253,8 @@ class Tiling:
         size, extents = read.dtype.itemsize, self.form.extents
         steps = [step * size for atom, step in read.address.terms if extents.get(str(atom)) != 1]
         apart = math.gcd(LINE, *(step for step in steps if abs(step) != size))
-        unit = [str(atom) for atom, step in read.address.terms if step == 1]
+        beside = (str(atom) for atom, step in read.address.terms if step == 1)
+        unit = [name for name in beside if name in extents]
         width = self.tile_points(self.form.facts.universe.mask(unit)) * size
         broken = (width > 2 * LINE) & (width % LINE > 0) & (apart < LINE)
         return (2 - apart / LINE) * self.lines(unit, read.dtype) * np.where(broken, BROKEN, 1.0)
