@@ -35,10 +35,12 @@ from eqsat.codegen.cuda_threads import (
     WARP,
     Factor,
     Units,
+    are_digits,
     between,
     fragments,
     merge,
     shares,
+    split_warps,
     spread_over,
     thread_digits,
 )
@@ -109,8 +111,18 @@ class Distribution:
 
 
 def distribute(kernel: Kernel, placement: Placement) -> Distribution:
-    """The distribution of a kernel: fragments for matrix operations, else by contiguity."""
-    return _Choice(kernel, placement).run()
+    """The distribution of a kernel: fragments for matrix operations, else by contiguity. Raises
+    UnsupportedError where indices of one value would lie over the same threads.
+    """
+    choice = _Choice(kernel, placement)
+    found = choice.run()
+    for indices in sorted(map(sorted, choice.held_sets)):
+        if not are_digits(found.spread(indices)):
+            raise UnsupportedError(
+                f"kernel {kernel.name}: operations lay out each of the indices "
+                f"{', '.join(indices)} over the same threads. Use others for them."
+            )
+    return found
 
 
 def cover(order: Sequence[tuple[str, int]], vector: int, threads: int) -> Distribution:
@@ -154,6 +166,8 @@ class _Choice:
         kernel, placement = self.kernel, self.placement
         if placement.matrices:
             self.assign_fragments(list(self.placement.matrices.values()))
+            used = [f for own in self.factors.values() for f in own if f.kind == "thread"]
+            self.digits = thread_digits(kernel.tile_threads, kernel.cluster, used)
         held = [i for i in self.axes if self.neighbours[i] or self.votes[i]]
         held += [i for i in self.axes if i not in held and self.is_held(i)]
         if crossed := self.crossed([i for i in held if i not in self.factors]):
@@ -427,7 +441,12 @@ class _Choice:
             [-(-n * COLUMNS // whole[group]) for n in fragments(points, column_units)]
             for group, points in columns.items()
         ]
-        along, across = self.split_warps(row_blocks, column_blocks, stay, team)
+        if self.kernel.threads < team:
+            raise UnsupportedError(
+                f"kernel {self.kernel.name} has {self.kernel.threads} threads; its matrix "
+                f"operation takes {team}. Give it more."
+            )
+        along, across = split_warps(self.kernel.threads // team, row_blocks, column_blocks, stay)
         for group, points in rows.items():
             self.assign_group(group, points, row_units, along, team * across)
         for group, points in columns.items():
@@ -461,35 +480,3 @@ class _Choice:
             pair = any(f.kind == "register" and f.count == 2 for f in taken)
             self.parts[group[n]] = Part(size, below, each, pair)
             below *= size
-
-    def split_warps(
-        self,
-        rows: Sequence[Sequence[int]],
-        columns: Sequence[Sequence[int]],
-        stay: bool,
-        team: int,
-    ) -> tuple[int, int]:
-        """Warps, or teams of them, along rows and columns: least work, then least operand traffic,
-        per warp.
-        """
-        warps = self.kernel.threads // team
-        if not warps:
-            raise UnsupportedError(
-                f"kernel {self.kernel.name} has {self.kernel.threads} threads; its matrix "
-                f"operation takes {team}. Give it more."
-            )
-
-        def per_warp(groups: Sequence[Sequence[int]], over: int) -> int:
-            return max(prod(g) // max(g) * -(-max(g) // over) for g in groups)
-
-        best: tuple[tuple[int, ...], tuple[int, int]] | None = None
-        for along in range(1, warps + 1):
-            for across in range(1, warps // along + 1):
-                if warps % (along * across):
-                    continue
-                down, right = per_warp(rows, along), per_warp(columns, across)
-                key = (stay and across > 1, down * right, 2 * down + right, along * across)
-                if best is None or key < best[0]:
-                    best = (key, (along, across))
-        assert best is not None
-        return best[1]

@@ -4,6 +4,7 @@ fragments of matrix operations, shared out to indices.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
 WARP = 32
@@ -26,13 +27,17 @@ ROWS_IN_PAIRS: Units = (  # a lane's two first: `cuda_gather.py` reads both, fro
 )  # fmt: skip
 
 
-def thread_digits(threads: int, blocks: int = 1) -> list[tuple[int, int]]:
+def thread_digits(
+    threads: int, blocks: int = 1, used: Iterable[Factor] = ()
+) -> list[tuple[int, int]]:
     """(stride, radix) of the digits of a thread number: twos, then one odd radix; the number of its
-    block in the same way after that.
+    block in the same way after that. No digit lies across the ends of what is used already.
     """
+    edges = {1, threads // blocks, threads}
+    edges.update(edge for f in used for edge in (f.stride, f.stride * f.count))
     digits: list[tuple[int, int]] = []
-    for first, count in ((1, threads // blocks), (threads // blocks, blocks)):
-        stride = 1
+    for first, last in pairwise(sorted(edges)):
+        count, stride = last // first, 1
         while count % (2 * stride) == 0:
             digits.append((first * stride, 2))
             stride *= 2
@@ -69,6 +74,13 @@ def between(used: Iterable[Factor], threads: int, block: int) -> list[Factor]:
             below = above
         below = max(below, factor.stride * factor.count)
     return free
+
+
+def are_digits(factors: Sequence[Factor]) -> bool:
+    """Whether thread factors, in order, are digits of one number: any coordinates of one go with
+    any of another.
+    """
+    return all(b.stride % (a.stride * a.count) == 0 for a, b in pairwise(factors))
 
 
 def spread_over(
@@ -109,3 +121,26 @@ def shares(points: Sequence[int], units: Units) -> list[tuple[list[Factor], int]
 def fragments(points: Sequence[int], units: Units) -> list[int]:
     """How many fragments lie along each index."""
     return [count for _, count in shares(points, units)]
+
+
+def split_warps(
+    warps: int, rows: Sequence[Sequence[int]], columns: Sequence[Sequence[int]], stay: bool
+) -> tuple[int, int]:
+    """Warps, or teams of them, along rows and columns of so many fragments: least work, then least
+    operand traffic, per warp. `stay`: each row inside one warp, where that is possible.
+    """
+
+    def per_warp(groups: Sequence[Sequence[int]], over: int) -> int:
+        return max(prod(g) // max(g) * -(-max(g) // over) for g in groups)
+
+    best: tuple[tuple[int, ...], tuple[int, int]] | None = None
+    for along in range(1, warps + 1):
+        for across in range(1, warps // along + 1):
+            if warps % (along * across):
+                continue
+            down, right = per_warp(rows, along), per_warp(columns, across)
+            key = (stay and across > 1, down * right, 2 * down + right, along * across)
+            if best is None or key < best[0]:
+                best = (key, (along, across))
+    assert best is not None
+    return best[1]

@@ -19,7 +19,7 @@ from eqsat.algebra import (
     rebuild,
     with_children,
 )
-from eqsat.form import REDUCING, Stored
+from eqsat.form import REDUCING, Form, Stored
 from eqsat.graph.index import (
     Affine,
     FloorDiv,
@@ -69,9 +69,10 @@ def as_digits(
     stored: tuple[Stored, ...], facts: Facts, groups: Iterable[Sequence[str]]
 ) -> tuple[tuple[Stored, ...], Facts]:
     """The same values over a name for each group, whose members are the digits of it, the highest
-    first. Every name is in one group.
+    first. Every name is in one group, of which each value and reduction takes all or none.
     """
     old, new = facts.universe, Universe()
+    groups = [tuple(group) for group in groups]
     place: dict[str, Affine] = {}
     members: dict[str, tuple[str, ...]] = {}
     for group in groups:
@@ -82,7 +83,29 @@ def as_digits(
             place[name] = mod(digit, old.extents[name], new.extents)
             members[name] = (fused,)
             stride *= old.extents[name]
-    return tuple(renamed(one, place, members, old, new) for one in stored), Facts(new)
+    found = (one if _in_order(one.names, groups) else by_address(one, old) for one in stored)
+    return tuple(renamed(one, place, members, old, new) for one in found), Facts(new)
+
+
+def taken_whole(made: Form, names: tuple[str, ...]) -> bool:
+    """Whether each stored value, reduction and scan takes all of these names or none."""
+    universe = made.facts.universe
+    masks = [universe.mask(one.names) for one in made.stored]
+    masks += [t.args[0] for t in made.terms if t.op in BINDING]  # type: ignore[misc]
+    own = universe.mask(names)
+    return all(mask & own in (0, own) for mask in masks)
+
+
+def by_address(one: Stored, universe: Universe) -> Stored:
+    """The stored value, each element where its address says and not by the order of its names."""
+    return replace(one, at=one.address(universe.extents), pitch=0)
+
+
+def _in_order(names: tuple[str, ...], groups: Sequence[tuple[str, ...]]) -> bool:
+    """Whether the names are members of groups as these have them, side by side."""
+    whole = [group for group in groups if group[0] in names]
+    whole.sort(key=lambda group: names.index(group[0]))
+    return names == sum(whole, ())
 
 
 def _in_groups(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, ...], Facts]:
@@ -142,7 +165,7 @@ def _placed(one: Stored, sizes: Mapping[str, int], universe: Universe) -> Stored
     """A value whose rows lie a pitch apart, by its address where their name becomes two."""
     if not one.pitch or one.names[-1] not in sizes:
         return one
-    return replace(one, at=one.address(universe.extents), pitch=0)
+    return by_address(one, universe)
 
 
 def _quotients(stored: tuple[Stored, ...]) -> Iterator[tuple[str, int]]:

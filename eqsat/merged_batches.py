@@ -8,7 +8,7 @@ and a number in the batch are one run, in which windows are whole batches apart.
 from math import prod
 
 from eqsat.algebra import Facts, Read
-from eqsat.coalesce import BINDING, as_digits, index_names
+from eqsat.coalesce import as_digits, index_names, taken_whole
 from eqsat.form import Form, Stored, form
 from eqsat.pixels import together
 from eqsat.relayout import WalkedAxis, walked_axes
@@ -31,7 +31,7 @@ def merged_batches(stored: tuple[Stored, ...], facts: Facts) -> Values | None:
 
 def _row_and_batch(made: Form) -> tuple[str, ...]:
     """The summed names that walk the rows of two factors, one of them through windows, and their
-    batch; empty where a product has none, or something else reduces but one of them.
+    batch; empty where a product has none, or something else takes but one of them.
     """
     universe = made.facts.universe
     for term in made.terms:
@@ -50,8 +50,7 @@ def _row_and_batch(made: Form) -> tuple[str, ...]:
         if len(along) != 1 or not batches or not any(slides):
             continue
         group = (*along, max(batches, key=made.extents.__getitem__))
-        mask = universe.mask(group)
-        if all(t.args[0] & mask in (0, mask) for t in made.terms if t.op in BINDING):  # type: ignore[operator]
+        if taken_whole(made, group):
             return group
     return ()
 

@@ -9,7 +9,7 @@ next.
 from math import prod
 
 from eqsat.algebra import Facts, Read
-from eqsat.coalesce import BINDING, as_digits, index_names
+from eqsat.coalesce import as_digits, index_names, taken_whole
 from eqsat.form import Form, Stored, form
 from eqsat.pixels import pixel_groups, together
 from eqsat.relayout import walked_axes
@@ -27,13 +27,13 @@ def merged_sums(stored: tuple[Stored, ...], facts: Facts) -> Values | None:
     summed = _short_sum(made)
     if not summed:
         return None
-    pixels = next(pixel_groups(made), ())
+    pixels = next((group for group in pixel_groups(made) if not {*group} & {*summed}), ())
     return as_digits(stored, facts, together(index_names(stored, facts), pixels, summed))
 
 
 def _short_sum(made: Form) -> tuple[str, ...]:
     """The names of the sum of a product whose factor is read through windows, as they lie there;
-    empty where one is long, or something else reduces but some of them.
+    empty where one is long, or something else takes but some of them.
     """
     universe = made.facts.universe
     for term in made.terms:
@@ -48,8 +48,7 @@ def _short_sum(made: Form) -> tuple[str, ...]:
             names = sorted(universe.members(over), key=lambda name: -strides.get(name, 0))
             short = len(names) > 1 and all(made.extents[name] < most for name in names)
             whole = prod(made.extents[name] for name in names) > DEEP
-            apart = all(t.args[0] & over in (0, over) for t in made.terms if t.op in BINDING)  # type: ignore[operator]
             slides = most == LONG or any(axis.slides for axis in axes)
-            if axes and slides and short and whole and apart:
+            if axes and slides and short and whole and taken_whole(made, tuple(names)):
                 return tuple(names)
     return ()
