@@ -265,7 +265,8 @@ def _chains(
     users: Mapping[str, tuple[str, ...]],
     indices: Mapping[str, tuple[str, ...]],
 ) -> dict[str, tuple[Statement, ...]]:
-    """Factors of contractions that are elementwise in loads, each with what only it needs.
+    """Factors of contractions that are elementwise in loads, each with what only it needs. A factor
+    that is one number is no tile.
 
     Other values that such a factor reads must be much smaller, since they are staged.
     """
@@ -279,7 +280,7 @@ def _chains(
         for s in phase.body:
             if not isinstance(s, Map) or where[s.name] != REGISTERS:
                 continue
-            if not users[s.name] or not set(users[s.name]) <= products:
+            if not indices[s.name] or not users[s.name] or not set(users[s.name]) <= products:
                 continue
             inside = {s.name}
             for other in reversed(phase.body[: phase.body.index(s)]):

@@ -114,7 +114,9 @@ class Extractor:
             whole = sum(least_seconds(one, self.pricer) for one in rows) if rows else np.inf
             loops = (t for t in made.terms if t.op in REDUCING or t.op in SCANS)
             reductions = frozenset((t.op, t.args[0], self.facts.free(t)) for t in loops)
-            nested = bool(made.nested) and plain <= whole
+            taken = [made] if plain <= whole else rows
+            several = sum(is_product(t, self.facts) for t in made.terms) > 1
+            nested = any(one.nested or (several and one.held) for one in taken)
             points = max(self.facts.universe.size(self.facts.free(one.term)) for one in stored)
             self._plain[stored] = PlainPrice(min(plain, whole), nested, reductions, points)
         return self._plain[stored]

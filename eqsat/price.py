@@ -54,6 +54,7 @@ from eqsat.scatter import is_misplaced
 from eqsat.scatter_price import combined
 from eqsat.short_integers import works_in
 from eqsat.specs import ParallelOperation
+from eqsat.sum_price import added_again
 from eqsat.update_price import in_turn, update_seconds
 from eqsat.window_price import drawn_again, loaded_beside, overlapping, window_reads
 
@@ -244,7 +245,7 @@ class _Pricing(Occupancy):
             if outer is not None:
                 self.charge("loads", work * update_seconds(self, outer, ""))
                 self._stage_operands(outer, None)
-            work = work * self.weights.get(term.children[0], 1.0)
+            work *= self.weights.get(term.children[0], 1.0) * added_again(self, term, work)
             self._apply(REDUCING_OP[REDUCTIONS[term.op]], work, dtype.name)
 
     def _weighted(self, term: Term, work: Array, dtype: str) -> None:

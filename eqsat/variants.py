@@ -25,7 +25,7 @@ NEAR = 1.1  # times the predicted seconds of the best plan: others that are wort
 WORTH = 0.02  # of these, for which a kernel stands that others may do without: prices tell no less
 OFF = 2.0  # times the price of a kernel, and of a plan, from where its time is worth another cut
 CUTS = 8  # of a segment, at the most
-PATIENCE = 2  # cuts, one after the other, that gain nothing: what later ones know is little
+PATIENCE = 3  # cuts, one after the other, that gain nothing: what later ones know is little
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 from kernel_building import Body, Sample, at, buffers, normal
 from kernel_building import arrays as sample_arrays
-from kernel_products import attention_online, matmul, matmul_batched
+from kernel_products import attention_online, matmul, matmul_batched, scaled_pairs
 from kernels import SAMPLES
 from narrow_cases import narrow_rows
 
@@ -319,6 +319,7 @@ def other_cases() -> Iterator[Case]:
     for n, dtype, stages in ((7, float32, 1), (40, float16, 1), (64, float32, 3)):
         yield case(f"records-{n}", records(37, n, dtype, 8), 64, stages)
     yield case("distances", distances(37, 45), 64)
+    yield case("scaled-pairs", scaled_pairs(37, 45, 24), 256)
     yield case("records-of-steps", records(37, 20, float32, 1), 64, 2)
     yield case("staged-steps", staged_steps(40, 64, 13), 64, 2)
     for dtype in DTYPES:

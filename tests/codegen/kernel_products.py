@@ -188,3 +188,22 @@ def attention_online(m: int, n: int, k: int, tiles: Tiles = TILES, operation: st
 def attention_online_blas(m: int, n: int, k: int, tiles: Tiles = TILES) -> Sample:
     """Flash attention with both products by library calls, the second rescaled in place."""
     return attention_online(m, n, k, tiles, "cblas_gemm")
+
+
+def scaled_pairs(m: int, n: int, k: int) -> Sample:
+    """y[i,j] = sum_l 1 / c (sum_p x[p,i,l] w[l,j]): a factor of the sum is one number."""
+    x, w, y = buffers(x=(4, m, k), w=(k, n), y=(m, n))
+    b = Body()
+    b.literal("c", 5.0)
+    b.map("r", "", "reciprocal", "c")
+    b.load("parts", "i l p", at(x, "p", "i", "l"))
+    b.reduce("a", "i l", "sum", "p", "parts")
+    b.load("f", "l j", at(w, "l", "j"), memory="shared")
+    b.map("pair", "i j l", "mul", "a", "f")
+    b.map("scaled", "i j l", "mul", "r", "pair")
+    b.reduce("s", "i j", "sum", "l", "scaled")
+    grid, inner = (Axis("i", m, 16), Axis("j", n, 32)), (Axis("l", k, k), Axis("p", 4, 4))
+    kernel = Kernel("pairs", (x, w, y), grid, inner, (b.phase(Store(at(y, "i", "j"), "s")),))
+    parts, other = normal((4, m, k), (k, n))
+    answer = wide(parts).sum(0) @ wide(other) / 5
+    return Sample(kernel, {"x": parts, "w": other}, {"y": answer}, 1e-5)
