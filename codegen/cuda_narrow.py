@@ -3,10 +3,12 @@
 Fragments are read as those of a tf32 operation, whose registers are float32, and split there. Two
 of them along k make one of a 16-bit operation: its pairs then join k and k + 4, for both factors
 alike. The products of a step are summed apart, the smallest first, and added to the result in
-float32: the matrix unit cuts sums, which is no matter for a few terms.
+float32: the matrix unit cuts sums, which is no matter for a few terms. Several steps are split
+before any is multiplied, where that takes few registers: their products do not wait for each other.
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -19,6 +21,8 @@ from eqsat.codegen.cuda_placement import Matrix, Placement
 from eqsat.codegen.cuda_warpgroup_operations import WarpgroupOperation
 from eqsat.graph.dtypes import bfloat16, float32
 from eqsat.narrow import products
+
+AHEAD = 48  # registers of split fragments of several steps, so that their products do not wait
 
 SPLITS: frozenset[str] = frozenset(
     name
@@ -58,8 +62,20 @@ def term_bytes(placement: Placement, distribution: Distribution) -> int:
             registers = sum(
                 prod(distribution.parts[i].blocks for i in free) * count for free, count in sides
             )
+            if m.contract.narrow:
+                registers *= _ahead(distribution, m, m.operation)
             most = max(most, each * registers * m.contract.terms)
     return most
+
+
+def _ahead(distribution: Distribution, matrix: Matrix, instruction: MatrixOperation) -> int:
+    """How many steps of the instruction are split before any is multiplied."""
+    terms, steps = matrix.contract.terms, -(-distribution.padded(matrix.k) // instruction.k)
+    if terms == 1:  # all are unrolled
+        return 1
+    sides = (matrix.rows, instruction.left_registers), (matrix.columns, instruction.right_registers)
+    each = terms * sum(prod(distribution.parts[i].blocks for i in free) * n for free, n in sides)
+    return max(n for n in range(1, steps + 1) if steps % n == 0 and (n == 1 or n * each <= AHEAD))
 
 
 @dataclass(frozen=True)
@@ -70,31 +86,39 @@ class NarrowProduct(Product):
 
     def emit(self, result: str) -> None:
         out, c, operation = self.block.out, self.matrix.contract, self.instruction
-        ratio = operation.k // self.matrix.operation.k
         steps = -(-self.block.distribution.padded(self.matrix.k) // operation.k)
+        ahead = _ahead(self.block.distribution, self.matrix, operation)
         self.declare_warps()
         held = self.left.tile is None or self.right.tile is None  # registers need fixed numbers
         out.line("#pragma unroll" if held or c.terms == 1 else "#pragma unroll 1")
-        with out.block(f"for (int group = 0; group < {steps}; ++group)"):
+        with out.block(f"for (int group = 0; group < {steps // ahead}; ++group)"):
             for side, free, registers in self.fragment_shapes():
                 count = self.fragments(free)
-                out.line(f"unsigned {side}_terms[{c.terms}][{count}][{registers}];")
+                out.line(f"unsigned {side}_terms[{ahead}][{c.terms}][{count}][{registers}];")
             if c.terms > 1:
                 out.line("float check = 0;")
-            out.line("#pragma unroll")
-            with out.block(f"for (int part = 0; part < {ratio}; ++part)"):
-                out.line(f"const int step = group * {ratio} + part;")
-                self.load_left()
-                self.load_right()
-                for side, _, _ in self.fragment_shapes():
-                    check = ", check" if c.terms > 1 else ""
-                    part = ", part" if operation.packed > 1 else ""
-                    out.line(f"{self.splitter()}({side}_terms, {side}{part}{check});")
-                if c.terms > 1 and operation.packed == 1:
-                    with out.block("if (!is_finite(check))"):
-                        for side, _, _ in self.fragment_shapes():
-                            out.line(f"split_tf32_fragments_guarded({side}_terms, {side});")
-            self.multiply_terms(result)
+            with self.each_step(ahead):
+                check = ", check" if c.terms > 1 else ""
+                self.split(ahead, self.splitter(), check)
+            self.multiply_terms(result, ahead)
+
+    def each_step(self, count: int) -> AbstractContextManager[None]:
+        """A loop over the steps that are split before any is multiplied, by `ahead`."""
+        self.block.out.line("#pragma unroll")
+        return self.block.out.block(f"for (int ahead = 0; ahead < {count}; ++ahead)")
+
+    def split(self, count: int, function: str, check: str) -> None:
+        """Read the fragments of the step `ahead` of so many, and split them."""
+        out, operation = self.block.out, self.instruction
+        ratio = operation.k // self.matrix.operation.k
+        out.line("#pragma unroll")
+        with out.block(f"for (int part = 0; part < {ratio}; ++part)"):
+            out.line(f"const int step = (group * {count} + ahead) * {ratio} + part;")
+            self.load_left()
+            self.load_right()
+            for side, _, _ in self.fragment_shapes():
+                part = ", part" if operation.packed > 1 else ""
+                out.line(f"{function}({side}_terms[ahead], {side}{part}{check});")
 
     def fragment_shapes(self) -> tuple[tuple[str, Sequence[str], int], ...]:
         """Each factor's name, its indices, and the registers of its fragment."""
@@ -111,16 +135,18 @@ class NarrowProduct(Product):
     def round(self, fragment: str, count: int) -> None:
         """Fragments stay float32 until they are split."""
 
-    def multiply_terms(self, result: str) -> None:
-        """Every product of terms of every fragment."""
+    def multiply_terms(self, result: str, ahead: int) -> None:
+        """Every product of terms of every fragment, of so many steps."""
         out = self.block.out
         if self.matrix.contract.terms == 1:
-            with self.targets(result) as registers:
+            with self.each_step(ahead), self.targets(result) as registers:
                 self.call(registers, (0, 0))
             return
-        with out.block("if (__all_sync(0xffffffffu, is_finite(check)))"):
+        with out.block("if (__all_sync(0xffffffffu, is_finite(check)))"), self.each_step(ahead):
             self.add_terms(result, ("whole", "whole"))
-        with out.block("else"):  # an infinite factor has no later terms
+        with out.block("else"), self.each_step(ahead):  # an infinite factor has no later terms
+            if self.instruction.packed == 1:
+                self.split(ahead, "split_tf32_fragments_guarded", "")
             self.add_terms(result, ("rest", "whole"))
 
     def add_terms(self, result: str, into: tuple[str, str]) -> None:
@@ -141,5 +167,5 @@ class NarrowProduct(Product):
 
     def call(self, registers: Sequence[str], pair: tuple[int, int]) -> None:
         """The instruction on a term of each factor."""
-        sides = f"left_terms[{pair[0]}][i], right_terms[{pair[1]}][j]"
+        sides = f"left_terms[ahead][{pair[0]}][i], right_terms[ahead][{pair[1]}][j]"
         self.block.out.line(f"{self.matrix.function}({', '.join(registers)}, {sides});")

@@ -1,23 +1,37 @@
 """Device functions that combine a value with what lies in memory, where other threads do too.
 
-`atomicAdd` of a float32 flushes subnormal numbers in device memory; extremes of floats are
-exchanged until no other thread came between, a NaN staying.
+`atomicAdd` of a float32 flushes subnormal numbers in device memory. Floats are ordered as integers
+of their bits are, positive ones as signed and negative ones, the other way, as unsigned; a NaN is
+made the last of either, so that it stays.
 """
 
 _DEVICE = "__device__ __forceinline__"
 
 
-def _combine_extreme(monoid: str, word: str) -> dict[str, str]:
+def _combine_extreme(monoid: str, positive: str, negative: str) -> dict[str, str]:
+    """`positive` and `negative`: by what floats of either sign are combined, as signed and as
+    unsigned integers.
+    """
+    sign = int(monoid == "max")  # all bits of a NaN are set, but this one for maxima
     name = f"combine_{monoid}"
     text = f"""
 template <typename T>
 {_DEVICE} void {name}(T* target, T value) {{
-    T seen = *static_cast<volatile T*>(target);
-    while (!exchange_bits(target, seen, {monoid}imum(seen, value))) {{}}
+    atomic{positive}(target, value);
 }}
 template <>
-{_DEVICE} void {name}<int>(int* target, int value) {{
-    atomic{word}(target, value);
+{_DEVICE} void {name}<float>(float* target, float value) {{
+    const int bits = value == value ? __float_as_int(value) : int(~0u >> {sign});
+    if (bits >= 0) atomic{positive}(reinterpret_cast<int*>(target), bits);
+    else atomic{negative}(reinterpret_cast<unsigned*>(target), unsigned(bits));
+}}
+template <>
+{_DEVICE} void {name}<double>(double* target, double value) {{
+    using Word = unsigned long long;
+    const Word none = ~0ull >> {sign};
+    const long long bits = (long long)(value == value ? Word(__double_as_longlong(value)) : none);
+    if (bits >= 0) atomic{positive}(reinterpret_cast<long long*>(target), bits);
+    else atomic{negative}(reinterpret_cast<Word*>(target), Word(bits));
 }}"""
     return {name: text}
 
@@ -58,22 +72,6 @@ template <>
     const unsigned high = unsigned(value >> 32) + (before + low < before);
     if (high) atomicAdd(words + 1, high);
 }}""",
-    "exchange_bits": f"""
-{_DEVICE} bool exchange_bits(float* target, float& seen, float next) {{
-    const int old = __float_as_int(seen);
-    if (old == __float_as_int(next)) return true;
-    const int found = atomicCAS(reinterpret_cast<int*>(target), old, __float_as_int(next));
-    seen = __int_as_float(found);
-    return found == old;
-}}
-{_DEVICE} bool exchange_bits(double* target, double& seen, double next) {{
-    using Word = unsigned long long;
-    const Word old = __double_as_longlong(seen), word = __double_as_longlong(next);
-    if (old == word) return true;
-    const Word found = atomicCAS(reinterpret_cast<Word*>(target), old, word);
-    seen = __longlong_as_double((long long)(found));
-    return found == old;
-}}""",
-    **_combine_extreme("max", "Max"),
-    **_combine_extreme("min", "Min"),
+    **_combine_extreme("max", "Max", "Min"),
+    **_combine_extreme("min", "Min", "Max"),
 }

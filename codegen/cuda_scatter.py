@@ -25,11 +25,10 @@ def combine_stored(block: Block, store: Store, value: Reader, vector: tuple[str,
     """
     buffer = block.kernel.buffer(store.access.buffer)
     array = _own(block, buffer.name) if store.memory else block.buffer(buffer.name)
-    known = buffer.dtype.name != "int64" or store.monoid == "sum"
-    if buffer.dtype.name not in COMBINED or not known:
+    if buffer.dtype.name not in COMBINED:
         raise UnsupportedError(
             f"kernel {block.kernel.name} combines {buffer.dtype} values by {store.monoid}; the "
-            f"CUDA target adds numbers of 4 or 8 bytes, and takes extremes of all but int64."
+            f"CUDA target combines numbers of 4 or 8 bytes."
         )
     indices = block.ordered(store_indices(block.placement, store))
     index, width = vector

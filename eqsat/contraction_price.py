@@ -12,7 +12,7 @@ from eqsat.form import REDUCING, SUBSTITUTED, WEIGHTED, Form
 from eqsat.graph.dtypes import BY_NAME, is_held
 from eqsat.narrow_price import is_joined, narrowing, products_of
 from eqsat.partial_sums import count_parts
-from eqsat.pipeline_price import arrangements, copy_seconds, spread
+from eqsat.pipeline_price import copy_seconds, spread
 from eqsat.prepare import Need, lies_right, rows_of_pages
 from eqsat.rates import Array, Contraction
 from eqsat.relayout import points as elements
@@ -69,28 +69,6 @@ def matrix_seconds(
         latency = operation.latency_cycles / tiling.spec.cycles_per_s
         overhead = calls * (latency + _packing(tiling, found)) / tiling.spec.processors
     return seconds, overhead
-
-
-def fragment_seconds(
-    tiling: Tiling, operation: ParallelOperation, found: Contraction, work: Array
-) -> Array:
-    """Seconds in which groups of threads that wait for their products read factors from shared
-    memory: each its own rows and columns, which others read too.
-    """
-    waiting = tiling.pricer.overlap and all(operation.extents.values())
-    if operation.asynchronous or not waiting or tiling.blocking is None:
-        return 0 * tiling.shape
-    teams = tiling.blocking.threads / tiling.spec.members(operation.supported_by, "thread")
-    held = found.term.op == "weighted_contract"  # the weights are in registers
-    sides = [
-        tiling.form.facts.dtype(side).itemsize * work / tiling.tile_points(own)
-        for side, own in ((found.left, found.columns), (found.right, found.rows))
-    ]
-    least = np.full_like(tiling.shape, np.inf)
-    for along, across, whole in arrangements(teams):
-        read = sides[0] * across * (not held) + sides[1] * along
-        least = np.where(whole, np.minimum(least, read), least)
-    return least / (tiling.spec.memory("shared").bandwidth_gb_per_s * 1e9)
 
 
 def narrowing_work(

@@ -19,7 +19,6 @@ from eqsat.contraction_price import (
     beyond_bytes,
     copied_again,
     early,
-    fragment_seconds,
     from_registers,
     gather_cycles,
     matrix_seconds,
@@ -33,6 +32,7 @@ from eqsat.contraction_price import (
 from eqsat.copy_price import copied_alone, padded
 from eqsat.extremes import met_again
 from eqsat.form import REDUCING, SUBSTITUTED, WEIGHTED, Form, passes, walked
+from eqsat.fragment_price import fragment_seconds
 from eqsat.line_price import looked_up
 from eqsat.narrow_price import is_joined
 from eqsat.nest_price import fetched_again, loop_seconds, rearranged, tests

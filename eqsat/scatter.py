@@ -65,21 +65,22 @@ def starts(stored: Iterable[Stored]) -> list[Stored]:
     """What the buffers hold before anything is combined in them."""
     return [
         replace(
-            one, term=Term("literal", neutral(SCATTERS[one.term.op], one.dtype), one.dtype.name)
+            one,
+            term=Term("literal", float(neutral(SCATTERS[one.term.op], one.dtype)), one.dtype.name),
         )
         for one in stored
         if one.term.op in SCATTERS
     ]
 
 
-def neutral(monoid: str, dtype: DType) -> float:
+def neutral(monoid: str, dtype: DType) -> float | int:
     """What changes nothing that it is combined with."""
     if monoid == "sum":
         return 0.0
     if dtype.kind == "float":
         return math.inf if monoid == "min" else -math.inf
     limits = iinfo(dtype)
-    return float(limits.max if monoid == "min" else limits.min)
+    return limits.max if monoid == "min" else limits.min
 
 
 def is_misplaced(form: Form) -> bool:

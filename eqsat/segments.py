@@ -46,8 +46,9 @@ def is_buffer(tensor: Tensor) -> bool:
     """Inputs, and constants that are not single numbers, lie in memory from the start."""
     if tensor.op == "constant":
         value = tensor.attributes["value"]
-        exact = value.size == 1 and (value.dtype.kind != "i" or abs(int(value.flat[0])) < 1 << 53)
-        return not (value.ndim == 0 and exact)
+        if value.ndim or value.dtype.kind not in "iu":
+            return value.ndim > 0
+        return int(float(value[()])) != int(value[()])  # numbers of terms are float64
     return tensor.op == "input"
 
 

@@ -15,6 +15,7 @@ from eqsat.graph.dtypes import DType, iinfo, int32, int64
 from eqsat.graph.elementwise import (
     add,
     astype,
+    bitwise_invert,
     equal,
     floor,
     greater_equal,
@@ -159,6 +160,8 @@ def _extreme(op: str, x: Tensor, ids: Ids, count: int) -> Tensor:
     with weak_composition(op):
         index = _checked(op, x, ids, count)
         largest = op == "segment_max"
+        if x.dtype == int64 and not largest:  # targets combine what is greater alone
+            return bitwise_invert(_extreme("segment_max", bitwise_invert(x), ids, count))
         least = neutral(x.dtype, largest)
         if 0 in index.shape:
             return expand(constant(least, x.dtype), (count, *x.shape[index.ndim :]))

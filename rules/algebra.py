@@ -7,7 +7,7 @@ keep a reduction from capturing an index; guards on dtypes keep laws to where th
 import math
 from collections.abc import Iterator
 
-from eqsat.graph.dtypes import iinfo, int32
+from eqsat.graph.dtypes import iinfo
 from eqsat.rule import (
     FLOATS,
     WIDE_FLOATS,
@@ -247,14 +247,14 @@ def scatter_selected(
 ) -> Iterator[Rewrite]:
     """sum_S where(v == s, x, 0)  ->  scatter_sum_S(v, s, x),  which adds x at position v
     when: s is an index of neither S nor v nor x, each index of S is one of theirs; x has 4 or 8
-    bytes. The same for maxima and -inf, minima and inf, or the limits of int32. float: the order of
-    additions changes.
+    bytes. The same for maxima and -inf, minima and inf, or limits of integers, of which a term's
+    number, a float64, is none of the largest int64. float: the order of additions changes.
     """
-    low, high = iinfo(int32).min, iinfo(int32).max
+    lowest = [("max", float(iinfo(dtype).min), (dtype,)) for dtype in ("int32", "int64")]
     cases = (
         ("sum", 0.0, ADDED),
-        *(("max", -math.inf, WIDE_FLOATS), ("max", float(low), ("int32",))),
-        *(("min", math.inf, WIDE_FLOATS), ("min", float(high), ("int32",))),
+        *(("max", -math.inf, WIDE_FLOATS), *lowest),
+        *(("min", math.inf, WIDE_FLOATS), ("min", float(iinfo("int32").max), ("int32",))),
     )
     for monoid, number, dtypes in cases:
         chosen = apply("where", hits(v, q), x, apply("literal", number, d))

@@ -94,11 +94,6 @@ template <typename T> T atomicAdd(T* target, T value) {
 }
 template <typename T> void atomicMax(T* target, T value) { *target = std::max(*target, value); }
 template <typename T> void atomicMin(T* target, T value) { *target = std::min(*target, value); }
-template <typename T> T atomicCAS(T* target, T expected, T value) {
-    const T old = *target;
-    if (old == expected) *target = value;
-    return old;
-}
 
 struct float4 { float x, y, z, w; };
 static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }

@@ -43,13 +43,15 @@ def segments(
         values[::2] += random.integers(-(1 << 32), 1 << 32, values[::2].shape)
     if dtype.kind == "float" and points > 4:
         values[3] = np.nan
+    if dtype.kind == "float" and monoid != "sum" and points > 13:
+        values[10:14] = np.array([np.inf, -np.inf, -0.0, -np.nan])[:, np.newaxis]
     ids = np.full(points, count // 2) if same else random.integers(-2, count + 2, points)
     start = neutral(monoid, dtype)
-    answer = np.full(y.shape, start).astype(dtype.numpy)
+    answer = np.full(y.shape, start, dtype.numpy)
     kept = (ids >= 0) & (ids < count)
     with np.errstate(invalid="ignore"):
         COMBINE[monoid].at(answer, ids[kept], values[kept])
-    inputs = {"x": values, "v": ids.astype(np.int32), "y": np.full(y.shape, start)}
+    inputs = {"x": values, "v": ids.astype(np.int32), "y": np.full(y.shape, start, dtype.numpy)}
     kernel = Kernel("segments", (v, x, y), grid, (), (phase,))
     return Sample(kernel, inputs, {"y": answer})
 
@@ -76,7 +78,7 @@ def scatter_samples() -> Iterator[tuple[str, Sample]]:
         name = f"sum-{dtype}"
         yield name, segments(70, 12, 5, (32, 12), dtype=as_dtype(dtype))
         yield f"{name}-same", segments(129, 1, 3, (64, 1), dtype=as_dtype(dtype), same=True)
-    for dtype in ("float32", "float64", "int32"):
+    for dtype in ("float32", "float64", "int32", "int64"):
         for monoid in ("max", "min"):
             yield f"{monoid}-{dtype}", segments(67, 3, 7, (16, 3), monoid, as_dtype(dtype))
     yield "few", segments(1, 1, 1, (1, 1))

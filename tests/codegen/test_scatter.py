@@ -80,6 +80,8 @@ def test_cuda_compiles(arch):
         "sum-float32",
         "sum-int64-same",
         "max-float64-kept",
+        "min-float32",
+        "max-int64-kept",
         "min-int32",
         "wide",
         "wide-kept",
@@ -119,8 +121,8 @@ def test_blocks_that_stay_join_from_places_of_their_own():
 
 
 def test_what_cuda_cannot_combine_is_refused():
-    sample = segments(9, 1, 4, (9, 1), "max", as_dtype("int64"))
-    with pytest.raises(UnsupportedError, match="combines int64 values by max"):
+    sample = segments(9, 1, 4, (9, 1), "max", as_dtype("float16"))
+    with pytest.raises(UnsupportedError, match="combines float16 values by max"):
         cuda_emit.emit(replace(sample.kernel, threads=64))
 
 

@@ -117,6 +117,17 @@ def test_segments_on_the_oracle(spec: str, name: str) -> None:
     check(output, ORACLE[spec], 1, x=x, ids=ids)
 
 
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_extremes_of_large_integers(name: str) -> None:
+    """Numbers that no float64 has, and segments without any."""
+    x = RNG.integers(-(1 << 62), 1 << 62, (70_000, 2))
+    ids = RNG.integers(0, 300, len(x)).astype("int32")
+    ids[ids == 77] = 78
+    make = {"max": g.segment_max, "min": g.segment_min}[name]
+    output = make(g.input("x", x.shape, "int64"), g.input("ids", ids.shape, "int32"), 300)
+    check(output, ORACLE["h200"], 1, x=x, ids=ids)
+
+
 @pytest.mark.parametrize("threads", [pytest.param("1", marks=pytest.mark.slow), "3"])
 def test_segments_on_threads(threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EQSAT_NUM_THREADS", threads)

@@ -25,7 +25,7 @@ def equal_commute(t: Terms) -> Row:
 def scatter_selected(t: Terms) -> Row:
     v, s = t.read("v", "i", "int64"), t.place("j")
     x, h, y = t.read("x", "ik"), t.read("h", "ik", "float16"), t.read("y", "ijk")
-    n = t.read("n", "ik", "int32")
+    n, m = t.read("n", "ik", "int32"), t.read("m", "ik", "int64")
 
     def chosen(value: Term, empty: float = 0.0, dtype: str = "float32") -> Term:
         return Term("where", Term("equal", v, s), value, t.number(empty, dtype))
@@ -34,12 +34,13 @@ def scatter_selected(t: Terms) -> Row:
         reduced = Term(f"reduce_{op}", t.mask("i"), chosen(x, empty))
         return reduced, t.scatter(op, "i", v, s, x)
 
-    def whole(op: str, empty: float) -> Pair:
-        reduced = Term(f"reduce_{op}", t.mask("i"), chosen(n, empty, "int32"))
-        return reduced, t.scatter(op, "i", v, s, n)
+    def whole(op: str, empty: float, value: Term = n, dtype: str = "int32") -> Pair:
+        reduced = Term(f"reduce_{op}", t.mask("i"), chosen(value, empty, dtype))
+        return reduced, t.scatter(op, "i", v, s, value)
 
     pairs = [pair("sum", 0.0), pair("max", -math.inf), pair("min", math.inf)]
     pairs += [whole("sum", 0.0), whole("max", -(2.0**31)), whole("min", 2.0**31 - 1)]
+    pairs.append(whole("max", -(2.0**63), m, "int64"))
     wide = t.sum("it", chosen(x)), t.scatter("sum", "it", v, s, x)
     halves = t.sum("i", chosen(h, dtype="float16")), t.scatter("sum", "i", v, s, h)
     first = Term("where", Term("equal", v, Term("position", const(0))), x, t.number(0))

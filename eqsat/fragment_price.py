@@ -1,0 +1,64 @@
+"""What it takes groups of threads to read the fragments of factors that they multiply and wait for.
+
+A warp reads matrices of 8 rows of 16 bytes at once where they lie along the sum; of 16-bit factors
+also where they lie across it. Of others it reads single elements.
+"""
+
+import numpy as np
+
+from eqsat.algebra import Read, Term
+from eqsat.contraction_price import rows_stay
+from eqsat.graph.index import unit_names
+from eqsat.pipeline_price import arrangements
+from eqsat.rates import Array, Contraction
+from eqsat.specs import ParallelOperation
+from eqsat.tiling import Tiling
+
+WORD = 4  # bytes that a bank holds: a lane's element takes one, however narrow it is
+CONFLICTS = 4  # lanes at one bank, of rows that neither a sum nor rows or columns lie along
+TURNED = 2  # bytes of the elements of a matrix that is read across
+
+
+def fragment_seconds(
+    tiling: Tiling, operation: ParallelOperation, found: Contraction, work: Array
+) -> Array:
+    """Seconds in which groups of threads that wait for their products read factors from shared
+    memory: each its own rows and columns, which others read too.
+    """
+    waiting = tiling.pricer.overlap and all(operation.extents.values())
+    if operation.asynchronous or not waiting or tiling.blocking is None:
+        return 0 * tiling.shape
+    teams = tiling.blocking.threads / tiling.spec.members(operation.supported_by, "thread")
+    held = found.term.op == "weighted_contract"  # the weights are in registers
+    alone = rows_stay(tiling.form)
+    sides = [
+        _read_again(tiling, side, found, own) * work / tiling.tile_points(other)
+        for side, own, other in (
+            (found.left, found.rows, found.columns),
+            (found.right, found.columns, found.rows),
+        )
+    ]
+    least = np.full_like(tiling.shape, np.inf)
+    for along, across, whole in arrangements(teams):
+        read = sides[0] * across * (not held) + sides[1] * along
+        fits = whole & ((across == 1) | (not alone))
+        least = np.where(fits, np.minimum(least, read), least)
+    return least / (tiling.spec.memory("shared").bandwidth_gb_per_s * 1e9)
+
+
+def _read_again(tiling: Tiling, side: Term, found: Contraction, own: int) -> Array:
+    """Bytes that the banks spend on an element of a factor whose own names are these."""
+    made, size = tiling.form, tiling.form.facts.dtype(side).itemsize
+    beneath = made.beneath_cast(side)
+    read, members = beneath.args[0], made.facts.universe.members
+    if beneath.op != "read" or not isinstance(read, Read):
+        return size * tiling.shape  # it is written as the operation reads it
+    unit = [name for name in unit_names(read.address) if made.extents.get(name, 1) > 1]
+    if any(name in members(own) for name in unit):
+        return tiling.shape * (size if size == TURNED else max(size, WORD))
+    sizes = [tiling.tile_points(made.facts.universe.mask([name])) for name in members(found.summed)]
+    longest = np.max(sizes, axis=0)
+    lies = np.any(
+        [tiling.tile_points(made.facts.universe.mask([name])) >= longest for name in unit], axis=0
+    )
+    return np.where(lies, size, CONFLICTS * max(size, WORD))
