@@ -6,7 +6,7 @@ both in place of a product.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from eqsat.codegen.cuda_access import VECTOR_BYTES, vector_along
@@ -42,13 +42,14 @@ class Accumulator:
 @dataclass(frozen=True)
 class Factor:
     """A value that results share: the name that is read of it, which may be a cast of it, the dtype
-    of what threads hold of it, and in which registers.
+    of what threads hold of it, and in which registers; the tile in shared memory that they read.
     """
 
     name: str
     read: str
     dtype: DType
     word: str
+    tile: Tile | None = None
 
 
 def contract(block: Block, c: Contract, target: Accumulator) -> None:
@@ -116,7 +117,8 @@ def _held(
     and how to read each factor at a point of its own indices.
     """
     serial, over = c.name in block.placement.serial, block.ordered(c.over)
-    readers = [_reader(block, c, factor.name, serial) for factor in factors]
+    factors = [replace(factor, tile=_tile(block, c, factor, serial)) for factor in factors]
+    readers = [_reader(block, c, factor, serial) for factor in factors]
     block.before_reading([factor.name for factor in factors])
     ahead = _find_steps(block, factors, over) if serial else None
     loops = _serial_points(block, c, factors, ahead) if serial else block.points(over)
@@ -268,16 +270,26 @@ def _length(block: Block, index: str) -> int:
     return min(axis.tile, axis.extent)
 
 
-def _reader(block: Block, c: Contract | Reduce, name: str, serial: bool) -> Reader:
+def _tile(block: Block, c: Contract | Reduce, factor: Factor, serial: bool) -> Tile | None:
+    """The tile in shared memory of a factor that is read as it lies there, or that is written there
+    since other threads hold what one of them sums up.
+    """
+    name, where = factor.name, block.placement.where[factor.name]
+    if where == SHARED:
+        return block.tiles.get(name)
+    if not serial or where in (COMPUTED, FETCH, INLINE) or not _is_spread(block, c, name):
+        return None
+    return stage(block, name, block.ordered(block.placement.indices[name]))
+
+
+def _reader(block: Block, c: Contract | Reduce, factor: Factor, serial: bool) -> Reader:
     """How to read a factor at any point of the summed indices."""
+    name = factor.name
     if serial and (window := _windows(block, c, name)):
         return load_windows(block, *window)
-    if not serial or block.placement.where[name] in (SHARED, COMPUTED, FETCH, INLINE):
+    if factor.tile is None or block.placement.where[name] == SHARED:
         return block.readers[name]
-    if not _is_spread(block, c, name):
-        return block.readers[name]
-    order = block.ordered(block.placement.indices[name])
-    return stage(block, name, order).reader(block.placement.dtypes[name])
+    return factor.tile.reader(block.placement.dtypes[name])
 
 
 def _vector(
@@ -301,8 +313,7 @@ def _read_along(block: Block, factor: Factor) -> tuple[Tile | None, str, list[in
     """The tile in shared memory of a factor that is read as it lies there, the index along which
     its elements lie together, and how far apart they are along the others.
     """
-    name = factor.name
-    tile = block.tiles.get(name) if block.placement.where[name] == SHARED else None
+    tile = factor.tile
     if tile is None or tile.dtype != factor.dtype:
         return None, "", []
     *outer, inner = [i for i in tile.order if tile.extents[i] > 1] or [""]
@@ -364,5 +375,5 @@ def _masked(
     if isinstance(c, Reduce):
         return text
     valid = " && ".join(block.valid([i for i in c.over if i in point.at], point))
-    zeroed = block.placement.where[name] in (SHARED, COMPUTED, FETCH)
+    zeroed = factor.tile is not None or block.placement.where[name] in (COMPUTED, FETCH)
     return f"({valid} ? {text} : {literal(factor.dtype, 0)})" if valid and not zeroed else text

@@ -176,8 +176,10 @@ class Form:
     def operands(self) -> Iterator[Term]:
         """The factors of sums of products and the like: what a schedule stages, of what is read."""
         for term in self.terms:
-            if term.op == "weighted_contract":  # the weights are computed
-                yield self.beneath_cast(term.children[1])
+            if term.op in WEIGHTED_SUMS:  # the weights are computed
+                weights, values = map(self.facts.free, term.children)
+                if term.op in SUBSTITUTED or shares_factors(weights, values):
+                    yield self.beneath_cast(term.children[1])
             else:
                 yield from self.factors(term) or ()
 

@@ -262,8 +262,7 @@ class _Pricing(Occupancy):
                 self._apply("add", agreeing(self, term), "float32")
         if term.op == "weighted_min":
             self._apply("where", work, "bool")
-            self._apply("minimum", work, dtype)
-            return
+            return self._apply("minimum", work, dtype)
         left, right = facts.free(s), facts.free(r)
         roles = (left & right & ~mask, left & ~right, right & ~left, mask)
         found = Contraction(term, s, self.form.beneath_cast(r), *roles)
@@ -272,6 +271,7 @@ class _Pricing(Occupancy):
                 self.charge(unit, work * seconds)
             if self.pricer.overlap and all(roles[1:]):
                 self.charge("loads", work * update_seconds(self, found, ""))
+                self._stage_operands(Contraction(term, found.right, found.right, *roles), None)
             return
         self._contract(found, work, dtype)
 
