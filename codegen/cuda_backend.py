@@ -14,7 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from eqsat.codegen import cuda_compile, cuda_emit, cuda_faults, cuda_launch, cuda_target
+from eqsat.codegen import (
+    cuda_compile,
+    cuda_emit,
+    cuda_faults,
+    cuda_launch,
+    cuda_streams,
+    cuda_target,
+)
 from eqsat.codegen.cuda_arrays import as_cupy, borrowed, carrier, library_of, same_dtype
 from eqsat.codegen.cuda_calls import cuda_call
 from eqsat.codegen.cuda_select import INVOCATION as SELECT
@@ -23,7 +30,7 @@ from eqsat.errors import ArgumentError, EqsatError, UnsupportedError
 from eqsat.graph.dtypes import DType
 from eqsat.kernel import Kernel
 from eqsat.library import LibraryCall
-from eqsat.program import Argument, Launch
+from eqsat.program import Argument, Lane, Launch
 from eqsat.specs import ParallelProcessingUnit
 
 BURST = 2e-3  # seconds of the calls that are measured at once
@@ -169,10 +176,13 @@ class CudaBackend:
         return a.data.ptr < b.data.ptr + b.nbytes and b.data.ptr < a.data.ptr + a.nbytes
 
     @contextmanager
-    def watched(self, launches: Sequence[Launch]) -> Iterator[None]:
-        """CUDA's errors told with the kernels that were launched."""
+    def calling(self, launches: Sequence[Launch], values: Sequence[Any]) -> Iterator[Lane]:
+        """On torch's stream where the values are torch's; CUDA's errors told with the kernels that
+        were launched.
+        """
         try:
-            yield
+            with cuda_streams.on_stream_of(values) as lane:
+                yield lane
         except Exception as error:
             told = cuda_faults.named(error, launches)
             if told is None:
@@ -228,6 +238,11 @@ class CudaBackend:
         call = (cuda_select if captured else cuda_call)(launch.kernel, arch, self.folder)
 
         def run(arrays: Mapping[str, Any]) -> None:
+            if not captured and cuda_streams.is_capturing():
+                raise UnsupportedError(
+                    f"a stream capture cannot take a call of {launch.kernel.name}, which waits for "
+                    f"the device. Capture the program without it, or call it outside of a capture."
+                )
             call([arrays[name] for name in launch.buffers])
 
         return Replay(run, run, captured)
@@ -272,7 +287,8 @@ def _replayed(steps: Sequence[cuda_launch.Launch], launches: Sequence[Launch]) -
 
     def run(arrays: Mapping[str, Any]) -> None:
         pointers = [[arrays[name].data.ptr for name in buffers] for buffers in names]
-        if len(steps) == 1 or os.environ.get("CUDA_LAUNCH_BLOCKING") == "1":
+        alone = len(steps) == 1 or os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
+        if alone or cuda_streams.is_capturing():
             each(arrays)
             return
         with lock:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from eqsat.codegen.cuda_box import TensorBox
 from eqsat.codegen.cuda_distribution import Distribution, Factor
@@ -158,6 +159,7 @@ class Block:
         self.thread = "thread" if kernel.cluster > 1 else "threadIdx.x"
         self.exchange_bytes = 0  # of what the blocks of a cluster hand each other at once
         self.areas: Callable[[int, int], int] | None = None  # see `Pipeline.areas`
+        self.works: dict[str, Any] = {}  # computed tiles of which a thread loads a chunk ahead
         self.stored: dict[str, TensorBox] = {}  # what the tensor memory accelerator stores
         self.turns = 1  # tiles of a block under way, each with threads of its own
         self.copies: dict[str, int] = {}  # of each value in shared memory

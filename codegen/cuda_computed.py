@@ -1,35 +1,104 @@
 """Tiles in shared memory whose elements the block computes from loads: prologues of products.
 
-Each element is computed once, by whichever thread has it in a distribution made for copying.
+Each element is computed once, by whichever thread has it in a distribution made for copying. What
+it reads in vectors a thread loads all at once, in a loop over chunks while products of the chunk
+before are under way.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from math import prod
 
 from eqsat.codegen.cuda_access import unit_stride, vector_width
 from eqsat.codegen.cuda_block import Block, Frame, Point, Tile, constant
 from eqsat.codegen.cuda_distribution import cover
 from eqsat.codegen.cuda_math import cast, literal, narrow, register_type, storage_type, widen
+from eqsat.codegen.cuda_placement import COMPUTED, SIXTEEN
 from eqsat.codegen.cuda_tiles import anywhere, fetch, lay_out, repeated
-from eqsat.kernel import Load, Map, operands
+from eqsat.graph.dtypes import float32
+from eqsat.kernel import Load, Map, Phase, operands
+
+REGISTERS = 65536  # of 32 bits, of a processor
+WORD = 4
 
 Expression = Callable[[Map, Point], str]
 
 
 @dataclass(frozen=True)
 class _Work:
-    """The tile in the making: its chain ends in `result`; `width` elements at a time."""
+    """The tile in the making: its chain ends in `result`; `width` elements at a time. `ahead`: the
+    loads of which all vectors of a thread are in registers before it computes, in a loop up to
+    chunk `last` those of the next chunk.
+    """
 
     block: Block
     result: Map
     tile: Tile
     frame: Frame
     width: int
-    expression: Expression
+    ahead: tuple[str, ...] = ()
+    last: str = ""
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        return self.tile.order
+
+    @property
+    def packed(self) -> list[Load]:
+        """What is loaded in vectors."""
+        chain, inner = self.block.placement.chains[self.result.name], self.order[-1]
+        loads = [s for s in chain if isinstance(s, Load)]
+        return [s for s in loads if self.width > 1 and unit_stride(s.access, inner)]
+
+    @property
+    def vectors(self) -> int:
+        """How many of each load a thread has."""
+        counts = (self.frame.distribution.registers(i) for i in self.order)
+        return prod(counts) // self.width
+
+    def number(self, point: Point) -> str:
+        """Which of them is at a point."""
+        text = "0"
+        for i in self.order:
+            count = self.frame.distribution.registers(i)
+            own = point.register[i]
+            if i == self.order[-1]:
+                own, count = f"{own} / {self.width}", count // self.width
+            if count > 1:
+                text = own if text == "0" else f"({text}) * {count} + {own}"
+        return text
+
+    def pack(self, s: Load) -> str:
+        """The type of a vector."""
+        kind = storage_type(self.block.kernel.buffer(s.access.buffer).dtype)
+        return f"Pack<{kind}, {self.width}>"
+
+
+def load_chunks_ahead(
+    block: Block, phase: Phase, live: tuple[str, str], begin: Callable[[], None]
+) -> None:
+    """Before a loop over the `live` chunks: lay out the tiles that it computes, and load what those
+    of the first chunk are computed of; `begin` says where the chunk at hand begins.
+    """
+    for s in phase.body:
+        if isinstance(s, Map) and block.placement.where[s.name] == COMPUTED:
+            work = replace(_planned(block, s), last=live[1])
+            streamed = {axis.name for axis in phase.stream}
+            if not work.ahead or not streamed & {*s.indices}:
+                continue
+            _declare(work)
+            with block.out.block(f"auto {_loader(work)} = [&](int chunk)", ";"):
+                begin()
+                _load_all(work)
+            block.out.line(f"{_loader(work)}({live[0]});")
+            block.works[s.name] = work
 
 
 def compute_tile(block: Block, result: Map, expression: Expression) -> None:
-    """Compute the tile of a placed chain and make it readable; readers wait at a barrier."""
+    """Compute the tile of a placed chain and make it readable; readers wait at a barrier. What is
+    loaded ahead in a loop is loaded of the next chunk then.
+    """
     chain = block.placement.chains[result.name]
     inside = {s.name for s in chain}
     leaves = {name for s in chain for name in operands(s)} - inside
@@ -37,31 +106,78 @@ def compute_tile(block: Block, result: Map, expression: Expression) -> None:
     if block.tiles_read:
         block.barrier()
     block.before_reading(leaves)
+    work = block.works.get(result.name)
+    work = work or _planned(block, result)
+    readers, block.readers = block.readers, {**block.readers, **staged}
+    with block.out.block():
+        if work.ahead and not work.last:
+            _declare(work)
+            with block.out.block():
+                _load_all(work)
+        with _points(work) as point:
+            _elements(work, point, expression)
+    if work.last:
+        block.out.line(f"if (chunk + 1 < {work.last}) {_loader(work)}(chunk + 1);")
+    block.readers = readers
+    block.readers[result.name] = work.tile.reader(result.dtype)
+    block.tiles[result.name] = work.tile
+    block.tiles_written = True
+
+
+def _planned(block: Block, result: Map) -> _Work:
     order, width = _order(block, result)
     tile = lay_out(block, result.name, result.dtype, order)
     while any(p % width for p in (tile.extents[order[-1]], *(tile.strides[i] for i in order[:-1]))):
         width //= 2
-    readers, block.readers = block.readers, {**block.readers, **staged}
     points = [(i, tile.extents[i]) for i in order]
     frame = Frame(cover(points, width, block.kernel.threads), block.frame.origin, "copy_")
-    work = _Work(block, result, tile, frame, width, expression)
-    with block.out.block():
-        block.define_bases(frame, order)
-        with block.points(order, frame, {order[-1]: width}) as point:
-            inside_tile = [
-                f"{point.local(i)} < {extent}"
-                for i, extent in points
-                if frame.distribution.padded(i) > extent
-            ]
-            inside_tile += [f"threadIdx.x {f}" for f in repeated(block, frame, tile)]
-            if inside_tile:
-                block.out.line(f"if ({' && '.join(inside_tile)})")
-            with block.out.block():
-                _elements(work, point)
-    block.readers = readers
-    block.readers[result.name] = tile.reader(result.dtype)
-    block.tiles[result.name] = tile
-    block.tiles_written = True
+    work = _Work(block, result, tile, frame, width)
+    sums = sum(block.register_count(m.contract.indices) for m in block.placement.matrices.values())
+    held = sum(work.vectors * width * _size(block, s) / WORD for s in work.packed)
+    fits = sums + held <= REGISTERS / block.kernel.threads / 2  # the other half: all else
+    return replace(work, ahead=tuple(s.name for s in work.packed)) if fits else work
+
+
+def _size(block: Block, s: Load) -> int:
+    return block.kernel.buffer(s.access.buffer).dtype.itemsize
+
+
+def _loader(work: _Work) -> str:
+    return f"load_{work.block.names.of(work.result.name)}"
+
+
+def _declare(work: _Work) -> None:
+    """The registers of what is loaded ahead."""
+    for s in work.packed:
+        name = work.block.value(s.name)
+        work.block.out.line(f"{work.pack(s)} {name}_ahead[{work.vectors}] = {{}};")
+
+
+def _load_all(work: _Work) -> None:
+    with _points(work) as point:
+        for s in work.packed:
+            target = f"{work.block.value(s.name)}_ahead[{work.number(point)}]"
+            if work.last and _exists(work, s, point) != "true":
+                work.block.out.line(f"{target} = {{}};")  # what the chunk before left there
+            _load_pack(work, s, point, target)
+
+
+@contextmanager
+def _points(work: _Work) -> Iterator[Point]:
+    """Loops over a thread's vectors of the tile."""
+    block, order = work.block, work.order
+    block.define_bases(work.frame, order)
+    with block.points(order, work.frame, {order[-1]: work.width}) as point:
+        inside = [
+            f"{point.local(i)} < {work.tile.extents[i]}"
+            for i in order
+            if work.frame.distribution.padded(i) > work.tile.extents[i]
+        ]
+        inside += [f"threadIdx.x {f}" for f in repeated(block, work.frame, work.tile)]
+        if inside:
+            block.out.line(f"if ({' && '.join(inside)})")
+        with block.out.block():
+            yield point
 
 
 def _order(block: Block, result: Map) -> tuple[list[str], int]:
@@ -79,16 +195,20 @@ def _order(block: Block, result: Map) -> tuple[list[str], int]:
     return [*(i for i in order if i != inner), inner], width
 
 
-def _elements(work: _Work, point: Point) -> None:
-    """Load vectors, then compute and keep their elements one by one."""
+def _elements(work: _Work, point: Point, expression: Expression) -> None:
+    """Take vectors, then compute and keep their elements one by one."""
     block, out, width = work.block, work.block.out, work.width
-    inner = work.tile.order[-1]
-    chain = block.placement.chains[work.result.name]
-    packed = [
-        s for s in chain if isinstance(s, Load) and width > 1 and unit_stride(s.access, inner)
-    ]
+    inner, chain = work.order[-1], block.placement.chains[work.result.name]
+    packed = work.packed
     for s in packed:
-        _load_pack(work, s, point)
+        name = block.value(s.name)
+        if work.ahead:
+            out.line(f"const {work.pack(s)} {name}_pack = {name}_ahead[{work.number(point)}];")
+        else:
+            out.line(f"{work.pack(s)} {name}_pack = {{}};")
+            _load_pack(work, s, point, f"{name}_pack")
+        if s.fill:
+            out.line(f"const bool {name}_exists = {_exists(work, s, point)};")
     kind = storage_type(work.tile.dtype)
     if width > 1:
         out.line(f"Pack<{kind}, {width}> pack;")
@@ -97,11 +217,16 @@ def _elements(work: _Work, point: Point) -> None:
         at = Point({**point.at, inner: f"({point.at[inner]} + e)"}, {}, point.origin)
         at = at if width > 1 else point
         for s in chain:
-            text = _value(work, s, at, s in packed)
+            if isinstance(s, Load):
+                text = _loaded(work, s, at, s in packed)
+            elif s is work.result and s.op == "cast" and s.dtype.name in SIXTEEN:
+                text = block.converted(s.arguments[0], float32, at)  # rounded as it is stored
+            else:
+                text = expression(s, at)
             out.line(f"const {register_type(s.dtype)} {block.value(s.name)} = {text};")
             block.readers[s.name] = constant(block.value(s.name))
         value = block.value(work.result.name)
-        valid = " && ".join(block.valid(work.tile.order, at, work.frame))
+        valid = " && ".join(block.valid(work.order, at, work.frame))
         if valid:
             value = f"({valid} ? {value} : {literal(work.result.dtype, 0)})"
         stored = narrow(work.tile.dtype, value)
@@ -112,21 +237,22 @@ def _elements(work: _Work, point: Point) -> None:
         out.line(f"*reinterpret_cast<Pack<{kind}, {width}>*>({place}) = pack;")
 
 
-def _load_pack(work: _Work, s: Load, point: Point) -> None:
+def _load_pack(work: _Work, s: Load, point: Point, target: str) -> None:
     block = work.block
-    buffer, name = block.kernel.buffer(s.access.buffer), block.value(s.name)
-    pack = f"Pack<{storage_type(buffer.dtype)}, {work.width}>"
-    conditions = [*block.valid(s.indices, point, work.frame), *block.exists(s.access, point)]
-    source = f"{block.buffer(buffer.name)} + {block.address(s.access, point)}"
-    block.out.line(f"{pack} {name}_pack = {{}};")
-    block.out.line(f"const bool {name}_exists = {' && '.join(conditions) or 'true'};")
-    block.out.line(f"if ({name}_exists) {name}_pack = *reinterpret_cast<const {pack}*>({source});")
+    source = f"{block.buffer(s.access.buffer)} + {block.address(s.access, point)}"
+    load = f"{target} = *reinterpret_cast<const {work.pack(s)}*>({source});"
+    exists = _exists(work, s, point)
+    block.out.line(load if exists == "true" else f"if ({exists}) {load}")
 
 
-def _value(work: _Work, s: Load | Map, at: Point, packed: bool) -> str:
+def _exists(work: _Work, s: Load, point: Point) -> str:
+    """Whether what a load reads at a point is there."""
+    conditions = work.block.valid(s.indices, point, work.frame)
+    return " && ".join([*conditions, *work.block.exists(s.access, point)]) or "true"
+
+
+def _loaded(work: _Work, s: Load, at: Point, packed: bool) -> str:
     block = work.block
-    if isinstance(s, Map):
-        return work.expression(s, at)
     if not packed:
         return fetch(block, s, at, work.frame)
     buffer, name = block.kernel.buffer(s.access.buffer), block.value(s.name)

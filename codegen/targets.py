@@ -31,12 +31,12 @@ from eqsat.errors import ArgumentError, UnsupportedError
 from eqsat.graph.dtypes import DType
 from eqsat.kernel import Kernel
 from eqsat.library import LibraryCall
-from eqsat.program import Argument, Backend, Launch
+from eqsat.program import Argument, Backend, Lane, Launch
 from eqsat.specs import ParallelProcessingUnit
 
 Misfit = Callable[[Kernel, ParallelProcessingUnit], str]
 Runner = Callable[[Mapping[str, Any]], None]
-_UNWATCHED = nullcontext()
+_CALLING = nullcontext(Lane())
 _MEMORY = HostMemory()
 
 
@@ -128,10 +128,12 @@ class HostBackend:
         """Whether the address ranges of two arrays meet."""
         return np.may_share_memory(a, b)
 
-    def watched(self, launches: Sequence[Launch]) -> AbstractContextManager[None]:
-        """The host has no errors of its own."""
-        del launches
-        return _UNWATCHED
+    def calling(
+        self, launches: Sequence[Launch], values: Sequence[Any]
+    ) -> AbstractContextManager[Lane]:
+        """The host has no errors of its own; a call ends before it returns."""
+        del launches, values
+        return _CALLING
 
     def ptx(self, kernel: Kernel) -> str:
         """There is no PTX on the host."""

@@ -71,6 +71,18 @@ def matrix_seconds(
     return seconds, overhead
 
 
+def threads_padding(tiling: Tiling, operation: ParallelOperation, found: Contraction) -> Array:
+    """Rows and columns that groups of threads which wait for their products have between them, for
+    each of the tile's: all have as many fragments.
+    """
+    if operation.asynchronous or not all(operation.extents.values()):
+        return tiling.shape
+    own = _padding(tiling, [operation], (found.rows, found.columns, found.summed))[0]
+    depth = [*operation.extents.values()][2]
+    summed = tiling.tile_points(found.summed)
+    return own * summed / (np.ceil(summed / depth) * depth)
+
+
 def narrowing_work(
     tiling: Tiling, operation: ParallelOperation, found: Contraction, work: Array
 ) -> Iterator[tuple[str, Array]]:

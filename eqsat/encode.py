@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from eqsat.algebra import SCANS, Facts, Read, Renaming, Term, Universe, post_order
 from eqsat.decided import Decisions
@@ -21,6 +21,7 @@ from eqsat.graph.index import (
 )
 from eqsat.graph.tensor import Tensor
 from eqsat.kernel import Guard
+from eqsat.mask_fills import with_infinite_fills
 from eqsat.naming import Dims, Naming
 from eqsat.reindex import push
 from eqsat.roundings import held_wide, unasked
@@ -339,4 +340,7 @@ def encode(
         ]
         stored.append(Output(output, term, tuple(tuple(builder.names(dim)) for dim in dims)))
     buffers = {name: tensor for tensor, name in leaves.items()}
-    return Encoding(builder.universe, tuple(stored), builder.order, buffers)
+    filled = with_infinite_fills([one.term for one in stored], builder.facts)
+    order = {filled.get(term, term): names for term, names in builder.order.items()}
+    stored = [replace(one, term=filled[one.term]) for one in stored]
+    return Encoding(builder.universe, tuple(stored), order, buffers)

@@ -60,6 +60,7 @@ class Occupancy(Tiling):
         self.again = np.zeros_like(self.shape)  # of these what nothing hides, as in later phases
         self.ahead = np.zeros_like(self.shape)  # seconds of kernels that prepare factors
         self.takes_turns = False  # teams of threads, at operations that run on
+        self.padded = np.ones_like(self.shape)  # points of threads for each of a tile of products
         self.computes = False  # with a factor in registers
         self.clusters = clusters(form, self.spec) if clustered else ()
         self.staying = np.zeros_like(self.shape)  # blocks that combine tile after tile
@@ -261,12 +262,14 @@ class Occupancy(Tiling):
         return np.minimum(1.0, self.beside(tiles) * self.turns() * at_work(self) / FILLED)
 
     def kept_busy(self, unit: str, busy: Array) -> Array:
-        """The part of a unit that they keep busy: all, where operations run on by themselves."""
+        """The part of a unit that they keep busy with points of a tile: all, where operations run
+        on by themselves; of fragments beyond the tile, threads work on what is not there.
+        """
         if unit in self.started:
             return self.shape
         if unit == FRAGMENTS or unit in self.form.operations.values():
             return np.minimum(1.0, busy * FILLED / MULTIPLYING)
-        return busy
+        return busy / self.padded
 
     def waits(self, tiles: Array) -> Array:
         """Seconds for which tiles wait, one after the other where they do not fit side by side.

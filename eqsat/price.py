@@ -26,6 +26,7 @@ from eqsat.contraction_price import (
     preparing_seconds,
     sibling_seconds,
     takes_factors,
+    threads_padding,
     unfit_operands,
     written_seconds,
 )
@@ -337,6 +338,7 @@ class _Pricing(Occupancy):
             self.charge(FRAGMENTS, fragment_seconds(self, operation, found, work))
             if is_joined(found.term):  # the sums of a chunk are held beside those before it
                 self._keep(found.batch | found.rows | found.columns, 4)
+            self.padded = np.maximum(self.padded, threads_padding(self, operation, found))
         self.extra_latency = self.extra_latency + latency
         self.ahead = self.ahead + ahead
         self._stage_operands(found, operation)
@@ -378,9 +380,8 @@ class _Pricing(Occupancy):
                 self.traffic = self.traffic + drawn_again(self, found, side)
 
     def _total(self) -> Price:
-        spec, pricer = self.spec, self.pricer
-        whole = self._computed()
-        tiles = self.in_parts(whole)
+        spec, pricer, cache = self.spec, self.pricer, self.pricer.cache
+        tiles = self.in_parts(every := self._computed())
         self.traffic = self.traffic + self.spilled_bytes() * tiles
         waves = self.waves(tiles)
         imbalance = waves * self.at_once() / tiles
@@ -401,7 +402,7 @@ class _Pricing(Occupancy):
             compute = compute + self.between_tiles(waves)
         if self.blocking is None and MATRIX in parts:
             compute = compute + self.reread()
-        cache_bw = pricer.cache.sustained_gb_per_s * 1e9
+        cache_bw = cache.sustained_gb_per_s * 1e9
         dram_bw = pricer.dram.sustained_gb_per_s * 1e9
         alone = pricer.dram.bandwidth_per_processor_gb_per_s * 1e9 or dram_bw
         steps = self.started or self.form.stepped in self.chunks
@@ -420,29 +421,28 @@ class _Pricing(Occupancy):
             drawn = np.minimum(drawn, in_flight(spec, pricer.dram, held, blocks))
         parts["dram"] = self.dram_bytes / drawn
         if self.started or self.takes_turns:
-            cache_bw, part = pricer.cache.bandwidth_gb_per_s * 1e9, self.shape
+            cache_bw, part = cache.bandwidth_gb_per_s * 1e9, self.shape
         per_core = cache_bw / spec.processors * cores * part
-        own = self.started and self.blocking is not None  # copies of each processor, whole waves
-        moved = (self.traffic - self.spared) * (waves * cores / tiles if own else 1.0)
-        parts[pricer.cache.name] = moved / per_core + self.combined
+        whole = waves * cores / tiles if self.started else 1.0  # each processor copies for itself
+        parts[cache.name] = (self.traffic - self.spared) * whole / per_core + self.combined
         spill = self.scratch > pricer.private.size_bytes
         level = np.where(spill, cache_bw, pricer.private.sustained_gb_per_s * 1e9)
         if self.pricer.overlap:
             self.refuse_oversized()
         else:
             parts["scratch"] = self.scratch_traffic / level * imbalance
-        memory = np.maximum(parts["dram"] + self.halved / cache_bw, parts[pricer.cache.name])
+        memory = np.maximum(parts["dram"] + self.halved / cache_bw, parts[cache.name])
         parts["latency"] = self.waits(tiles) + self.extra_latency
         launch = (spec.graph_launch_latency_us or spec.launch_latency_us) * 1e-6
-        parts["launch"] = launch * np.where(tiles > whole, 2.0, 1.0)
+        parts["launch"] = launch * np.where(tiles > every, 2.0, 1.0)
         if self.pricer.overlap:
             work = np.maximum(memory, compute + self.again / cache_bw)  # nothing hides this
             if self.started:
-                parts["pipeline"] = self._pipelined(tiles, parts[pricer.cache.name])
+                parts["pipeline"] = self._pipelined(tiles, parts[cache.name])
             waits = parts.get("pipeline", parts["latency"])
             exposed = self.exposed(tiles, np.minimum(work, waits)) + self.starts(tiles)
             seconds = np.maximum(work, waits) + exposed + parts["launch"]
-            rate, trip = pricer.cache.bandwidth_gb_per_s * 1e9, pricer.dram.latency_cycles
+            rate, trip = cache.bandwidth_gb_per_s * 1e9, pricer.dram.latency_cycles
             seconds = seconds + handed_over(spec, self.last_parts, self.scratch, trip, rate)
             seconds = seconds + BESIDE * np.minimum(parts["dram"], compute)
             if self.started:
@@ -451,7 +451,7 @@ class _Pricing(Occupancy):
                 seconds = seconds + written_seconds(self)
         else:
             seconds = np.maximum(memory, compute + parts["scratch"]) + parts["latency"] + launch
-        hidden = {*self.units, pricer.cache.name, "issue"} if pricer.overlap else {*self.units}
+        hidden = {*self.units, cache.name, "issue"} if pricer.overlap else {*self.units}
         # Of kernels that wait, the one with less other work.
         seconds = seconds + TIE * sum(parts[unit] for unit in sorted(hidden & parts.keys()))
         seconds = seconds + TIE * self.spared / per_core  # blocks that wait for others do not gain

@@ -1,10 +1,11 @@
 """A compiled program: kernels and library calls in order over buffers, called with arrays."""
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -45,6 +46,15 @@ class Launch:
     alternatives: tuple[tuple["Launch", ...], ...] = ()
     segment: int = 0
     drawn: bool = False
+
+
+class Lane(NamedTuple):
+    """Calls of one lane run one after another: a stream, and the number of the stream capture that
+    takes them, if one does.
+    """
+
+    stream: int = 0
+    capture: int = 0
 
 
 @dataclass(frozen=True)
@@ -130,8 +140,12 @@ class Backend(Protocol):
         """Whether two device arrays may share memory."""
         ...
 
-    def watched(self, launches: Sequence[Launch]) -> AbstractContextManager[None]:
-        """Within it errors of the device are DeviceErrors that name what was launched."""
+    def calling(
+        self, launches: Sequence[Launch], values: Sequence[Any]
+    ) -> AbstractContextManager[Lane]:
+        """Within it the launches may run on a caller's values; errors of the device are
+        DeviceErrors that name what was launched.
+        """
         ...
 
     def build(self, kernels: Sequence[Kernel]) -> None:
@@ -163,7 +177,9 @@ class Program:
 
     Takes NumPy arrays, CuPy arrays on a GPU program, or any DLPack array; results come back as the
     kind of the first array argument. `out=` takes an array, or one for each output. Arrays that are
-    not C-contiguous are copied first. Raises ArgumentError for arrays that do not match, and
+    not C-contiguous are copied first. Tensors of torch are taken on torch's current stream, others
+    on CuPy's; a stream capture takes a program that was called before, which must live as long as
+    the graph. Raises ArgumentError for arrays that do not match, and
     DeviceError where a device fails; what fails after a call that gives device arrays, a later one
     tells.
     """
@@ -185,7 +201,7 @@ class Program:
         self._names = tuple(argument.name for argument in parts.arguments)
         self._run = backend.prepare(parts.launches)
         self._constants: dict[str, Any] | None = None
-        self._workspaces: list[dict[str, Any]] = []
+        self._workspaces: defaultdict[Lane, list[dict[str, Any]]] = defaultdict(list)
         self._lock = threading.Lock()
 
     @property
@@ -254,10 +270,10 @@ class Program:
 
     def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
         values = self._bind(args, named)
-        with self._backend.watched(self.parts.launches):
-            return self._call(values, out)
+        with self._backend.calling(self.parts.launches, values) as lane:
+            return self._call(values, out, lane)
 
-    def _call(self, values: Sequence[Any], out: Any) -> Any:
+    def _call(self, values: Sequence[Any], out: Any, lane: Lane) -> Any:
         if self._constants is None:
             constants = self.parts.constants
             self._constants = {name: self._backend.constant(v) for name, v in constants.items()}
@@ -270,12 +286,12 @@ class Program:
             self._refuse_aliases(results, arrays)
         for (buffer, _, _), result in zip(self.parts.outputs, results, strict=True):
             arrays[buffer] = result
-        workspace = self._borrow()
+        workspace = self._borrow(lane)
         try:
             self._run({**workspace, **arrays})
         finally:
             with self._lock:
-                self._workspaces.append(workspace)
+                self._workspaces[lane].append(workspace)
         if out is not None:
             return out
         leaves = [give() for give in given]
@@ -338,11 +354,15 @@ class Program:
                     f"while they write. Pass another array, or copy the input."
                 )
 
-    def _borrow(self) -> dict[str, Any]:
-        """Temporaries for one run; kept for the next, one set for each concurrent caller."""
+    def _borrow(self, lane: Lane) -> dict[str, Any]:
+        """Temporaries for one run; kept for the next of its lane, one set for each concurrent
+        caller. A capture, which may not allocate, takes what another lane has left for good.
+        """
         with self._lock:
-            if self._workspaces:
-                return self._workspaces.pop()
+            idle = [one for one in self._workspaces if not one.capture] if lane.capture else []
+            for owner in (lane, *idle):
+                if free := self._workspaces[owner]:
+                    return free.pop()
         used = {name for launch in self.parts.launches for name in launch.buffers}
         return workspace(self.parts, self._backend, used)
 

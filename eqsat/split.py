@@ -126,11 +126,14 @@ def part_menu(
         (axis,) = form.facts.universe.members(form.steps.inner)
         return PartMenu(axis, (1,), MOST_POINTS * spec.processors)
     if form.steps.recurrent and form.stepped:
-        return _recurrent_parts(form, spec)
+        counts = tuple(_stepped_parts(form, spec))
+        return PartMenu(form.stepped, counts, MOST_POINTS * spec.processors)
     if form.stepped:
         extent = form.extents[form.stepped]
         counts = [-(-extent // length) for length in SCANNED if extent >= LEAST_CHUNKS * length]
         counts = [-(-extent // part_length(extent, count)) for count in counts]
+        if _is_strided(form):
+            counts += _stepped_parts(form, spec)
         kept = tuple(dict.fromkeys(n for n in counts if n <= MOST_SCANNED))
         return PartMenu(form.stepped, kept, MOST_POINTS * spec.processors)
     for axis in form.facts.universe.members(form.facts.whole):
@@ -173,17 +176,22 @@ def part_menu(
     return PartMenu(axis, tuple(found), 4 * spec.processors, filling)
 
 
-def _recurrent_parts(form: Form, spec: ParallelProcessingUnit) -> PartMenu:
+def _is_strided(form: Form) -> bool:
+    """Whether what is stored lies along another name than a scan: threads step side by side."""
+    return all(dict(one.address(form.extents).terms).get(form.stepped) != 1 for one in form.stored)
+
+
+def _stepped_parts(form: Form, spec: ParallelProcessingUnit) -> list[int]:
     """Powers of two up to what gives each processor as many states as it has threads, and few
     parts for their length: what they leave is stepped through one by one.
     """
-    axis, extent = form.stepped, form.extents[form.stepped]
+    extent = form.extents[form.stepped]
     names = state_names(form.terms, form.facts) & ~form.steps.along
     states = form.facts.universe.size(names)
     most = min(extent // STEPPED, AT_WORK * spec.processors // states, 4 * math.isqrt(extent))
     counts = [1 << power for power in range(1, most.bit_length())]
     counts = [-(-extent // part_length(extent, count)) for count in counts[-MOST_OFFERED:]]
-    return PartMenu(axis, tuple(dict.fromkeys(counts)), MOST_POINTS * spec.processors)
+    return list(dict.fromkeys(counts))
 
 
 def _has_means(form: Form) -> bool:

@@ -50,6 +50,22 @@ def is_unfolded(tiling: Tiling, term: Term) -> bool:
     return 0 < AGAIN * size < tiling.points(mask) and apart
 
 
+def is_beside_operands(tiling: Tiling, term: Term) -> bool:
+    """Whether a read of overlapping windows is no operand, in a kernel whose operations say which
+    points threads have: they share nothing of the windows, and take them apart one by one.
+    """
+    read = term.args[0] if term.op == "read" else None
+    if not isinstance(read, Read) or not tiling.pricer.overlap:
+        return False
+    axes = walked_axes(read, tiling.form.extents)
+    if not axes or not any(axis.slides for axis in axes) or term in tiling.form.operands():
+        return False
+    if tiling.blocking is not None:
+        return bool(tiling.form.operations)
+    products = (tiling.pricer.contraction(tiling.form, other) for other in tiling.form.terms)
+    return any(one and tiling.pricer.matrix_operations(tiling.form, one) for one in products)
+
+
 def _in_digits(read: Read) -> bool:
     """Whether a name walks memory by itself and by its quotient: one for all places of a window."""
     nested = divided_names(read.address)
@@ -62,6 +78,10 @@ def window_reads(tiling: Tiling, term: Term) -> tuple[Array, Array] | None:
     whether what they read is there. None of what is no window.
     """
     axes, unfolded, read = windowed(tiling, term), is_unfolded(tiling, term), term.args[0]
+    if is_beside_operands(tiling, term):
+        mask = tiling.form.facts.free(term)
+        copies = tiling.points(mask) * tiling.times(mask)
+        return copies * copy_seconds(tiling.spec), 0 * tiling.shape
     if not axes and not unfolded:
         return None
     assert isinstance(read, Read) and tiling.blocking is not None

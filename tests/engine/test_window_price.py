@@ -150,3 +150,16 @@ def test_long_sums_through_windows_are_spread_over_threads() -> None:
     tiling = Tiling(Pricer(H200, frozenset()), made, tiles, blocking)
     held = held_elements(tiling, x, windowed(tiling, x))
     assert 3136 / 256 <= held[0] <= 2 * 3136 / 256
+
+
+def test_windows_are_summed_before_an_operation_multiplies_the_sums() -> None:
+    """Its threads share no window: each would read all places of each by itself."""
+    x, d, w = (
+        g.input(name, shape, "float16")
+        for name, shape in (
+            ("x", (32, 192, 56, 56)), ("d", (192, 1, 3, 3)), ("w", (32, 192, 1, 1))
+        )
+    )  # fmt: skip
+    launches = plan(g.conv(g.relu(g.conv(x, d, padding=1, groups=192)), w), H200).parts.launches
+    assert len(launches) == 2
+    assert sum(launch.seconds for launch in launches) < 6e-5

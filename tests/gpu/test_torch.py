@@ -93,3 +93,56 @@ def test_a_tensor_of_the_host(doubled):
     program, dtype = doubled
     x = drawn(dtype, *SHAPE).cpu()
     check(program(x).cpu(), x)
+
+
+def test_a_graph_of_torch_takes_programs():
+    """Of several kernels, with temporaries that no other call writes to."""
+    x = eqsat.input("x", (512, 512))
+    y = eqsat.input("y", (512, 512))
+    program = eqsat.compile(eqsat.softmax(x @ y, axis=0) @ x, eqsat.specs.from_device())
+    assert len(program.kernels) > 1
+    given = [torch.randn(512, 512, device="cuda") for _ in range(4)]
+    wanted = program(*given[:2])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        first = program(*given[:2])
+        second = program(first, given[1])
+    wanted_second = program(wanted, given[1])
+    for _ in range(3):
+        first.zero_()
+        second.zero_()
+        graph.replay()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            program(*given[2:])
+        torch.cuda.synchronize()
+        assert torch.equal(first, wanted) and torch.equal(second, wanted_second)
+
+
+def test_calls_on_several_streams_do_not_meet():
+    x = eqsat.input("x", (1024, 1024))
+    program = eqsat.compile(eqsat.softmax(eqsat.tanh(x @ x) @ x, axis=0), eqsat.specs.from_device())
+    given = [torch.randn(1024, 1024, device="cuda") / 32 for _ in range(4)]
+    wanted = [program(one) for one in given]
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in given]
+    results = []
+    for _ in range(8):
+        for stream, one in zip(streams, given, strict=True):
+            with torch.cuda.stream(stream):
+                results.append(program(one))
+    torch.cuda.synchronize()
+    for number, result in enumerate(results):
+        assert torch.equal(result, wanted[number % 4])
+
+
+def test_a_capture_refuses_a_call_that_waits():
+    x = eqsat.input("x", (300, 1 << 17))
+    program = eqsat.compile(eqsat.sort(x), eqsat.specs.from_device())
+    given = torch.randn(300, 1 << 17, device="cuda")
+    program(given)
+    refused = pytest.raises(eqsat.EqsatError, match="stream capture")
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        torch.neg(given)
+        with refused:
+            program(given)
+    program(given)

@@ -1,0 +1,69 @@
+"""On which stream a call runs, and which calls run one after another: those of one lane."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from eqsat.codegen.cuda_launch import done, import_cupy
+from eqsat.program import Lane
+
+
+@contextmanager
+def on_stream_of(values: Sequence[Any]) -> Iterator[Lane]:
+    """Within it CuPy's current stream is torch's, if a value is a tensor of torch on a GPU and the
+    caller has set no stream of CuPy's.
+    """
+    cuda = import_cupy().cuda
+    current = cuda.get_current_stream()
+    tensor = next((v for v in values if _is_torch(v)), None)
+    wanted = stream_of_torch(tensor.device.index) if tensor is not None and not current.ptr else 0
+    if not wanted:
+        yield lane(current)
+        return
+    with _external(wanted) as stream:
+        yield lane(stream)
+
+
+def lane(stream: Any) -> Lane:
+    """The lane of a stream of CuPy's, with the number of the capture that it is in."""
+    if not is_capturing(stream):
+        return Lane(stream.ptr)
+    from cuda.bindings import driver
+
+    status, _, number, *_ = driver.cuStreamGetCaptureInfo(driver.CUstream(stream.ptr))
+    return Lane(stream.ptr, int(done((status, number))))
+
+
+def is_capturing(stream: Any = None) -> bool:
+    """Whether a stream of CuPy's, the current one unless said, records what it is told."""
+    stream = stream or import_cupy().cuda.get_current_stream()
+    return bool(stream.ptr) and stream.is_capturing()
+
+
+def stream_of_torch(device: int) -> int:
+    """The address of torch's current stream, by the short way where there is one."""
+    torch = sys.modules["torch"]
+    short = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return short(device) if short else torch.cuda.current_stream(device).cuda_stream
+
+
+def _is_torch(value: Any) -> bool:
+    return type(value).__module__.split(".")[0] == "torch" and value.is_cuda
+
+
+class _Lent:
+    """A stream that another library owns, as CUDA's protocol gives streams away."""
+
+    def __init__(self, address: int) -> None:
+        self.address = address
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.address
+
+
+def _external(address: int) -> Any:
+    cuda = import_cupy().cuda
+    if hasattr(cuda.Stream, "from_external"):
+        return cuda.Stream.from_external(_Lent(address))
+    return cuda.ExternalStream(address)
