@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from eqsat.codegen.cuda_launch import import_cupy
-from eqsat.codegen.cuda_streams import stream_of_torch
 from eqsat.errors import ArgumentError
 from eqsat.graph.dtypes import BY_NAME, DType
 
@@ -76,6 +75,13 @@ def _lent(tensor: Any) -> Any:
         return None
     memory = cuda.UnownedMemory(tensor.data_ptr(), tensor.nbytes, tensor, number)
     return import_cupy().ndarray(tensor.shape, dtype, cuda.MemoryPointer(memory, 0))
+
+
+def stream_of_torch(device: int) -> int:
+    """The address of torch's current stream, by the short way where there is one."""
+    torch = sys.modules["torch"]
+    short = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return short(device) if short else torch.cuda.current_stream(device).cuda_stream
 
 
 @cache

@@ -15,21 +15,21 @@ from eqsat.codegen.cuda_block import Block, Frame, Point, Tile, constant
 from eqsat.codegen.cuda_distribution import cover
 from eqsat.codegen.cuda_math import cast, literal, narrow, register_type, storage_type, widen
 from eqsat.codegen.cuda_placement import COMPUTED, SIXTEEN
+from eqsat.codegen.cuda_registers import REGISTERS
 from eqsat.codegen.cuda_tiles import anywhere, fetch, lay_out, repeated
 from eqsat.graph.dtypes import float32
 from eqsat.kernel import Load, Map, Phase, operands
 
-REGISTERS = 65536  # of 32 bits, of a processor
-WORD = 4
+WORD = 4  # bytes of a register
 
 Expression = Callable[[Map, Point], str]
 
 
 @dataclass(frozen=True)
 class _Work:
-    """The tile in the making: its chain ends in `result`; `width` elements at a time. `ahead`: the
-    loads of which all vectors of a thread are in registers before it computes, in a loop up to
-    chunk `last` those of the next chunk.
+    """The tile in the making: its chain ends in `result`; `width` elements at a time. `ahead`:
+    a thread has all of its vectors in registers before it computes, in a loop up to chunk `last`
+    those of the next chunk.
     """
 
     block: Block
@@ -37,7 +37,7 @@ class _Work:
     tile: Tile
     frame: Frame
     width: int
-    ahead: tuple[str, ...] = ()
+    ahead: bool = False
     last: str = ""
 
     @property
@@ -106,8 +106,7 @@ def compute_tile(block: Block, result: Map, expression: Expression) -> None:
     if block.tiles_read:
         block.barrier()
     block.before_reading(leaves)
-    work = block.works.get(result.name)
-    work = work or _planned(block, result)
+    work = block.works.get(result.name) or _planned(block, result)
     readers, block.readers = block.readers, {**block.readers, **staged}
     with block.out.block():
         if work.ahead and not work.last:
@@ -132,10 +131,12 @@ def _planned(block: Block, result: Map) -> _Work:
     points = [(i, tile.extents[i]) for i in order]
     frame = Frame(cover(points, width, block.kernel.threads), block.frame.origin, "copy_")
     work = _Work(block, result, tile, frame, width)
+    if not work.packed:
+        return work
     sums = sum(block.register_count(m.contract.indices) for m in block.placement.matrices.values())
     held = sum(work.vectors * width * _size(block, s) / WORD for s in work.packed)
     fits = sums + held <= REGISTERS / block.kernel.threads / 2  # the other half: all else
-    return replace(work, ahead=tuple(s.name for s in work.packed)) if fits else work
+    return replace(work, ahead=fits)
 
 
 def _size(block: Block, s: Load) -> int:

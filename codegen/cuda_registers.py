@@ -2,6 +2,7 @@
 
 from eqsat.codegen.cuda_warpgroup_operations import WARPGROUP
 
+REGISTERS = 65536  # of 32 bits, of a multiprocessor
 PRODUCER_REGISTERS = (40, 32, 24)  # of which fewer are taken where those who compute need more
 MOST_REGISTERS = 240  # that setmaxnreg gives a computing thread here
 AROUND = 32  # registers that a thread needs besides the result of an instruction
@@ -15,7 +16,7 @@ def registers_of(
     so many, `blocks` on an SM.
     """
     whole = threads + WARPGROUP
-    launch = min(65536 // (blocks * whole) // 8 * 8, 248)
+    launch = min(REGISTERS // (blocks * whole) // 8 * 8, 248)
     spare = launch * whole - producing * WARPGROUP
     return launch, min(spare // threads // 8 * 8, MOST_REGISTERS)
 

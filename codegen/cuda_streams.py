@@ -1,10 +1,10 @@
 """On which stream a call runs, and which calls run one after another: those of one lane."""
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from eqsat.codegen.cuda_arrays import library_of, stream_of_torch
 from eqsat.codegen.cuda_launch import done, import_cupy
 from eqsat.program import Lane
 
@@ -16,8 +16,10 @@ def on_stream_of(values: Sequence[Any]) -> Iterator[Lane]:
     """
     cuda = import_cupy().cuda
     current = cuda.get_current_stream()
-    tensor = next((v for v in values if _is_torch(v)), None)
-    wanted = stream_of_torch(tensor.device.index) if tensor is not None and not current.ptr else 0
+    wanted = 0
+    if not current.ptr:
+        given = (v for v in values if library_of(v) == "torch" and v.is_cuda)
+        wanted = next((stream_of_torch(tensor.device.index) for tensor in given), 0)
     if not wanted:
         yield lane(current)
         return
@@ -39,17 +41,6 @@ def is_capturing(stream: Any = None) -> bool:
     """Whether a stream of CuPy's, the current one unless said, records what it is told."""
     stream = stream or import_cupy().cuda.get_current_stream()
     return bool(stream.ptr) and stream.is_capturing()
-
-
-def stream_of_torch(device: int) -> int:
-    """The address of torch's current stream, by the short way where there is one."""
-    torch = sys.modules["torch"]
-    short = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-    return short(device) if short else torch.cuda.current_stream(device).cuda_stream
-
-
-def _is_torch(value: Any) -> bool:
-    return type(value).__module__.split(".")[0] == "torch" and value.is_cuda
 
 
 class _Lent:

@@ -77,10 +77,7 @@ def threads_padding(tiling: Tiling, operation: ParallelOperation, found: Contrac
     """
     if operation.asynchronous or not all(operation.extents.values()):
         return tiling.shape
-    own = _padding(tiling, [operation], (found.rows, found.columns, found.summed))[0]
-    depth = [*operation.extents.values()][2]
-    summed = tiling.tile_points(found.summed)
-    return own * summed / (np.ceil(summed / depth) * depth)
+    return _padding(tiling, [operation], (found.rows, found.columns))[0]
 
 
 def narrowing_work(

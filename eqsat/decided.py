@@ -32,7 +32,7 @@ class Decisions:
         known = [self.bounds(operand) for operand in tensor.operands]
         match tensor.op, known:
             case op, ((low, high), (least, most)) if op in COMPARISONS:
-                holds = _compared(op, low, high, least, most)
+                holds = compares(op, low, high, least, most)
                 return tensor if holds is None else _always(holds, tensor)
             case ("minimum" | "maximum") as op, ((low, high), (least, most)):
                 if high <= least:
@@ -154,10 +154,12 @@ class Decisions:
         return None
 
 
-def _compared(op: str, low: int, high: int, least: int, most: int) -> bool | None:
+def compares(op: str, low: float, high: float, least: float, most: float) -> bool | None:
     """Whether a value of [low, high] compares so with one of [least, most]; None where either."""
     below, above = high < least, low > most
     if op in ("equal", "not_equal"):
+        if low == high == least == most:
+            return op == "equal"
         return (op == "not_equal") if below or above else None
     if op in ("greater", "less_equal"):  # less, of exchanged operands, and what it is not
         below, above = above, high <= least

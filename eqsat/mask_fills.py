@@ -13,20 +13,13 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from eqsat.algebra import COMPARISONS, Facts, Renaming, Term, post_order, with_children
+from eqsat.algebra import Facts, Renaming, Term, post_order, with_children
+from eqsat.decided import COMPARISONS, compares
 from eqsat.graph.index import Affine, add, bounds, const, scale, sub, var
 from eqsat.reindex import push
 
 LOWEST = -5e4  # such numbers and lower ones; float16 has none below -65504
 FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
-NEGATED = {
-    "less": "greater_equal",
-    "less_equal": "greater",
-    "greater": "less_equal",
-    "greater_equal": "less",
-    "equal": "not_equal",
-    "not_equal": "equal",
-}
 ARITHMETIC = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
@@ -44,19 +37,14 @@ def with_infinite_fills(roots: Iterable[Term], facts: Facts) -> dict[Term, Term]
     for term in every:
         for child in term.children:
             users.setdefault(child, []).append(term)
-    made: dict[Term, Term] = {}
+    done: dict[Term, Term] = {}
     for term in every:
         over = _weighed_over(term, users, given)
         masked = _masked(term, facts) if over else None
-        if masked and _keeps_one(masked[0], over, facts):
-            made[term] = _filled(*masked, facts.dtype(term).name)
-    done: dict[Term, Term] = {}
-    for term in every:
-        whole = made.get(term, term)
-        for one in post_order([whole]) if made else ():
-            if one not in done and one not in made:
-                done[one] = with_children(one, tuple(done[child] for child in one.children))
-        done[term] = done.get(whole, whole)
+        if masked and _keeps_one(masked, over, facts):
+            done[term] = masked.filled(done, facts.dtype(term).name)
+        else:
+            done[term] = with_children(term, tuple(done[child] for child in term.children))
     return done
 
 
@@ -101,38 +89,43 @@ def _is_weight(term: Term, users: Users, stored: list[Term]) -> bool:
     )
 
 
-def _masked(term: Term, facts: Facts) -> tuple[Term, Term] | None:
-    """(condition, scores) of scores that are filled where the condition fails."""
+@dataclass(frozen=True)
+class _Masked:
+    """Scores that are kept where a condition is `kept`, and filled elsewhere."""
+
+    condition: Term
+    scores: Term
+    kept: bool
+
+    def filled(self, done: Mapping[Term, Term], dtype: str) -> Term:
+        """With -inf, of what became of both."""
+        none = Term("literal", -math.inf, dtype)
+        condition, scores = done[self.condition], done[self.scores]
+        return Term("where", condition, *((scores, none) if self.kept else (none, scores)))
+
+
+def _masked(term: Term, facts: Facts) -> _Masked | None:
     if facts.dtype(term).name not in FLOATS or term.op not in {"where", "add", "sub"}:
         return None
     if term.op == "where":
         condition, a, b = term.children
-        for kept, other, holds in ((a, b, True), (b, a, False)):
-            number = _number(other)
-            if number is not None and -math.inf < number <= LOWEST:
-                return (condition if holds else negated(condition)), kept
-        return None
+        if _is_fill(_number(b)):
+            return _Masked(condition, a, True)
+        return _Masked(condition, b, False) if _is_fill(_number(a)) else None
     left, right = term.children
     sides = [(left, right), (right, left)] if term.op == "add" else [(left, Term("neg", right))]
     for scores, mask in sides:
         if found := _branches(mask):
             condition, a, b = found
-            if a == 0 and -math.inf < b <= LOWEST:
-                return condition, scores
-            if b == 0 and -math.inf < a <= LOWEST:
-                return negated(condition), scores
+            if a == 0 and _is_fill(b):
+                return _Masked(condition, scores, True)
+            if b == 0 and _is_fill(a):
+                return _Masked(condition, scores, False)
     return None
 
 
-def _filled(condition: Term, scores: Term, dtype: str) -> Term:
-    return Term("where", condition, scores, Term("literal", -math.inf, dtype))
-
-
-def negated(condition: Term) -> Term:
-    """The condition that fails where this one holds."""
-    if condition.op in NEGATED:
-        return Term(NEGATED[condition.op], *condition.args)
-    return Term("logical_not", condition)
+def _is_fill(number: float | None) -> bool:
+    return number is not None and -math.inf < number <= LOWEST
 
 
 def _number(term: Term) -> float | None:
@@ -170,8 +163,9 @@ def _branches(term: Term) -> tuple[Term, float, float] | None:
 # whether a mask keeps anything
 
 
-def _keeps_one(condition: Term, over: int, facts: Facts) -> bool:
-    """Whether for all points of its other names a condition holds at some position of one name."""
+def _keeps_one(masked: _Masked, over: int, facts: Facts) -> bool:
+    """Whether for all points of its other names a mask keeps the score at some position of one."""
+    condition = masked.condition
     free = facts.free(condition) & over
     names = facts.universe.members(free)
     if len(names) != 1:
@@ -182,7 +176,7 @@ def _keeps_one(condition: Term, over: int, facts: Facts) -> bool:
         low, high = bounds(place, extents)
         if low >= 0 and high < extents[name]:
             at = push(Renaming((name,), (place,)), condition, facts)
-            if _Known(extents).holds(at):
+            if _Known(facts).holds(at) == masked.kept:
                 return True
     return False
 
@@ -191,7 +185,7 @@ def _places(condition: Term, name: str, facts: Facts) -> Iterator[Affine]:
     """Where a condition may hold: the first and the last position, where one of its comparisons
     with positions is an equality, and the same position as each other name's.
     """
-    known = _Known(facts.universe.extents)
+    known = _Known(facts)
     yield const(0)
     yield const(facts.universe.extents[name] - 1)
     for term in post_order([condition]):
@@ -212,39 +206,36 @@ def _places(condition: Term, name: str, facts: Facts) -> Iterator[Affine]:
 class _Known:
     """What is known of terms at all points."""
 
-    extents: Mapping[str, int]
+    facts: Facts
     _integers: dict[Term, Affine | None] = field(default_factory=dict)
 
     def holds(self, term: Term) -> bool | None:
         """Whether a condition holds everywhere, or nowhere; None where neither is known."""
         match term.op, term.children:
             case "logical_not", (inner,):
-                known = self.holds(inner)
-                return None if known is None else not known
+                return _not(self.holds(inner))
             case "logical_and", (a, b):
                 return _both(self.holds(a), self.holds(b))
             case "logical_or", (a, b):
                 known = _both(_not(self.holds(a)), _not(self.holds(b)))
                 return _not(known)
-            case op, (a, b) if op in NEGATED:
+            case op, (a, b) if op in COMPARISONS:
                 return self._compared(op, a, b)
         return None
 
     def _compared(self, op: str, a: Term, b: Term) -> bool | None:
         found, number = _branches(a), _number(b)
         if found and number is not None:  # truth values as numbers
-            at = (_decided(op, value - number, value - number) for value in found[1:])
-            first, second = at
-            if first == second:
-                return first
-            known = self.holds(found[0])
+            condition, *values = found
+            first, second = (compares(op, value, value, number, number) for value in values)
+            known = first if first == second else self.holds(condition)
             return None if known is None else first if known else second
-        if a is b and _is_integer(a):
+        if a is b and self.facts.dtype(a).kind != "float":  # which may be NaN
             return op in {"equal", "less_equal", "greater_equal"}
         one, other = self.integer(a), self.integer(b)
         if one is None or other is None:
             return None
-        return _decided(op, *bounds(sub(one, other), self.extents))
+        return compares(op, *bounds(sub(one, other), self.facts.universe.extents), 0, 0)
 
     def integer(self, term: Term) -> Affine | None:
         """An integer as an index expression."""
@@ -272,7 +263,7 @@ class _Known:
                 return scale(one, other.constant) if one.terms else scale(other, one.constant)
             case "abs", (Term() as inner,):
                 one = self.integer(inner)
-                low, high = bounds(one, self.extents) if one else (-1, 1)
+                low, high = bounds(one, self.facts.universe.extents) if one else (-1, 1)
                 return one if low >= 0 else scale(one, -1) if one and high <= 0 else None
         return None
 
@@ -285,22 +276,3 @@ def _both(a: bool | None, b: bool | None) -> bool | None:
 
 def _not(known: bool | None) -> bool | None:
     return None if known is None else not known
-
-
-def _decided(op: str, low: float, high: float) -> bool | None:
-    """Whether a difference between two bounds compares so with 0; None where either."""
-    match op:
-        case "less":
-            return True if high < 0 else False if low >= 0 else None
-        case "less_equal":
-            return True if high <= 0 else False if low > 0 else None
-        case "greater" | "greater_equal":
-            return _not(_decided("less_equal" if op == "greater" else "less", low, high))
-        case "equal":
-            return True if low == high == 0 else False if low > 0 or high < 0 else None
-    return _not(_decided("equal", low, high))
-
-
-def _is_integer(term: Term) -> bool:
-    """Whether a term read from memory is compared as an integer, which no NaN is."""
-    return term.op in {"read", "gather"} and term.args[0].dtype.kind in {"int", "uint", "bool"}  # type: ignore[union-attr]

@@ -1,58 +1,19 @@
 """Factors that a block computes of what lies in memory, loaded a chunk ahead in vectors."""
 
-import numpy as np
 import pytest
-from cuda_cases import BF16, case
+from computed_cases import computed_cases
 from cuda_emulation import COMPILER, emulate, run_between_guards
-from kernel_building import Body, Sample, arrays, at, buffers, check
+from kernel_building import arrays, check
 from pipeline_cases import OPERATIONS
 
 from eqsat.codegen import oracle
 from eqsat.codegen.cuda_compile import compile_cubin
 from eqsat.codegen.cuda_emit import emit
-from eqsat.graph.dtypes import bfloat16, float32, int8
-from eqsat.kernel import Axis, Buffer, Carry, Kernel, Store
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 
 
-def dequantised(m: int, n: int, k: int, tiles: tuple[int, int, int], shift: int) -> Sample:
-    """y[i,j] = sum_l x[i,l] bf16(w[l,j] - shift) in a stream over l; w in 8 bits"""
-    x = Buffer("x", (m, k), bfloat16, "input")
-    w = Buffer("w", (k, n), int8, "input")
-    (y,) = buffers(y=(m, n))
-    b, end = Body(), Body()
-    b.load("a", "i l", at(x, "i", "l"), dtype=bfloat16, memory="shared")
-    b.load("q", "l j", at(w, "l", "j"), dtype=int8)
-    b.map("f", "l j", "cast", "q", dtype=bfloat16)
-    b.literal("c", float(shift), dtype=bfloat16)
-    b.map("g", "l j", "sub", "f", "c", dtype=bfloat16)
-    b.contract("p", "i j", "l", "a", "g" if shift else "f", BF16)
-    b.update("next", "i j", "acc", "sum", "p")
-    if not shift:
-        b.statements = [s for s in b.statements if s.name not in ("c", "g")]
-    carry = Carry("acc", float32, ("i", "j"), "sum")
-    stream = b.phase(stream=(Axis("l", k, tiles[2]),), carries=(carry,))
-    grid = (Axis("i", m, tiles[0]), Axis("j", n, tiles[1]))
-    phases = (stream, end.phase(Store(at(y, "i", "j"), "acc")))
-    random = np.random.default_rng(m + n + k)
-    p = random.integers(-8, 8, (m, k)).astype(bfloat16.numpy)
-    q = random.integers(-128, 128, (k, n)).astype(np.int8)
-    answer = p.astype(np.float64) @ (q.astype(np.float64) - shift)
-    kernel = Kernel("dequantised", (x, w, y), grid, (), phases)
-    return Sample(kernel, {"x": p, "w": q}, {"y": answer}, 1e-6)
-
-
-CASES = [
-    case(f"dequantised-{m}x{n}x{k}-{shift}", dequantised(m, n, k, tiles, shift), threads, stages)
-    for m, n, k, tiles, shift, threads, stages in (
-        (16, 128, 256, (16, 64, 64), 0, 128, 3),
-        (16, 128, 256, (16, 64, 64), 3, 128, 1),
-        (7, 72, 200, (16, 64, 64), 3, 96, 2),  # no whole tiles, and more warps than columns
-        (33, 40, 64, (32, 32, 64), 0, 64, 2),  # one chunk
-        (5, 33, 100, (16, 32, 32), 0, 64, 2),  # rows of which no vector is aligned
-    )
-]
+CASES = list(computed_cases())
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cluster_cases import cluster_cases
+from computed_cases import computed_cases
 from cuda_cases import all_cases, case
 from float64_cases import early_cases, hopper_cases
 from kernel_building import arrays, check
@@ -61,7 +62,11 @@ class Device:
         return found
 
 
-@pytest.mark.parametrize("c", [*all_cases(), *window_cases(), *early_cases()], ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "c",
+    [*all_cases(), *computed_cases(), *window_cases(), *early_cases()],
+    ids=lambda c: c.name,
+)
 def test_a_kernel_gives_its_answer(cupy, folder, c):
     (launch,) = load([c.kernel], "sm_80", folder)
     device = Device(cupy, c.sample)

@@ -56,6 +56,7 @@ KEPT: dict[str, Callable[[], Tensor]] = {
     "shifted": lambda: j <= i + 4,
     "prefix": lambda: g.logical_or(i >= j, j < 7),
     "documents": lambda: g.logical_and(documents(), i >= j),
+    "not outside": lambda: g.logical_not(g.logical_or(j > i, j <= i - 5)),
     "first": lambda: j * 1 <= 0 * i,
     "numbers": lambda: g.tril(g.ones((N, N))) != 0,
 }
