@@ -22,6 +22,7 @@ from eqsat.codegen.cuda_placement import (
     store_indices,
 )
 from eqsat.codegen.cuda_roles import (
+    interleaved,
     is_done_again,
     kept_apart,
     products_only,
@@ -174,6 +175,10 @@ class _Choice:
             self.assign_square(*crossed)
         open_indices = [i for i in held if i not in self.factors]
         short = {i: self.points(i) for i in open_indices if is_done_again(kernel, placement, i)}
+        moved = [access for access, _ in self.accesses()]
+        runs = interleaved(kernel, moved, {*open_indices} - self.reduced)
+        self.inner = {outer: inside for outer, inside in runs.items() if self.votes[outer]}
+        short |= {inside: self.points(inside) for inside in self.inner.values()}
         self.width |= short
         contiguous = [i for i in open_indices if self.votes[i] and i not in short]
         contiguous.sort(key=lambda i: (-self.votes[i], -self.points(i)))
@@ -267,6 +272,9 @@ class _Choice:
         width = max(choices, key=lambda w: (choices[w], w), default=1)
         if index in kept_apart(self.kernel, self.placement):
             width = 1  # lanes side by side are in different banks
+        if index in self.inner:  # lanes side by side move whole runs of what lies inside it
+            inside = self.inner[index]
+            width = min(width, VECTOR_BYTES // (self.points(inside) * self.itemsize(inside)))
         if index in self.slid:  # lanes side by side read lines of memory together
             width = min(width, max(LANE_BYTES // self.slid[index], 1))
         while width > 1 and width // 2 * self.kernel.tile_threads >= volume:

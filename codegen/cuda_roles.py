@@ -1,12 +1,13 @@
 """What indices are to the statements of a kernel, as far as it decides who has their points."""
 
+from collections.abc import Collection, Iterable
 from math import prod
 
 from eqsat.codegen.cuda_access import VECTOR_BYTES, unit_stride
 from eqsat.codegen.cuda_placement import SHARED, Placement
-from eqsat.kernel import Contract, Kernel, Load, Map, Reduce
+from eqsat.kernel import Access, Contract, Kernel, Load, Map, Reduce
 
-FEW = 4  # points, of which a thread may have all
+FEW = 16  # points, of which a thread may have all
 AGAIN = 1.5  # times the work from where threads do too much of it again
 
 
@@ -87,3 +88,20 @@ def is_done_again(kernel: Kernel, placement: Placement, index: str) -> bool:
     threads = 1 << (points - 1).bit_length()
     again = threads * (along + points * beside) > AGAIN * points * (along + beside)
     return points <= FEW and most >= kernel.tile_threads and again
+
+
+def interleaved(
+    kernel: Kernel, accesses: Iterable[Access], indices: Collection[str]
+) -> dict[str, str]:
+    """Of some indices those inside which one of few points lies for an access, with that one, such
+    as the number of a value that is stacked: a thread has all of its points.
+    """
+    axes, found = kernel.axes(), dict[str, str]()
+    for access in accesses:
+        at = {step: str(atom) for atom, step in access.address.terms}
+        inside, size = at.get(1, ""), kernel.buffer(access.buffer).dtype.itemsize
+        points = min(axes[inside].tile, axes[inside].extent) if inside in axes else 1
+        both = {inside, at.get(points, "")}
+        if 1 < points <= VECTOR_BYTES // size and both <= {*indices}:
+            found[at[points]] = inside
+    return found

@@ -118,7 +118,17 @@ def _in_groups(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, 
     sizes = {n: size for n, size in sizes.items() if n not in stays}
     if not sizes:
         return stored, facts
-    new = Universe()
+    stored, facts, _ = in_groups(stored, facts, sizes)
+    return stored, facts
+
+
+def in_groups(
+    stored: tuple[Stored, ...], facts: Facts, sizes: Mapping[str, int]
+) -> tuple[tuple[Stored, ...], Facts, dict[str, tuple[str, ...]]]:
+    """Each name that has a size, of which its extent is a multiple, as two: n = size * group +
+    member; and what each name is made of.
+    """
+    old, new = facts.universe, Universe()
     place: dict[str, Affine] = {}
     members: dict[str, tuple[str, ...]] = {}
     for name in index_names(stored, facts):
@@ -127,7 +137,7 @@ def _in_groups(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, 
         place[name] = add(scale(var(parts[0]), size), *map(var, parts[1:]))
         members[name] = parts
     stored = tuple(_placed(one, sizes, old) for one in stored)
-    return tuple(renamed(one, place, members, old, new) for one in stored), Facts(new)
+    return tuple(renamed(one, place, members, old, new) for one in stored), Facts(new), members
 
 
 def _forwards(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, ...], Facts]:

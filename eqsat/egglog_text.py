@@ -31,8 +31,8 @@ from eqsat.rule import (
     Free,
     MaskOp,
     Node,
+    NumberOf,
     PointsIn,
-    ProductOf,
     Rewrite,
     Rule,
     Variable,
@@ -110,7 +110,7 @@ def _sort_of(arg: object) -> str:
             return SORTS[sort]
         case str() | DTypeOf() | CarryLaw():
             return "String"
-        case float() | PointsIn() | ProductOf():
+        case float() | PointsIn() | NumberOf():
             return "f64"
         case int() | Read() | Renaming() | Affine() | Free() | MaskOp():
             return "i64"
@@ -298,8 +298,8 @@ class RuleText:
                 return self._bind(f"dtype_{of.name}", f"(dtype {self.pattern(of)})")
             case PointsIn(mask=mask):
                 return f"(to-f64 {self._bind('points_', f'(points {self.pattern(mask)})')})"
-            case ProductOf(left=left, right=right):
-                return f"(* {self.pattern(left)} {self.pattern(right)})"
+            case NumberOf(op=op, left=left, right=right):
+                return f"({op} {self.pattern(left)} {self.pattern(right)})"
             case MaskOp(op="-", left=left, right=right):
                 a, b = self.pattern(left), self.pattern(right)
                 return f"(^ {a} (& {a} {b}))"

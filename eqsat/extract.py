@@ -6,11 +6,22 @@ Bottom-up over an acyclic order, each class keeps its few best un-materialised c
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from eqsat.algebra import LEAVES, SCANS, SCATTERS, Facts, Read, Renaming, Term, post_order
+from eqsat.algebra import (
+    LEAVES,
+    SCANS,
+    SCATTERS,
+    WEIGHTED,
+    Facts,
+    Read,
+    Renaming,
+    Term,
+    post_order,
+)
+from eqsat.carry_terms import law_of
 from eqsat.cuts import UNFIT, Candidate, Cut, PlainPrice, Plan, Reductions, agree, varied
 from eqsat.extremes import COMPARED, EXTREMES
 from eqsat.form import REDUCING, Stored, form, is_product
@@ -53,6 +64,7 @@ class Extractor:
         self.candidates: dict[int, list[Candidate]] = {}
         self.kernel: dict[int, tuple[Candidate, float]] = {}
         self.products: dict[int, frozenset[Term]] = {}  # of each class that has a kernel
+        self.reduced: dict[int, frozenset[Term]] = {}  # all reductions, pivots of carries too
         self._together: dict[frozenset[int], float] = {}
         self.prices: dict[tuple[Term, tuple[str, ...]], float] = {}
         self.pruned = PrunedGraph(graph, pricer)
@@ -161,7 +173,7 @@ class Extractor:
 
     def closure_seconds(self, closure: frozenset[int]) -> float:
         """Seconds of the kernels that a set of stored classes needs; of those that may be one, as
-        they compute the same sums of products at the same points, of the longest.
+        they compute the same reductions at the same points, of the longest.
         """
         lacking = closure - self.stored
         if lacking not in self._together:
@@ -173,10 +185,10 @@ class Extractor:
         return self._together[lacking]
 
     def _is_computed_beside(self, number: int, other: int) -> bool:
-        """Whether the kernel of one class has all sums of products that another class needs."""
-        own, products = self.products[number], self.products[other]
+        """Whether the kernel of one class has all reductions that another class needs."""
+        own, every = self.reduced[number], self.reduced[other]
         needed = self.kernel[number][0].closure, self.kernel[other][0].closure
-        alike = self.graph.free[number] == self.graph.free[other] and own and own <= products
+        alike = self.graph.free[number] == self.graph.free[other] and own and own <= every
         return bool(alike) and other not in needed[0] and number not in needed[1]
 
     def visit(self, number: int) -> None:
@@ -210,8 +222,9 @@ class Extractor:
         self.candidates[number] = finite or kept[:1]
         if scattered or self._worth_storing(number, ranked[0].term):
             best, _ = self.kernel[number] = self._kernel(number, [*scattered, *ranked[:KEPT]])
-            terms = post_order([best.term])
+            terms = [*post_order([best.term])]
             self.products[number] = frozenset(t for t in terms if is_product(t, self.facts))
+            self.reduced[number] = frozenset(r for t in terms for r in _reductions(t))
         if number in self.graph.roots:
             self.candidates[number] += scattered
 
@@ -441,3 +454,11 @@ class Extractor:
         dtype = as_dtype(self.graph.dtype[number])
         one = Stored(f"t{number}", best.term, self.names(number), dtype)
         cuts[number] = Cut(number, one, best.closure)
+
+
+def _reductions(term: Term) -> Iterator[Term]:
+    """What a kernel reduces to compute a term of what it is made of."""
+    if term.op in REDUCING:
+        yield term
+    if term.op in WEIGHTED and (pivot := f"reduce_{law_of(term).pivot}") in REDUCING:
+        yield Term(pivot, term.args[0], term.children[0])

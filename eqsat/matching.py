@@ -18,8 +18,8 @@ from eqsat.rule import (
     Free,
     MaskOp,
     Node,
+    NumberOf,
     PointsIn,
-    ProductOf,
     Rewrite,
     Variable,
     variables_of,
@@ -120,7 +120,7 @@ def match(pattern: object, value: object, binding: dict[str, Value]) -> bool:
             if not isinstance(value, Term) or value.op != op or len(value.args) != len(args):
                 return False
             return all(match(p, v, binding) for p, v in zip(args, value.args, strict=True))
-        case Free() | MaskOp() | DTypeOf() | PointsIn() | ProductOf():
+        case Free() | MaskOp() | DTypeOf() | PointsIn() | NumberOf():
             return True
         case _:
             return type(pattern) is type(value) and pattern == value
@@ -133,7 +133,7 @@ def settled(pattern: object, value: object, binding: Binding, setting: Setting) 
         return all(
             settled(p, v, binding, setting) for p, v in zip(pattern.args, value.args, strict=True)
         )
-    if isinstance(pattern, Free | MaskOp | DTypeOf | PointsIn | ProductOf):
+    if isinstance(pattern, Free | MaskOp | DTypeOf | PointsIn | NumberOf):
         return build(pattern, binding, setting) == value
     return True
 
@@ -151,10 +151,10 @@ def build(pattern: object, binding: Binding, setting: Setting) -> Value:
             return setting.facts.dtype(_term(binding[of.name])).name
         case PointsIn(mask=mask):
             return float(setting.facts.universe.size(_mask(mask, binding, setting)))
-        case ProductOf(left=left, right=right):
-            a, b = binding[left.name], binding[right.name]
+        case NumberOf(op=op, left=left, right=right):
+            a, b = (build(one, binding, setting) for one in (left, right))
             assert isinstance(a, float) and isinstance(b, float)
-            return a * b
+            return a * b if op == "*" else a / b
         case MaskOp(op=op, left=left, right=right):
             a, b = _mask(left, binding, setting), _mask(right, binding, setting)
             return {"|": a | b, "&": a & b, "-": a & ~b}[op]

@@ -109,7 +109,7 @@ class _Pricing(Occupancy):
         if keeps:
             self.chunks = {}
         self.units: dict[str, Array] = {}
-        self.alike: dict[tuple[str, int, bool], float] = {}  # work by how often, in no chunk
+        self.alike: dict[tuple[str, int, int, bool], float] = {}  # work by how often and where
         self.after: dict[str, Array] = {}  # the part of `units` that is work on results
         self.traffic = self.copies = self.scratch_traffic = 0 * self.shape
         self.spared = np.zeros_like(self.shape)  # of it, where blocks copy for each other
@@ -145,8 +145,8 @@ class _Pricing(Occupancy):
             self.repeat = repeats.get(term, 1)
             self._term(term)
         self.repeat = 1
-        for (unit, mask, after), seconds in self.alike.items():
-            work = seconds * self.times(mask) * redone(self, mask)
+        for (unit, mask, own, after), seconds in self.alike.items():
+            work = seconds * self.times(mask) * redone(self, mask, own)
             self.charge(unit, work)
             self.after[unit] = self.after.get(unit, 0 * self.shape) + work * after
         for one in self.form.stored:
@@ -183,7 +183,7 @@ class _Pricing(Occupancy):
         after = not mask & self.form.facts.universe.mask(self.chunks)
         mask &= -1 if self.form.stepped in self.chunks else self.grid | self.masked.stream
         for unit, seconds in self.pricer.rates("add" if op == "position" else op, dtype):
-            key = unit, mask, after
+            key = unit, mask, 0 if own & ~self.grid else own, after
             self.alike[key] = self.alike.get(key, 0.0) + work * seconds
             if term in self.weights:
                 again = self.points(own) * self.times(own) * (self.weights[term] - 1)

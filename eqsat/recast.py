@@ -12,6 +12,7 @@ from eqsat.errors import TraceError
 from eqsat.form import Form, Stored, form
 from eqsat.merged_batches import merged_batches
 from eqsat.merged_sums import merged_sums
+from eqsat.pieces import in_pieces
 from eqsat.pixels import merged_pixels, walks_windows
 from eqsat.rates import Rates
 from eqsat.single_rows import is_multiplied, with_single_rows
@@ -46,8 +47,11 @@ RECASTS: Mapping[str, Callable[[Values], Form | None]] = {
     "one sum": _merged(merged_sums),
     "along batches": _merged(merged_batches),
     "whole rows": _with_whole_rows,
+    "in pieces": _merged(in_pieces),
 }
 """The ways besides the plain one; None where values have no such form."""
+FOR_PRODUCTS = RECASTS.keys() - {"in pieces"}
+"""Those that only serve operations on matrices."""
 
 
 def recast(how: str, stored: tuple[Stored, ...], facts: Facts) -> Form:
@@ -75,6 +79,8 @@ def recasts(stored: tuple[Stored, ...], facts: Facts, rates: Rates) -> Iterator[
         yield "single rows", made
     if (made := found["whole rows"]) and rates.overlap:
         yield "whole rows", made
+    if made := found["in pieces"]:
+        yield "in pieces", made
     if (made := found["one sum"]) and walks_windows(rates.spec, rates.operations):
         yield "one sum", made
     if (made := found["along batches"]) and walks_windows(rates.spec, rates.operations):

@@ -114,10 +114,11 @@ class PointsIn:
 
 
 @dataclass(frozen=True)
-class ProductOf:
-    """The product of two numbers, as a number."""
+class NumberOf:
+    """The product (*) or the quotient (/) of two numbers, as a number."""
 
-    left: Variable
+    op: str
+    left: Variable | float
     right: Variable
 
 
@@ -402,8 +403,8 @@ def variables_of(pattern: object) -> Iterator[Variable]:
             yield from variables_of(right)
         case PointsIn(mask=mask):
             yield from variables_of(mask)
-        case ProductOf(left=left, right=right):
-            yield from (left, right)
+        case NumberOf(left=left, right=right):
+            yield from (one for one in (left, right) if isinstance(one, Variable))
         case _:
             return
 

@@ -35,7 +35,7 @@ from eqsat.placed import placed
 from eqsat.prepare import Preparation, allowed_preparations, prepared_rows, started
 from eqsat.price import Pricer
 from eqsat.ranking import Offer, Ranked, drawn, offers, rank
-from eqsat.recast import recasts
+from eqsat.recast import FOR_PRODUCTS, recasts
 from eqsat.rule import SCHEDULING, Rule, applicable
 from eqsat.saturate import Class, FrozenEGraph, Limits, SearchWarning, SearchWorker, thaw
 from eqsat.schedule_facts import schedule_facts
@@ -139,7 +139,7 @@ def schedule_region(
         for how, other in recasts(stored, facts, pricer):
             forms[other.facts] = how
             found = _offers(name, other, pricer, search) or []
-            offered += [one for one in found if one.multiplies]
+            offered += [one for one in found if one.multiplies or how not in FOR_PRODUCTS]
     ranked, refused = rank(offered)
     work = _Choosing(name, (given, before), forms, pricer, buffers, search, refused)
     chosen = work.run(ranked, drawn(offered, search.seed) if search.drawn else iter(()))

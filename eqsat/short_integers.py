@@ -91,11 +91,19 @@ def _range(
             inside = ranges.get(name)
             known = not scale or ranges.get(scale) == (0, 1)
             return (min(inside[0], 0), max(inside[1], 0)) if inside and known else None
-        case Map(op="cast", arguments=(name,)) if dtypes[name] == bool_:
-            return 0, 1
+        case Map(op="cast", arguments=(name,)) if s.dtype in (int32, int64):
+            return ranges.get(name) or _whole(dtypes[name])
         case Map(op=op, arguments=names) if op in KNOWN:
             return _joint(op, [ranges.get(name) for name in names[op == "where" :]])
     return None
+
+
+def _whole(dtype: DType) -> Range | None:
+    """The range of all truth values, or of all integers of a dtype; None of floats."""
+    if dtype == bool_:
+        return 0, 1
+    limits = iinfo(dtype) if dtype.kind in ("int", "uint") else None
+    return limits and (int(limits.min), int(limits.max))
 
 
 def _joint(op: str, found: Sequence[Range | None]) -> Range | None:
@@ -135,8 +143,8 @@ def _term_range(term: Term, facts: Facts) -> Range | None:
             return bounds(expression, facts.universe.extents)
         case "literal", (value, _) if facts.dtype(term).kind == "int":
             return int(value), int(value)  # type: ignore[call-overload]
-        case "cast", _ if facts.dtype(term.children[0]) == bool_:
-            return 0, 1
+        case "cast", (_, Term() as inner) if facts.dtype(term) in (int32, int64):
+            return facts.ranges[inner] or _whole(facts.dtype(inner))
         case op, _ if op in KNOWN:
             return _joint(op, [facts.ranges[one] for one in term.children[op == "where" :]])
     return None

@@ -16,9 +16,9 @@ from eqsat.rule import (
     Free,
     Mask,
     Node,
+    NumberOf,
     Pattern,
     PointsIn,
-    ProductOf,
     Rewrite,
     Variable,
     apply,
@@ -332,8 +332,21 @@ def multiply_numbers(x: "Number", y: "Number") -> Iterator[Rewrite]:
     """
     for dtype in WIDE_FLOATS:
         a, b = apply("literal", x, dtype), apply("literal", y, dtype)
-        product = apply("literal", ProductOf(x, y), dtype)  # type: ignore[arg-type]
+        product = apply("literal", NumberOf("*", x, y), dtype)  # type: ignore[arg-type]
         yield rewrite(a * b, product).when(*known("finite", a, b))
+
+
+@rule("algebra")
+def reciprocal_of_number(x: "Number") -> Iterator[Rewrite]:
+    """1 / x  ->  the number that it is,  for a finite number x of a float of 32 bits or more
+    when: x is not 0. float: what is divided by x is rounded twice where x is no power of 2.
+    """
+    for dtype in WIDE_FLOATS:
+        given = apply("literal", x, dtype)
+        inverse = apply("literal", NumberOf("/", 1.0, x), dtype)  # type: ignore[arg-type]
+        yield rewrite(apply("reciprocal", given), inverse).when(
+            *known("finite", given), *known("nonzero", given)
+        )
 
 
 @rule("algebra")

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import eqsat
 import eqsat.graph as g
 from eqsat.cache import Cache
 from eqsat.codegen.oracle import run
@@ -98,3 +99,18 @@ def test_values_of_memory_stay_as_long_as_they_are() -> None:
     y = g.min(g.where(x > 0, x, NOWHERE), axis=1)
     for launch in plan(y, load("h200"), cache=Cache(None)).parts.launches:
         assert {"read"} and long_values(launch.kernel)
+
+
+def test_integers_of_32_bits_that_positions_are_compared_with_stay_so() -> None:
+    index, x = g.input("index", (64,), "int32"), g.input("x", (64, 300))
+    hot = g.arange(300)[None, :] == g.expand_dims(g.astype(index, "int64"), 1)
+    (launch,) = plan(g.where(hot, x, -x), load("h200"), cache=Cache(None)).parts.launches
+    assert not long_values(launch.kernel)
+
+
+def test_what_a_shorter_integer_leaves_of_a_position_is_not_its_range() -> None:
+    """300 positions in 8 bits wrap: 256 of them are below 44."""
+    at = g.astype(g.astype(g.arange(300), "int8"), "int64")
+    (found,) = g.evaluate([g.sum(g.astype(at < 44, "int64"))], {})
+    program = eqsat.compile(g.sum(g.astype(at < 44, "int64")), spec="cpu", cache=Cache(None))
+    assert program() == found

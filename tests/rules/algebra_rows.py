@@ -142,6 +142,21 @@ def multiply_numbers(t: Terms) -> Row:
 
 
 @row
+def reciprocal_of_number(t: Terms) -> Row:
+    def inverse(x: float, y: float, dtype: str) -> Pair:
+        return Term("reciprocal", Term("literal", x, dtype)), Term("literal", y, dtype)
+
+    return Row(
+        (inverse(4.0, 0.25, "float32"), inverse(4.0, 0.25, "float64")),
+        (
+            Miss(*inverse(math.inf, 0.0, "float32"), "finite", wrong=False),
+            Miss(*inverse(0.0, math.inf, "float32"), wrong=False),
+            Miss(*inverse(4.0, 0.25, "float16"), wrong=False),
+        ),
+    )
+
+
+@row
 def negate_outside_sum(t: Terms) -> Row:
     a, n = t.read("a", "ij"), t.read("n", "ij", "int32")
     h = t.read("h", "ij", "float16")
