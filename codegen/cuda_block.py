@@ -268,9 +268,16 @@ class Block:
             register[index] = number if own == "0" else f"{own} + {number}"
         return Point(at, register, point.origin)
 
-    def valid(self, indices: Iterable[str], point: Point, frame: Frame | None = None) -> list[str]:
+    def valid(
+        self,
+        indices: Iterable[str],
+        point: Point,
+        frame: Frame | None = None,
+        by_vector: bool = False,
+    ) -> list[str]:
         """Conditions for a point to lie in the tile and the extents; empty where always so, as
-        along the names of which the chunk at hand is `whole`.
+        along the names of which the chunk at hand is `whole`. `by_vector`: the same for all points
+        of a vector that lies across no end, so that few are kept.
         """
         conditions = []
         for i in self.ordered(indices):
@@ -280,7 +287,11 @@ class Block:
                 conditions.append(f"{point.local(i)} < {axis.tile}")
             last_is_smaller = axis.extent % axis.tile if axis.count > 1 else covered > axis.extent
             if last_is_smaller and i not in self.whole:
-                conditions.append(f"{point.at[i]} < {axis.extent}")
+                at, vector = point.at[i], (frame or self.frame).distribution.vector(i)
+                whole = axis.extent % vector == 0 and (axis.count == 1 or axis.tile % vector == 0)
+                if by_vector and vector > 1 and whole:
+                    at = f"{at} - {point.register[i]} % {vector}"
+                conditions.append(f"{at} < {axis.extent}")
         return conditions
 
     # index expressions

@@ -396,7 +396,7 @@ class Statements:
             return block.mapped(s, point, NEARLY.get(s.op, "") if s.name in self.rounded else "")
         if isinstance(s, Reduce):
             value = block.converted(s.argument, s.dtype, point)
-            valid = " && ".join(block.valid(s.over, point))
+            valid = " && ".join(block.valid(s.over, point, by_vector=True))
             if valid:
                 value = f"({valid} ? {value} : {identity(s.monoid, s.dtype)})"
             return combine(s.monoid, block.element(s.name, point), value)
