@@ -149,6 +149,7 @@ class _Choice:
         self.digits = thread_digits(kernel.tile_threads, kernel.cluster)
         self.taken: dict[str, list[tuple[int, int]]] = {}
         self.width: dict[str, int] = {}
+        self.inner: dict[str, str] = {}  # what lies inside an index for some accesses
         self.held: dict[str, int] = {}  # registers of an index, where that is settled first
         self.factors: dict[str, tuple[Factor, ...]] = {}
         self.parts: dict[str, Part] = {}

@@ -39,18 +39,18 @@ def _horner(variable: str, result: str, coefficients: Sequence[float]) -> str:
     return "\n".join(steps)
 
 
+LAST_BLOCKS = 2048  # about as many as a device holds at once
 FUNCTIONS: dict[str, str] = {
     "block_barrier": f"""
-{_DEVICE} void block_barrier() {{
-    __syncthreads();
-}}""",
+{_DEVICE} void block_barrier() {{ __syncthreads(); }}""",
     "earlier_launches_done": f"""
 // Waits until launches before this one have ended and what they wrote is seen; the next may be
-// set up meanwhile.
+// set up while the last blocks run. (Blocks that say so start half as fast: 1.3 for 0.65 ns.)
 {_DEVICE} void earlier_launches_done() {{
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    if (gridDim.x - blockIdx.x <= {LAST_BLOCKS})
+        asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }}""",
     "element_or_zero": f"""

@@ -25,6 +25,7 @@ FEW_CHUNKS = 8  # for which threads that copy for themselves wait: 424 x 984 x 2
 PEERS = 8  # more of them for a thread's place in a cluster
 AROUND_LOOP = 128  # the same where there are products, streams or staged operands
 AT_ONCE = 8  # blocks of a processor that start as fast as one
+TELLING = 1.4  # times as long starts one of few blocks, which tells the next launch to be set up
 MEETING = 12  # barriers' time until blocks that meet first copy for each other: 1024^3, 2048^3
 SHORT = 64  # points of a sum that a thread adds up by itself
 FILLED = 512  # threads that keep a processor's arithmetic busy
@@ -275,12 +276,17 @@ class Occupancy(Tiling):
         """Seconds for which tiles wait, one after the other where they do not fit side by side.
 
         A tile that holds what it reads asks for no more until it is done: of those after the first,
-        memory is busy with others meanwhile, and each trip takes longer.
+        memory is busy with others meanwhile, and each trip takes longer. Nor do blocks start faster
+        than the device starts them.
         """
         rounds = np.ceil(tiles / self.resident())
         if self._holds:
             rounds = 1 + LOADED * (rounds - 1)
-        return self._tile_latency() * rounds
+        waits = self._tile_latency() * rounds
+        if self.blocking is None or self.started or not self.pricer.overlap:
+            return waits
+        each = self.spec.group(self.spec.tile_group).start_interval_cycles
+        return np.maximum(waits, tiles * self.blocks * each / self.spec.cycles_per_s)
 
     def exposed(self, tiles: Array, busy: Array) -> Array:
         """Latency that no other tile's work hides: all where a processor holds one tile. A tile
@@ -314,7 +320,7 @@ class Occupancy(Tiling):
             each = self.spec.group(self.spec.tile_group).start_interval_cycles
             late = np.maximum(tiles - AT_ONCE * self.spec.processors, 0.0)
             few = (tiles <= self.resident()) & (self.blocking is not None)
-            begun = np.where(few, late * each, 0.0)
+            begun = np.where(few, late * each * TELLING, 0.0)
             return (MEETING * self.meeting() + begun) / self.spec.cycles_per_s
         cluster = self.spec.group(CLUSTER)
         each = np.where(self.blocks > 1, (self.blocks / cluster.size) ** 2, 0.0)

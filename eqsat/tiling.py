@@ -125,17 +125,33 @@ class Tiling:
 
     def unseen(self, read: Read, unique: float) -> float:
         """Bytes that a read draws from memory beyond those of others that walk the same axes of the
-        same buffer a little before or behind: what a stencil reads of a point's neighbours.
+        same buffer a little before or behind, what a stencil reads of a point's neighbours; or that
+        walk more axes of it or fewer, as one piece of a row is read beside the row.
         """
         address = _unwound(read.address)
-        walk, whole = (read.buffer, address.terms), self.pricer.sizes.get(read.buffer, 0)
+        walk, most = (read.buffer, address.terms), self.pricer.sizes.get(read.buffer, 0)
         near = self.pricer.cache.size_bytes / 4 / read.dtype.itemsize
         others = self._walks.setdefault(walk, {})
         start = address.constant
         seen = sum(size for other, size in others.items() if abs(other - start) <= near)
-        left = min(unique, max(whole - seen, 0.0)) if seen and whole else unique
+        for (buffer, terms), found in self._walks.items():
+            if buffer == read.buffer and terms != address.terms:
+                ways = {at: Affine(terms, at) for at in found}
+                if any(self._lies_in(address, whole, near) for whole in ways.values()):
+                    return 0.0
+                parts = (at for at, part in ways.items() if self._lies_in(part, address, near))
+                seen += sum(found[at] for at in parts)
+        left = min(unique, max(most - seen, 0.0)) if seen and most else unique
         others[start] = others.get(start, 0.0) + left
         return left
+
+    def _lies_in(self, part: Affine, whole: Affine, near: float) -> bool:
+        """Whether an address is another one at some place along short axes that it lacks."""
+        rest = {*whole.terms} - {*part.terms}
+        if {*part.terms} - {*whole.terms} or not all(isinstance(atom, str) for atom, _ in rest):
+            return False
+        reach = sum(step * (self.form.extents[str(atom)] - 1) for atom, step in rest if step > 0)
+        return 0 <= part.constant - whole.constant <= min(reach, near)
 
     def lines(self, contiguous: Sequence[str], dtype: DType) -> Array:
         """How many times its bytes a tile moves along the name that is contiguous in memory: where
