@@ -205,7 +205,8 @@ def cache_line(spec: ParallelProcessingUnit) -> int:
 
 def _combining(kernel: Kernel, store: Store) -> Combining:
     axes = kernel.axes()
-    names = {s.name: s.indices for s in kernel.statements()}
+    carries = [carry for phase in kernel.phases for carry in phase.carries]
+    names = {s.name: s.indices for s in (*kernel.statements(), *carries)}
     used = [{*names[name]} for name in (store.value, *(c.value for c in store.access.coordinates))]
     walked = reduce(set.union, used, set(free_names(store.access.address)))
     buffer = kernel.buffer(store.access.buffer)

@@ -208,3 +208,23 @@ def test_a_trace_without_the_kernel_that_writes_the_identity_is_refused() -> Non
     without = replace(explanation, segments=(replace(segment, kernels=segment.kernels[1:]),))
     with pytest.raises(TraceError, match="reads y0 prepared, which no kernel stores so"):
         replayed(without, made.segments, made.search.rules, made.search.spec)
+
+
+@pytest.mark.parametrize("spec", ["cpu", "h200"])
+def test_products_that_a_stream_adds_up_are_combined(spec: str) -> None:
+    """The gradient of a lookup by what products of it leave: at the scatter they are a carry."""
+    table, w = g.input("table", (32000, 256)), g.input("w", (256, 256))
+    ids, x = g.input("ids", (4096,), "int32"), g.input("x", (4096, 256))
+    loss = g.sum(g.tanh(g.take(table, ids, axis=0) @ w) * x)
+    (gradient,) = g.grad(loss, [table])
+    assert combined(planned(gradient, spec))
+    table, w = g.input("table", (90, 48)), g.input("w", (48, 40))
+    x, y = g.input("x", (300, 40)), g.input("y", (300, 48))
+    ids = g.input("ids", (300,), "int32")
+    sums = g.segment_sum(x @ w.T + y, ids, 90)
+    normal = {name: RNG.standard_normal(shape).astype("float32") for name, shape in
+              {"w": (48, 40), "x": (300, 40), "y": (300, 48)}.items()}  # fmt: skip
+    given = {**normal, "ids": RNG.integers(0, 90, 300).astype("int32")}
+    program = compile(sums, ORACLE[spec], cache=Cache(None))
+    (expected,) = evaluate([sums], given)
+    np.testing.assert_allclose(program(**given), expected, rtol=1e-4, atol=1e-4)
