@@ -12,7 +12,8 @@ UNFIT = 1.0  # seconds, for a kernel that fits no schedule
 
 
 Reductions = frozenset[tuple[object, ...]]
-"""Reductions and scans of a kernel: what each does, over which names, of which it has a value."""
+"""Reductions and scans of a kernel: what each does, over which names, of which it has a value; once
+more as "computed" where a factor does not come from memory."""
 
 
 @dataclass(frozen=True)

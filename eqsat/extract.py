@@ -37,6 +37,7 @@ from eqsat.saturate import ENode, FrozenEGraph
 from eqsat.scatter import starts
 from eqsat.whole_rows import kernels_of_whole_rows
 
+READ = frozenset({"read", "gather", "literal"})
 KEPT = 6
 SHARED = 4  # besides, those that are best if others need what they read, too; and one that reads
 MOVES = 8  # values that might be stored besides
@@ -124,21 +125,26 @@ class Extractor:
             rows = kernels_of_whole_rows(made) if self.pricer.overlap else ()
             plain = least_seconds(made, self.pricer)
             whole = sum(least_seconds(one, self.pricer) for one in rows) if rows else np.inf
-            loops = (t for t in made.terms if t.op in REDUCING or t.op in SCANS)
-            reductions = frozenset((t.op, t.args[0], self.facts.free(t)) for t in loops)
+            loops = [t for t in made.terms if t.op in REDUCING or t.op in SCANS]
+            reductions = {(t.op, t.args[0], self.facts.free(t)) for t in loops}
+            factors = {t: made.contraction(t) or () for t in loops}  # from memory, or computed here
+            own = {t for t, sides in factors.items() if any(s.op not in READ for s in sides)}
+            reductions |= {("computed", t.op, t.args[0], self.facts.free(t)) for t in own}
             taken = [made] if plain <= whole else rows
             several = sum(is_product(t, self.facts) for t in made.terms) > 1
             nested = any(one.nested or (several and one.held) for one in taken)
             points = max(self.facts.universe.size(self.facts.free(one.term)) for one in stored)
-            self._plain[stored] = PlainPrice(min(plain, whole), nested, reductions, points)
+            self._plain[stored] = PlainPrice(
+                min(plain, whole), nested, frozenset(reductions), points
+            )
         return self._plain[stored]
 
     def learn(self, stored: tuple[Stored, ...], seconds: float) -> bool:
         """Take it from now on that a kernel with all reductions of these values, which stores as
-        many points, needs so long at least, and where some are inside others' loops, that any such
-        takes as many times its price; False where there are no reductions, or that was known. Of
-        the first that fits no schedule (UNFIT) that it needs so long itself: one that reads a
-        factor which it computes may fit.
+        many points, and computes what it multiplies if these do, needs so long at least, and where
+        some are inside others' loops, that any such takes as many times its price; False where
+        there are no reductions, or that was known. Of the first that fits no schedule (UNFIT) that
+        it needs so long itself: one that reads a factor which it computes may fit.
         """
         plain = self._plain_price(stored)
         key = (plain.reductions, plain.points)

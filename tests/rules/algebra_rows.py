@@ -5,7 +5,6 @@ condition that refuses it, empty where the pattern itself does not match; `wrong
 sides differ in value, otherwise the guard only saves work.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -122,36 +121,6 @@ def scale_weight(t: Terms) -> Row:
             Miss(mul(s, t.sum("j", mul(a, a))), t.sum("j", mul(mul(s, a), a)), "nonempty", False),
             Miss(mul(s, t.sum("j", mul(e, b))), t.sum("j", mul(mul(s, e), b)), wrong=False),
             Miss(mul(r, t.sum("j", mul(h, k))), t.sum("j", mul(mul(r, h), k)), "dtype_in", False),
-        ),
-    )
-
-
-@row
-def multiply_numbers(t: Terms) -> Row:
-    def product(x: float, y: float, dtype: str) -> Pair:
-        a, b, whole = (Term("literal", number, dtype) for number in (x, y, x * y))
-        return mul(a, b), whole
-
-    return Row(
-        (product(2.0, 3.0, "float32"), product(2.0, 3.0, "float64")),
-        (
-            Miss(*product(0.0, math.inf, "float32"), "finite", wrong=False),
-            Miss(*product(2.0, 3.0, "int32"), wrong=False),
-        ),
-    )
-
-
-@row
-def reciprocal_of_number(t: Terms) -> Row:
-    def inverse(x: float, y: float, dtype: str) -> Pair:
-        return Term("reciprocal", Term("literal", x, dtype)), Term("literal", y, dtype)
-
-    return Row(
-        (inverse(4.0, 0.25, "float32"), inverse(4.0, 0.25, "float64")),
-        (
-            Miss(*inverse(math.inf, 0.0, "float32"), "finite", wrong=False),
-            Miss(*inverse(0.0, math.inf, "float32"), wrong=False),
-            Miss(*inverse(4.0, 0.25, "float16"), wrong=False),
         ),
     )
 

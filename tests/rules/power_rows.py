@@ -1,9 +1,9 @@
-"""Rows of the laws of powers."""
+"""Rows of the laws of powers and of numbers."""
 
 import math
 from collections.abc import Callable
 
-from algebra_rows import ROWS, Miss, Row, row
+from algebra_rows import ROWS, Miss, Pair, Row, row
 from terms import Terms, add, mul
 
 from eqsat.algebra import Term
@@ -83,5 +83,35 @@ def half_power(t: Terms) -> Row:
             Miss(power(square, -0.5), Term("rsqrt", square), "positive", wrong=False),
             Miss(power(a, 1.5), mul(a, a)),
             Miss(power(h, 0.5, "float16"), Term("sqrt", h), "dtype_in", wrong=False),
+        ),
+    )
+
+
+@row
+def multiply_numbers(t: Terms) -> Row:
+    def product(x: float, y: float, dtype: str) -> Pair:
+        a, b, whole = (Term("literal", number, dtype) for number in (x, y, x * y))
+        return mul(a, b), whole
+
+    return Row(
+        (product(2.0, 3.0, "float32"), product(2.0, 3.0, "float64")),
+        (
+            Miss(*product(0.0, math.inf, "float32"), "finite", wrong=False),
+            Miss(*product(2.0, 3.0, "int32"), wrong=False),
+        ),
+    )
+
+
+@row
+def reciprocal_of_number(t: Terms) -> Row:
+    def inverse(x: float, y: float, dtype: str) -> Pair:
+        return Term("reciprocal", Term("literal", x, dtype)), Term("literal", y, dtype)
+
+    return Row(
+        (inverse(4.0, 0.25, "float32"), inverse(4.0, 0.25, "float64")),
+        (
+            Miss(*inverse(math.inf, 0.0, "float32"), "finite", wrong=False),
+            Miss(*inverse(0.0, math.inf, "float32"), wrong=False),
+            Miss(*inverse(4.0, 0.25, "float16"), wrong=False),
         ),
     )
