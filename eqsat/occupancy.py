@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from eqsat.algebra import REDUCTIONS, Term, post_order
+from eqsat.algebra import REDUCTIONS, WEIGHTED, Term, post_order
 from eqsat.clusters import CLUSTER, clusters
 from eqsat.contraction_price import absorbed, computed_of_reads
 from eqsat.form import REDUCING, SUBSTITUTED, Form, shares_factors
@@ -226,7 +226,9 @@ class Occupancy(Tiling):
         met = set[Term]() if (self.ahead > 0).any() else {*post_order(products)}
         drawn = 0 * self.shape
         for term in self.form.computed:
-            waiting = [*term.children] if term.op in REDUCTIONS and term not in products else []
+            alone = term.op in WEIGHTED and term.children[1].op == "literal"  # as variances are
+            sums = (term.op in REDUCTIONS or alone) and term not in products
+            waiting = [*term.children] if sums else []
             while waiting:
                 one = waiting.pop()
                 if one not in met and one not in products:

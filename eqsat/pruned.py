@@ -87,18 +87,34 @@ class PrunedGraph:
 
     def _is_wide(self, number: int, node: ENode) -> bool:
         """Whether a node multiplies rows by columns, neither of which has a narrow form."""
-        if node.op != "mul" or not self._narrow or self._narrow & {*node.children}:
-            return False
-        return all(self.graph.free[child] != self.graph.free[number] for child in node.children)
+        return (
+            bool(self._narrow)
+            and not self._narrow & {*node.children}
+            and self._is_outer(number, node)
+        )
+
+    def _is_outer(self, number: int, node: ENode) -> bool:
+        """Whether a node multiplies rows by columns."""
+        free = self.graph.free
+        return node.op == "mul" and all(free[child] != free[number] for child in node.children)
 
     def _find_factors(self, reached: Iterable[int]) -> None:
-        """What is cast and re-indexed, in whatever order, to be a factor of a sum of products."""
+        """What is cast and re-indexed, in whatever order, to be a factor of a sum of products; and
+        float32 factors of rows by columns, where the spec multiplies terms of what lies in memory.
+        """
         products = {n for n in reached for use in self.summed.get(n, ()) if use != (0, 0)}
         found: set[int] = set()
         for number in reached:
             for node in self.nodes[number]:
                 if node.op == "weighted_sum" or (node.op == "mul" and number in products):
                     found |= {*node.children}
+                if (
+                    number in products
+                    and self.pricer.float32_products
+                    and self._is_outer(number, node)
+                ):
+                    wide = (n for n in node.children if self.graph.dtype[n] == "float32")
+                    self.factors |= {*wide} - self._narrow
         while found:
             found = (self.below("cast", found) | self.below("reindex", found)) - self.factors
             self.factors |= found
