@@ -21,6 +21,7 @@ from eqsat.specs import ParallelOperation, ParallelProcessingUnit
 from eqsat.tiling import Tiling
 
 HELD = 0.8  # part of a thread's registers that sums may take, those under way included
+GATHERED = 2.5  # times the work of products of gathered rows (4096 x 256 x 256: 45 us for 20)
 TURNED = 1.02  # results that lie across what they are stored to cost a little more
 
 
@@ -207,7 +208,7 @@ def takes_factors(tiling: Tiling, operation: ParallelOperation, found: Contracti
     What is read can be copied to shared memory; what is computed, or rounded, lies in registers.
     """
     if not operation.asynchronous:
-        return True
+        return not gathers_terms(tiling, operation, found)
     if found.term.op not in (*SUBSTITUTED, *WEIGHTED) and _is_widened(tiling, operation, found):
         return True  # in registers, or beforehand
     weights = found.term.op in WEIGHTED
@@ -222,6 +223,15 @@ def takes_factors(tiling: Tiling, operation: ParallelOperation, found: Contracti
         return False
     held = computed + (gathered(tiling, operation, found) is not None)
     return held == from_registers(operation)
+
+
+def gathers_terms(tiling: Tiling, operation: ParallelOperation, found: Contraction) -> bool:
+    """Whether an operation that is waited for multiplies terms of what is gathered: no stage holds
+    it, and threads wait for each element that they split.
+    """
+    sides = (found.left.op, found.right.op)
+    split = tiling.pricer.float32_products.get(operation.name, 1) > 1
+    return "gather" in sides and split and not operation.asynchronous
 
 
 def is_copied(tiling: Tiling, operation: ParallelOperation, found: Contraction, side: Term) -> bool:
@@ -390,9 +400,11 @@ def is_factor(tiling: Tiling, product: Term) -> bool:
 
 def as_factor(tiling: Tiling, found: Contraction) -> Array:
     """How many times its work a product without an operation takes, where it lies as a factor of a
-    later operation: that one's rows are computed whole.
+    later operation: that one's rows are computed whole; and where threads gather what they
+    multiply, each element from where another one says.
     """
-    padding = tiling.shape
+    gathers = tiling.pricer.overlap and "gather" in (found.left.op, found.right.op)
+    padding = tiling.shape * (GATHERED if gathers else 1.0)
     for term in tiling.form.terms:
         named = term.op == "weighted_contract" and tiling.blocking is not None
         operation = tiling.spec.operation(str(term.args[3])) if named else None

@@ -16,6 +16,7 @@ from eqsat.tiling import Tiling
 
 WORD = 4  # bytes that a bank holds: a lane's element takes one, however narrow it is
 CONFLICTS = 4  # lanes at one bank, of rows that neither a sum nor rows or columns lie along
+GATHERED = 256  # bytes for an element of which terms are made where it is gathered, none ahead
 TURNED = 2  # bytes of the elements of a matrix that is read across
 
 
@@ -51,6 +52,8 @@ def _read_again(tiling: Tiling, side: Term, found: Contraction, own: int) -> Arr
     made, size = tiling.form, tiling.form.facts.dtype(side).itemsize
     beneath = made.beneath_cast(side)
     read, members = beneath.args[0], made.facts.universe.members
+    if beneath.op == "gather" and found.term.op == "narrow_contract":
+        return GATHERED * tiling.shape
     if beneath.op != "read" or not isinstance(read, Read):
         return size * tiling.shape  # it is written as the operation reads it
     unit = [name for name in unit_names(read.address) if made.extents.get(name, 1) > 1]
