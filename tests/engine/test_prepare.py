@@ -253,6 +253,7 @@ def test_convolutions_with_channels_first_are_products_of_warpgroups(options):
     assert product.operation.startswith("wgmma") and len(copies) == 2
 
 
+@pytest.mark.slow
 def test_products_of_copied_factors_are_not_left_to_what_joins_parts():
     """A gated cell: one product is in parts, the other is summed by what joins them."""
     x, s = g.input("x", (256, 1024)), g.input("s", (256, 1024))

@@ -32,7 +32,9 @@ def sides_summed(kernel: Kernel) -> int:
     return max(found)
 
 
-@pytest.mark.parametrize(("q_norm", "k_norm"), [(True, True), (True, False)])
+@pytest.mark.parametrize(
+    ("q_norm", "k_norm"), [(True, True), pytest.param(True, False, marks=pytest.mark.slow)]
+)
 def test_norms_of_both_factors_are_not_computed_beside_their_product(q_norm, k_norm):
     program = plan(scores(q_norm, k_norm), H200, cache=Cache(None))
     kernels = [launch.kernel for launch in program.parts.launches]

@@ -55,6 +55,7 @@ def test_a_time_that_was_measured_counts_for_all_at_once(extractor):
     assert extractor.price_kernel(alone) >= 0.5
 
 
+@pytest.mark.slow
 def test_parts_that_are_joined_in_as_many_parts_come_to_an_end() -> None:
     """Sums of a matrix of statistics with its diagonal, of which each row needs what all give."""
     x = g.input("x", (4093, 61))
