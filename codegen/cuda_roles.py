@@ -5,9 +5,9 @@ from math import prod
 
 from eqsat.codegen.cuda_access import VECTOR_BYTES, unit_stride
 from eqsat.codegen.cuda_placement import SHARED, Placement
-from eqsat.kernel import Access, Contract, Kernel, Load, Map, Reduce
+from eqsat.kernel import Access, Contract, Kernel, Literal, Load, Map, Position, Reduce
 
-FEW = 16  # points, of which a thread may have all
+FEW, PIECES = 4, 16  # points, of which a thread may have all; where nothing is reduced
 AGAIN = 1.5  # times the work from where threads do too much of it again
 
 
@@ -75,10 +75,11 @@ def is_done_again(kernel: Kernel, placement: Placement, index: str) -> bool:
     as it lacks the index: the distances of points, say, and what follows from them.
     """
     extents = {name: max(min(axis.tile, axis.extent), 1) for name, axis in kernel.axes().items()}
-    points, along, beside, most = extents[index], 0, 0, 0
+    points, along, beside, most, few = extents[index], 0, 0, 0, PIECES
     for s in kernel.statements():
         if placement.is_product(s):
             return False
+        few = few if isinstance(s, Map | Load | Position | Literal) else FEW
         if isinstance(s, Map | Reduce):
             names = {*s.indices, *(s.over if isinstance(s, Reduce) else ())}
             count = prod(extents[name] for name in names)
@@ -87,7 +88,7 @@ def is_done_again(kernel: Kernel, placement: Placement, index: str) -> bool:
             most = max(most, 0 if index in names else count)
     threads = 1 << (points - 1).bit_length()
     again = threads * (along + points * beside) > AGAIN * points * (along + beside)
-    return points <= FEW and most >= kernel.tile_threads and again
+    return points <= few and most >= kernel.tile_threads and again
 
 
 def interleaved(

@@ -226,8 +226,9 @@ class Occupancy(Tiling):
         met = set[Term]() if (self.ahead > 0).any() else {*post_order(products)}
         drawn = 0 * self.shape
         for term in self.form.computed:
-            alone = term.op in WEIGHTED and term.children[1].op == "literal"  # as variances are
-            sums = (term.op in REDUCTIONS or alone) and term not in products
+            sums = term.op in REDUCTIONS and term not in products
+            if term.op in WEIGHTED and term.children[1].op == "literal":  # a variance, say
+                sums = products.isdisjoint(post_order(term.children))
             waiting = [*term.children] if sums else []
             while waiting:
                 one = waiting.pop()

@@ -119,7 +119,7 @@ class NumberOf:
 
     op: str
     left: Variable | float
-    right: Variable
+    right: Variable | PointsIn
 
 
 @dataclass(frozen=True)
@@ -404,7 +404,7 @@ def variables_of(pattern: object) -> Iterator[Variable]:
         case PointsIn(mask=mask):
             yield from variables_of(mask)
         case NumberOf(left=left, right=right):
-            yield from (one for one in (left, right) if isinstance(one, Variable))
+            yield from (v for one in (left, right) for v in variables_of(one))
         case _:
             return
 

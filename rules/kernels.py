@@ -12,6 +12,7 @@ from eqsat.rule import (
     DTypeOf,
     Free,
     Node,
+    NumberOf,
     PointsIn,
     Rewrite,
     apply,
@@ -60,11 +61,11 @@ def prepare(r: "Read", b: "Expr") -> Iterator[Rewrite]:
 @rule("fusion")
 def divide_by_count(s: "Expr", S: "Indices") -> Iterator[Rewrite]:
     """sum_S s * (1 / n)  ->  sum_S s / n,  of n points: a mean is one value, however it is written
-    when: a law holds the rows about their mean. float: rounding.
+    when: a law holds the rows about their mean, and 1 / n is a number. float: rounding.
     """
     total = apply("reduce_sum", S, s)  # type: ignore[arg-type]
     count = apply("literal", PointsIn(S), DTypeOf(s))  # type: ignore[arg-type]
-    share = apply("reciprocal", count)
+    share = apply("literal", NumberOf("/", 1.0, PointsIn(S)), DTypeOf(s))  # type: ignore[arg-type]
     yield rewrite(total * share, total / count).when(dtype_in(s, *WIDE_FLOATS))  # type: ignore[arg-type]
     yield rewrite(share * total, total / count).when(dtype_in(s, *WIDE_FLOATS))  # type: ignore[arg-type]
 

@@ -37,8 +37,8 @@ def value_rows() -> dict[str, Row]:
     a, b = t.read("a", "ij"), t.read("b", "jk")
     body = exp(a)
     kept = t.read("kept", "ji")
-    total, count = t.sum("j", a), t.number(t.universe.extents["j"])
-    share, mean = Term("reciprocal", count), div(total, count)
+    total, count = t.sum("j", a), t.universe.extents["j"]
+    share, mean = t.number(1.0 / count), div(total, t.number(count))
     return {
         "inline": Row(
             (Case(Term("value", 0), body, values=(body,)),),
@@ -58,7 +58,7 @@ def value_rows() -> dict[str, Row]:
         ),
         "divide_by_count": Row(
             (Case(mul(total, share), mean), Case(mul(share, total), mean)),
-            (Case(mul(total, Term("reciprocal", t.number(99))), div(total, t.number(99))),),
+            (Case(mul(total, t.number(1.0 / 99)), div(total, t.number(99))),),
         ),
         **{f"hold_{law.name}": Row(*hold_cases(t, law)) for law in (*LAWS, *OWN)},
     }
