@@ -129,8 +129,8 @@ class _Settled:
     def _made(self, term: Term, at: Range, parts: tuple[Term, ...]) -> Term:
         if not self.facts.free(term) & self.mask:
             return term
-        if term.op == "where" and len(parts) == 1:
-            return parts[0]
+        if term.op == "where" and (len(parts) == 1 or parts[1] is parts[2]):
+            return parts[-1]
         if term.op in COMPARISONS and (divided := self._divided(term, at)):
             return self._by_number(*divided)
         found = with_children(term, parts)

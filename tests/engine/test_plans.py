@@ -114,6 +114,7 @@ def test_one_query_of_heads_that_share_keys_is_rows_of_a_product() -> None:
     assert [axes[name].extent for name in heads] == [4] == [axes[name].tile for name in heads]
 
 
+@pytest.mark.slow
 def test_attention_between_projections_stores_no_scores() -> None:
     """Views split and swap the heads of one product: their names lie between those of its rows."""
     batch, length, size, heads = 8, 1024, 768, 12
@@ -139,6 +140,7 @@ def test_a_sum_over_heads_and_their_features_streams_one_head_at_a_time() -> Non
     assert "wgmma" in operations(kernels[0])[0]
 
 
+@pytest.mark.slow
 def test_what_several_products_share_is_stored_once_in_its_narrow_dtype() -> None:
     """A normalised row is a factor of three products; none computes it for each of its tiles."""
     x, n, q, k, v = bf16(x=(4096, 4096), n=(4096,), q=(4096, 4096), k=(4096, 1024), v=(4096, 1024))

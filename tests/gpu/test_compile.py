@@ -39,6 +39,7 @@ SLOW = {
     "attention-float32",
     "gradient_of_weights",
     "gradients_of_convolutions",
+    "last_tiles_in_parts",
 }
 SAMPLE = [
     pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name
