@@ -39,13 +39,13 @@ def _horner(variable: str, result: str, coefficients: Sequence[float]) -> str:
     return "\n".join(steps)
 
 
-LAST_BLOCKS = 2048  # about as many as a device holds at once
+LAST_BLOCKS = 2048  # tell the next launch: on an H200 one starts in 1.3 ns, others in 0.65
 FUNCTIONS: dict[str, str] = {
     "block_barrier": f"""
 {_DEVICE} void block_barrier() {{ __syncthreads(); }}""",
     "earlier_launches_done": f"""
 // Waits until launches before this one have ended and what they wrote is seen; the next may be
-// set up while the last blocks run. (Blocks that say so start half as fast: 1.3 for 0.65 ns.)
+// set up while the last blocks run: those that say so start half as fast as others.
 {_DEVICE} void earlier_launches_done() {{
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -75,11 +75,12 @@ def is_done_again(kernel: Kernel, placement: Placement, index: str) -> bool:
     as it lacks the index: the distances of points, say, and what follows from them.
     """
     extents = {name: max(min(axis.tile, axis.extent), 1) for name, axis in kernel.axes().items()}
-    points, along, beside, most, few = extents[index], 0, 0, 0, PIECES
-    for s in kernel.statements():
+    points, along, beside, most = extents[index], 0, 0, 0
+    statements = list(kernel.statements())
+    plain = all(isinstance(s, Map | Load | Position | Literal) for s in statements)
+    for s in statements:
         if placement.is_product(s):
             return False
-        few = few if isinstance(s, Map | Load | Position | Literal) else FEW
         if isinstance(s, Map | Reduce):
             names = {*s.indices, *(s.over if isinstance(s, Reduce) else ())}
             count = prod(extents[name] for name in names)
@@ -88,7 +89,7 @@ def is_done_again(kernel: Kernel, placement: Placement, index: str) -> bool:
             most = max(most, 0 if index in names else count)
     threads = 1 << (points - 1).bit_length()
     again = threads * (along + points * beside) > AGAIN * points * (along + beside)
-    return points <= few and most >= kernel.tile_threads and again
+    return points <= (PIECES if plain else FEW) and most >= kernel.tile_threads and again
 
 
 def interleaved(

@@ -208,7 +208,7 @@ def takes_factors(tiling: Tiling, operation: ParallelOperation, found: Contracti
     What is read can be copied to shared memory; what is computed, or rounded, lies in registers.
     """
     if not operation.asynchronous:
-        return not gathers_terms(tiling, operation, found)
+        return not _gathers_terms(tiling, operation, found)
     if found.term.op not in (*SUBSTITUTED, *WEIGHTED) and _is_widened(tiling, operation, found):
         return True  # in registers, or beforehand
     weights = found.term.op in WEIGHTED
@@ -225,13 +225,13 @@ def takes_factors(tiling: Tiling, operation: ParallelOperation, found: Contracti
     return held == from_registers(operation)
 
 
-def gathers_terms(tiling: Tiling, operation: ParallelOperation, found: Contraction) -> bool:
+def _gathers_terms(tiling: Tiling, operation: ParallelOperation, found: Contraction) -> bool:
     """Whether an operation that is waited for multiplies terms of what is gathered: no stage holds
     it, and threads wait for each element that they split.
     """
-    sides = (found.left.op, found.right.op)
-    split = tiling.pricer.float32_products.get(operation.name, 1) > 1
-    return "gather" in sides and split and not operation.asynchronous
+    gathered = (side for side in (found.left, found.right) if side.op == "gather")
+    dtype, counts = tiling.form.facts.dtype, tiling.pricer.float32_products
+    return any(products_of(operation, found.term, dtype(one), counts) > 1 for one in gathered)
 
 
 def is_copied(tiling: Tiling, operation: ParallelOperation, found: Contraction, side: Term) -> bool:

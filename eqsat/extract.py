@@ -64,8 +64,8 @@ class Extractor:
         self.facts = Facts(graph.universe)
         self.candidates: dict[int, list[Candidate]] = {}
         self.kernel: dict[int, tuple[Candidate, float]] = {}
-        self.products: dict[int, frozenset[Term]] = {}  # of each class that has a kernel
-        self.reduced: dict[int, frozenset[Term]] = {}  # all reductions, pivots of carries too
+        # Reductions of each class that has a kernel, pivots of carries among them.
+        self.reduced: dict[int, frozenset[Term]] = {}
         self._together: dict[frozenset[int], float] = {}
         self.prices: dict[tuple[Term, tuple[str, ...]], float] = {}
         self.pruned = PrunedGraph(graph, pricer)
@@ -127,9 +127,9 @@ class Extractor:
             whole = sum(least_seconds(one, self.pricer) for one in rows) if rows else np.inf
             loops = [t for t in made.terms if t.op in REDUCING or t.op in SCANS]
             reductions = {(t.op, t.args[0], self.facts.free(t)) for t in loops}
-            factors = {t: made.contraction(t) or () for t in loops}  # from memory, or computed here
-            own = {t for t, sides in factors.items() if any(s.op not in READ for s in sides)}
-            reductions |= {("computed", t.op, t.args[0], self.facts.free(t)) for t in own}
+            for t in loops:
+                if any(factor.op not in READ for factor in made.contraction(t) or ()):
+                    reductions.add(("computed", t.op, t.args[0], self.facts.free(t)))
             taken = [made] if plain <= whole else rows
             several = sum(is_product(t, self.facts) for t in made.terms) > 1
             nested = any(one.nested or (several and one.held) for one in taken)
@@ -228,8 +228,7 @@ class Extractor:
         self.candidates[number] = finite or kept[:1]
         if scattered or self._worth_storing(number, ranked[0].term):
             best, _ = self.kernel[number] = self._kernel(number, [*scattered, *ranked[:KEPT]])
-            terms = [*post_order([best.term])]
-            self.products[number] = frozenset(t for t in terms if is_product(t, self.facts))
+            terms = post_order([best.term])
             self.reduced[number] = frozenset(r for t in terms for r in _reductions(t))
         if number in self.graph.roots:
             self.candidates[number] += scattered
@@ -408,9 +407,7 @@ class Extractor:
         if not again or len(self.pruned.order) > MOST_CHANGED:
             return []
         sharing = [
-            n
-            for n, own in self.products.items()
-            if own & again and n in self.kernel.keys() - stored
+            n for n, own in self.reduced.items() if own & again and n in self.kernel.keys() - stored
         ]
         sharing.sort(key=lambda n: (self.load_bytes(n), self.kernel[n][1], n))
         return [stored | {number} for number in sharing[:MOVES]]

@@ -275,6 +275,22 @@ class Occupancy(Tiling):
             return np.minimum(1.0, busy * FILLED / MULTIPLYING)
         return busy / self.padded
 
+    def shared_by(self, mask: int) -> Array:
+        """How many threads compute a value over some names of the grid, each for itself: all that a
+        tile has for each of its points.
+        """
+        alone = self.blocking is None or not self.pricer.overlap
+        if alone or not mask or self.form.stepped in self.chunks:
+            return self.shape
+        assert self.blocking is not None
+        return np.maximum(self.blocking.threads / self.tile_points(mask), 1)
+
+    @property
+    def _start_seconds(self) -> float:
+        """From the start of one block to that of the next, on the whole device."""
+        group = self.spec.group(self.spec.tile_group)
+        return group.start_interval_cycles / self.spec.cycles_per_s
+
     def waits(self, tiles: Array) -> Array:
         """Seconds for which tiles wait, one after the other where they do not fit side by side.
 
@@ -288,8 +304,7 @@ class Occupancy(Tiling):
         waits = self._tile_latency() * rounds
         if self.blocking is None or self.started or not self.pricer.overlap:
             return waits
-        each = self.spec.group(self.spec.tile_group).start_interval_cycles
-        return np.maximum(waits, tiles * self.blocks * each / self.spec.cycles_per_s)
+        return np.maximum(waits, tiles * self.blocks * self._start_seconds)
 
     def exposed(self, tiles: Array, busy: Array) -> Array:
         """Latency that no other tile's work hides: all where a processor holds one tile. A tile
@@ -320,11 +335,10 @@ class Occupancy(Tiling):
         first copy.
         """
         if not (self.blocks > 1).any():
-            each = self.spec.group(self.spec.tile_group).start_interval_cycles
             late = np.maximum(tiles - AT_ONCE * self.spec.processors, 0.0)
             few = (tiles <= self.resident()) & (self.blocking is not None)
-            begun = np.where(few, late * each * TELLING, 0.0)
-            return (MEETING * self.meeting() + begun) / self.spec.cycles_per_s
+            begun = np.where(few, late * self._start_seconds * TELLING, 0.0)
+            return MEETING * self.meeting() / self.spec.cycles_per_s + begun
         cluster = self.spec.group(CLUSTER)
         each = np.where(self.blocks > 1, (self.blocks / cluster.size) ** 2, 0.0)
         return tiles * each * cluster.start_interval_cycles / self.spec.cycles_per_s

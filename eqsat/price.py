@@ -146,7 +146,7 @@ class _Pricing(Occupancy):
             self._term(term)
         self.repeat = 1
         for (unit, mask, own, after), seconds in self.alike.items():
-            work = seconds * self.times(mask) * redone(self, mask, own)
+            work = seconds * self.times(mask) * redone(self, mask) * self.shared_by(own)
             self.charge(unit, work)
             self.after[unit] = self.after.get(unit, 0 * self.shape) + work * after
         for one in self.form.stored:

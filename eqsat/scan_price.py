@@ -41,18 +41,13 @@ def _steps_ahead(tiling: Tiling) -> Array:
     return np.clip(AHEAD_BYTES / np.maximum(held, 1), 1, AHEAD)
 
 
-def redone(tiling: Tiling, mask: int, own: int) -> Array:
-    """How many threads compute a value, each for itself: of one over its `own` names of the grid
-    all that a tile has for each of its points; of a step those that share the states which the
-    step sums up.
+def redone(tiling: Tiling, mask: int) -> Array:
+    """How many threads compute a value of a step, each for itself: those that share the states
+    which the step sums up.
     """
-    form, facts, one = tiling.form, tiling.form.facts, tiling.shape
-    if tiling.blocking is None or not tiling.pricer.overlap:
-        return one
-    if form.stepped not in tiling.chunks:
-        return np.maximum(tiling.blocking.threads / tiling.tile_points(own), 1) if own else one
-    if not mask & form.steps.along:
-        return one
+    form, facts = tiling.form, tiling.form.facts
+    if tiling.blocking is None or form.stepped not in tiling.chunks or not mask & form.steps.along:
+        return tiling.shape
     each = np.maximum(tiling.tile_points(_states(form)) / tiling.blocking.threads, 1)
     summed = facts.universe.mask(form.nested) | facts.universe.mask(form.held)
     points = tiling.tile_points(_states(form) & summed & ~mask)

@@ -2,18 +2,23 @@
 on the tile interpreter.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 import eqsat.graph as g
 from eqsat.cache import Cache
 from eqsat.codegen import oracle
 from eqsat.codegen.cuda_emit import emit
 from eqsat.driver import plan
+from eqsat.errors import TraceError
+from eqsat.explanation import Explanation, from_json, to_json
 from eqsat.kernel import check
 from eqsat.kernel_json import decode, encode
 from eqsat.planned import Planned
+from eqsat.replay import check as check_trace
 from eqsat.specs import ParallelProcessingUnit, load
 
 H200 = load("h200")
@@ -57,6 +62,23 @@ def run(program: Planned, **given: np.ndarray) -> np.ndarray:
         oracle.run(launch.kernel, named)
     ((name, shape, _),) = program.parts.outputs
     return memory[name].reshape(shape)
+
+
+def traced(
+    program: Planned, names: Mapping[str, str], spec: ParallelProcessingUnit = FAST
+) -> Explanation:
+    """A program's explanation: its trace holds, through JSON too, and does not where kernels say
+    that they are over other names.
+    """
+    explanation = from_json(to_json(program.explain()))
+    check_trace(explanation, program.segments, program.search.rules, spec)
+    (segment,) = explanation.segments
+    assert any(kernel.recast in names for kernel in segment.kernels)
+    kernels = tuple(replace(k, recast=names.get(k.recast, k.recast)) for k in segment.kernels)
+    changed = replace(explanation, segments=(replace(segment, kernels=kernels),))
+    with pytest.raises(TraceError):
+        check_trace(changed, program.segments, program.search.rules, spec)
+    return explanation
 
 
 def normal(*shape: int) -> np.ndarray:

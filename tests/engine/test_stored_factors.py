@@ -9,7 +9,7 @@ from fast_products import H200, normal, planned
 import eqsat
 import eqsat.graph as g
 from eqsat.cache import Cache
-from eqsat.kernel import Contract, Kernel, Map, Reduce
+from eqsat.kernel import Contract, Kernel, Load, Map, Reduce
 from eqsat.program import Launch
 
 pytestmark = pytest.mark.usefixtures("shared_search")
@@ -56,8 +56,8 @@ def test_gathered_rows_are_stored_for_products_of_terms():
     assert not any(load.access.coordinates for load in loads(last.kernel))
 
 
-def loads(kernel: Kernel):
-    return [s for s in kernel.statements() if hasattr(s, "access")]
+def loads(kernel: Kernel) -> list[Load]:
+    return [s for s in kernel.statements() if isinstance(s, Load)]
 
 
 @pytest.mark.slow
