@@ -73,16 +73,16 @@ def find_outer(
     kernel: Kernel, users: Mapping[str, Collection[str]], indices: Mapping[str, tuple[str, ...]]
 ) -> dict[str, Outer]:
     """Those of a kernel, by the names of their reductions; a tile has several results along each
-    index that tells the sides apart.
+    index that tells the sides apart, and several points to reduce: a recurrence goes one by one.
     """
     found: dict[str, Outer] = {}
     several = {name for name, axis in kernel.axes().items() if min(axis.tile, axis.extent) > 1}
     for phase in kernel.phases:
         body = {s.name: s for s in phase.body}
         for s in phase.body:
-            results = several & {*s.indices}
-            if isinstance(s, Reduce) and (outer := _outer(s, results, body, users, indices)):
-                found[s.name] = outer
+            if isinstance(s, Reduce) and several & {*s.over}:
+                outer = _outer(s, several & {*s.indices}, body, users, indices)
+                found |= {} if outer is None else {s.name: outer}
     return found
 
 

@@ -97,6 +97,16 @@ def test_a_chunk_is_reduced_into_what_is_carried() -> None:
     assert [one.reduce.monoid for one in outers(kernel)] == ["min"]
 
 
+def test_a_recurrence_shares_nothing_as_it_goes_point_by_point() -> None:
+    """Inputs of states are products of what steps and states have: read ahead, as all is."""
+    x, steps, b = (given(n, 8, 2048, last) for n, last in (("x", 2048), ("t", 2048), ("b", 16)))
+    decay = g.exp(steps[:, :, :, None] * given("a", 2048, 16))
+    drive = (steps * x)[:, :, :, None] * b[:, :, None, :]
+    (kernel,) = launched(g.sum(g.affine_scan(decay, drive, axis=1), axis=3))
+    assert [axis.tile for phase in kernel.phases for axis in phase.stream] == [1]
+    assert not outers(kernel)
+
+
 @pytest.mark.parametrize("spec", ["h200", "a100"])
 def test_the_answer_is_the_same(spec: str) -> None:
     x, y = given("x", 300, 70), given("y", 70, 200)
