@@ -20,7 +20,6 @@ from eqsat.graph import index as affine
 from eqsat.graph.build import as_tensor, cast, expand, gather, iota, view
 from eqsat.graph.dtypes import DTypeLike, Scalar, as_dtype
 from eqsat.graph.index import Affine
-from eqsat.graph.manipulation import count_from_end
 from eqsat.graph.movement import (
     Shape,
     broadcast_shapes,
@@ -28,6 +27,7 @@ from eqsat.graph.movement import (
     output_names,
     wrap_index,
 )
+from eqsat.graph.positions import count_from_end
 from eqsat.graph.tensor import Coordinate, Tensor
 
 

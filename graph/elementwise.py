@@ -161,6 +161,20 @@ def clip(x: TensorLike, min: TensorLike | None = None, max: TensorLike | None = 
         return result if max is None else minimum(result, max)
 
 
+def signbit(x: TensorLike, /) -> Tensor:
+    """Whether x, a float, is negative or -0.0, as bool; False for NaN, whatever its sign."""
+    with weak_composition("signbit"):
+        return logical_or(less(x, 0.0), less(reciprocal(x), 0.0))
+
+
+def copysign(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """The size of x1 with the sign of x2, floats both; that of NaN counts as positive."""
+    with weak_composition("copysign"):
+        a, b = broadcast("copysign", *promote("copysign", x1, x2))
+        size = abs(a)
+        return where(signbit(b), negative(size), size)
+
+
 def log10(x: TensorLike, /) -> Tensor:
     """The logarithm to base 10."""
     with weak_composition("log10"):

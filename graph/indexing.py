@@ -8,7 +8,7 @@ from eqsat.errors import DTypeError, ShapeError
 from eqsat.graph import movement
 from eqsat.graph.build import view
 from eqsat.graph.dtypes import Scalar
-from eqsat.graph.manipulation import take
+from eqsat.graph.positions import take
 from eqsat.graph.tensor import Coordinate, Tensor
 
 

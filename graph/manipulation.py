@@ -4,14 +4,12 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any, SupportsIndex
 
-import numpy as np
-
-from eqsat.errors import DTypeError, ShapeError
+from eqsat.errors import ShapeError
 from eqsat.graph import build as primitives
 from eqsat.graph import movement
-from eqsat.graph.build import cast, constant, expand, iota, promote, view
-from eqsat.graph.dtypes import Scalar, as_dtype
-from eqsat.graph.elementwise import add, less, where
+from eqsat.graph.build import expand, iota, promote, view
+from eqsat.graph.dtypes import Scalar
+from eqsat.graph.elementwise import less, not_equal, subtract, where
 from eqsat.graph.index import floordiv, mod, var
 from eqsat.graph.movement import normalise_axes, normalise_axis, output_extents, output_names
 from eqsat.graph.tensor import Tensor, weak_composition
@@ -227,57 +225,52 @@ def slice_axis(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
     return view(x, *movement.basic_index(x.shape, key, str(x)))
 
 
-def take(x: Tensor, indices: Tensor, axis: int | None = None) -> Tensor:
-    """The positions `indices` along an axis; negative ones count from the end.
+def diff(
+    x: Tensor,
+    axis: int = -1,
+    n: int = 1,
+    prepend: Tensor | None = None,
+    append: Tensor | None = None,
+) -> Tensor:
+    """What each element along an axis is more than the one before it, `n` times over.
 
-    The result has the shape of `indices` in place of the axis. An index past the ends is
-    unspecified by the standard: here it reads the nearest position, and raises ShapeError where
-    the indices are constants. `axis` may be left out if x has one dimension.
+    prepend, append: joined to x along the axis first, unless n is 0. The axis becomes shorter by n.
+    Of bool, whether neighbours differ. ShapeError for a negative n.
     """
-    if axis is None and x.ndim != 1:
-        raise ShapeError(f"take: {x} has {x.ndim} dimensions. Say which axis.")
-    axis = normalise_axis(0 if axis is None else axis, x.ndim, "take", str(x))
-    indices = as_index(indices)
-    _check_constant(x, indices, axis)
-    before, after = x.shape[:axis], x.shape[axis + 1 :]
-    shape = before + indices.shape + after
-    names = output_names(len(shape))
-    with weak_composition("take"):
-        inner = range(len(before), len(before) + indices.ndim)
-        position = count_from_end(indices, x.shape[axis])
-        position = view(position, shape, [var(names[d]) for d in inner])
-        coordinates = [var(names[d]) for d in range(len(before))]
-        trailing = [var(names[d + len(before) + indices.ndim]) for d in range(len(after))]
-        return primitives.gather(x, position, axis, [*coordinates, None, *trailing])
+    axis = normalise_axis(axis, x.ndim, "diff", str(x))
+    if n < 0:
+        raise ShapeError(f"diff: n is {n}. Use 0 or more.")
+    if n == 0:
+        return x
+    with weak_composition("diff"):
+        parts = [part for part in (prepend, x, append) if part is not None]
+        found = concat(parts, axis) if len(parts) > 1 else x
+        for _ in range(n):
+            before, after = (
+                tuple(part if d == axis else slice(None) for d in range(x.ndim))
+                for part in (slice(None, -1), slice(1, None))
+            )
+            apart = not_equal if found.dtype.kind == "bool" else subtract
+            found = apart(found[after], found[before])
+        return found
 
 
-def as_index(indices: Tensor | np.ndarray | Sequence[int]) -> Tensor:
-    """The indices as an integer tensor; DTypeError for other dtypes."""
-    index = indices if isinstance(indices, Tensor) else constant(indices)
-    if index.dtype.kind not in ("int", "uint"):
-        hint = (
-            "A mask gives a shape that depends on values: use where instead."
-            if index.dtype.kind == "bool"
-            else "Use astype(., int64) first."
-        )
-        raise DTypeError(f"take: the index {index} is not integer. {hint}")
-    return index
+def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
+    """Coordinates of a grid: each of some one-dimensional tensors along its own axis of all.
 
-
-def _check_constant(x: Tensor, indices: Tensor, axis: int) -> None:
-    """Raise ShapeError for constant indices past the ends of an axis."""
-    extent, value = x.shape[axis], np.asarray(indices.attributes.get("value", ()))
-    beyond = value[(value < -extent) | (value >= extent)]
-    if beyond.size:
-        raise ShapeError(
-            f"take: index {beyond.flat[0]} is past the ends of axis {axis} of {x}, which has "
-            f"{extent} elements. Use indices from {-extent} to {extent - 1}."
-        )
-
-
-def count_from_end(index: Tensor, n: int) -> Tensor:
-    """where(index < 0, index + n, index): negative indices count from the end."""
-    if index.dtype.kind == "uint":
-        return index
-    wide = cast(index, as_dtype("int64"))  # n may not fit the index's own dtype
-    return where(less(wide, 0), add(wide, n), wide)
+    indexing: "ij" gives axes in the order of the tensors, "xy" turns the first two of them round.
+    """
+    if indexing not in ("xy", "ij"):
+        raise ShapeError(f"meshgrid: indexing is {indexing!r}. Use 'xy' or 'ij'.")
+    wrong = [str(x) for x in arrays if x.ndim != 1]
+    if wrong:
+        raise ShapeError(f"meshgrid: takes tensors of one dimension, got {' and '.join(wrong)}.")
+    front = 2 if indexing == "xy" else 0
+    order = [*reversed(range(len(arrays))[:front]), *range(len(arrays))[front:]]
+    shape = tuple(arrays[at].shape[0] for at in order)
+    with weak_composition("meshgrid"):
+        own = {
+            at: [n if d == axis else 1 for d, n in enumerate(shape)]
+            for axis, at in enumerate(order)
+        }
+        return [expand(reshape(x, own[at]), shape) for at, x in enumerate(arrays)]

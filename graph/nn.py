@@ -32,8 +32,9 @@ from eqsat.graph.elementwise import (
 )
 from eqsat.graph.gradient import stop_gradient
 from eqsat.graph.index import var
-from eqsat.graph.manipulation import count_from_end, repeat, squeeze, take
+from eqsat.graph.manipulation import repeat, squeeze
 from eqsat.graph.movement import broadcast_shapes, normalise_axes, normalise_axis
+from eqsat.graph.positions import count_from_end, take
 from eqsat.graph.reductions import Axis, count_nonzero, max, mean, sum
 from eqsat.graph.tensor import Tensor, composition
 

@@ -205,19 +205,44 @@ def cumulative_sum(
 
     Dtypes as for `sum`. `axis` may be left out if x has one dimension.
     """
+    return _cumulative("cumulative_sum", x, axis, dtype, 0 if include_initial else None)
+
+
+def cumulative_prod(
+    x: Tensor,
+    axis: int | None = None,
+    dtype: DTypeLike | None = None,
+    include_initial: bool = False,
+) -> Tensor:
+    """The products of the first 1, 2, ... elements along the axis; of 0 too if `include_initial`.
+
+    Dtypes as for `prod`. `axis` may be left out if x has one dimension. Parts of a row may be
+    multiplied before they meet, so that an overflow in one of them stays where 0 came before it.
+    """
+    return _cumulative("cumulative_prod", x, axis, dtype, 1 if include_initial else None)
+
+
+def _cumulative(
+    op: str, x: Tensor, axis: int | None, dtype: DTypeLike | None, first: int | None
+) -> Tensor:
     if x.ndim == 0 or (axis is None and x.ndim != 1):
-        raise ShapeError(
-            f"cumulative_sum: {x} has {x.ndim} dimensions. Say which axis of 1 or more."
-        )
-    axis = normalise_axis(0 if axis is None else axis, x.ndim, "cumulative_sum", str(x))
+        raise ShapeError(f"{op}: {x} has {x.ndim} dimensions. Say which axis of 1 or more.")
+    axis = normalise_axis(0 if axis is None else axis, x.ndim, op, str(x))
     result = accumulation_dtype(x.dtype, dtype)
-    with weak_composition("cumulative_sum"):
-        wide = cast(cast(x, result), result.compute)
-        sums = build("scan_sum", (wide,), {"axis": axis}) if x.shape[axis] else wide
-        if include_initial:
+    with weak_composition(op):
+        found = wide = cast(cast(x, result), result.compute)
+        if not x.shape[axis]:
+            pass
+        elif op == "cumulative_sum":
+            found = build("scan_sum", (wide,), {"axis": axis})
+        else:  # the first state has no state before it to multiply
+            begins = equal(iota(x.shape, axis), 0)
+            steps = (where(begins, 1, wide), where(begins, wide, 0))
+            found = build("scan_affine", steps, {"axis": axis})
+        if first is not None:
             shape = tuple(1 if d == axis else n for d, n in enumerate(x.shape))
-            sums = concat([expand(constant(0, wide.dtype), shape), sums], axis)
-        return cast(sums, result)
+            found = concat([expand(constant(first, wide.dtype), shape), found], axis)
+        return cast(found, result)
 
 
 def affine_scan(

@@ -4,7 +4,6 @@ Each is a reduction of what a comparison with an index selects, `sum_i where(ids
 the compiler finds the scatter. An id outside the result's range selects nothing.
 """
 
-from collections.abc import Sequence
 from math import isfinite
 
 import numpy as np
@@ -28,12 +27,11 @@ from eqsat.graph.elementwise import (
     where,
 )
 from eqsat.graph.index import var
-from eqsat.graph.manipulation import as_index, count_from_end
 from eqsat.graph.movement import normalise_axis, output_names
+from eqsat.graph.positions import Indices as Ids
+from eqsat.graph.positions import as_index, count_from_end
 from eqsat.graph.reductions import accumulation_dtype, reduce
 from eqsat.graph.tensor import Tensor, weak_composition
-
-Ids = Tensor | np.ndarray | Sequence[int]
 
 
 def segment_sum(x: Tensor, ids: Ids, num_segments: int) -> Tensor:

@@ -52,13 +52,17 @@ CASES = {
     "reduce_max": reduction("reduce_max", ANY),
     "reduce_min": reduction("reduce_min", ANY),
     "view": lambda: check(lambda t: g.reshape(t, (3, 2)), x=ANY),
-    "gather": lambda: check(lambda t, at: g.take(t, at, 1), x=ANY, at=AT),
+    "gather": lambda: [
+        check(lambda t, at: g.take(t, at, 1), x=ANY, at=AT),
+        *(check(lambda t, at, d=d: g.take_along_axis(t, at, d), x=ANY, at=AT) for d in (0, 1)),
+    ],
     "scan_sum": lambda: [check(lambda t, d=d: g.cumulative_sum(t, d), x=ANY) for d in (0, 1)],
     "sort": lambda: [
         check(lambda t, d=d, b=b: g.sort(t, d, descending=b), x=ANY) for d in (0, 1) for b in (0, 1)
     ],
     "scan_affine": lambda: [
-        check(lambda a, b, d=d: g.affine_scan(a, b, d), a=ANY, b=OTHER) for d in (0, 1)
+        *(check(lambda a, b, d=d: g.affine_scan(a, b, d), a=ANY, b=OTHER) for d in (0, 1)),
+        *(check(lambda a, d=d: g.cumulative_prod(a, d), a=ANY) for d in (0, 1)),
     ],
 }  # fmt: skip
 FLAT = ["sign", "floor", "ceil", "trunc", "round", "floor_divide"]

@@ -185,9 +185,9 @@ def test_errors_name_op_operands_limit_and_next_step():
         ),
         (
             lambda: x[np.array([0, -2, 2])],
-            r"take: index 2 is past the ends of axis 0 of x .*2 elements\. Use .* -2 to 1",
+            r"index: 2 is past the ends of axis 0 of x .*2 elements\. Use .* -2 to 1",
         ),
-        (lambda: graph.take(x, [[-4]], axis=1), r"index -4 is past the ends of axis 1"),
+        (lambda: graph.take(x, [[-4]], axis=1), r"index: -4 is past the ends of axis 1"),
         (lambda: x[::0], "the step of a slice is 0"),
         (lambda: graph.sum(x, axis=1.0), r"sum: axis 1\.0 of x .* is no integer"),
         (lambda: graph.input("z", None), "extent None"),
@@ -214,7 +214,7 @@ def test_errors_name_op_operands_limit_and_next_step():
             call()
     with pytest.raises(DTypeError, match="mask gives a shape that depends on values"):
         x[x[:, 0] > 0]
-    with pytest.raises(DTypeError, match=r"take: the index y float32\[4\] is not integer"):
+    with pytest.raises(DTypeError, match=r"index: y float32\[4\] is not integer"):
         x[y]
     with pytest.raises(DTypeError, match="is no index"):
         x["a"]

@@ -1,0 +1,138 @@
+"""Elements at positions that tensors tell: gathers, and places in what is ordered."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from eqsat.errors import DTypeError, ShapeError
+from eqsat.graph import movement
+from eqsat.graph.build import TensorLike, cast, constant, expand, gather, promote, view
+from eqsat.graph.dtypes import int64
+from eqsat.graph.elementwise import (
+    add,
+    isnan,
+    less,
+    less_equal,
+    logical_and,
+    logical_not,
+    logical_or,
+    minimum,
+    where,
+)
+from eqsat.graph.index import const, var
+from eqsat.graph.movement import normalise_axis, output_names
+from eqsat.graph.tensor import Tensor, weak_composition
+
+Indices = Tensor | np.ndarray | Sequence[int]
+
+
+def take(x: Tensor, indices: Indices, axis: int | None = None) -> Tensor:
+    """The positions `indices` along an axis; negative ones count from the end.
+
+    The result has the shape of `indices` in place of the axis. An index past the ends is
+    unspecified by the standard: here it reads the nearest position, and raises ShapeError where
+    the indices are constants. `axis` may be left out if x has one dimension.
+    """
+    if axis is None and x.ndim != 1:
+        raise ShapeError(f"take: {x} has {x.ndim} dimensions. Say which axis.")
+    axis = normalise_axis(0 if axis is None else axis, x.ndim, "take", str(x))
+    index = as_index(indices)
+    _check_constant(x, index, axis)
+    before, after = x.shape[:axis], x.shape[axis + 1 :]
+    shape = before + index.shape + after
+    names = output_names(len(shape))
+    with weak_composition("take"):
+        inner = range(len(before), len(before) + index.ndim)
+        position = count_from_end(index, x.shape[axis])
+        position = view(position, shape, [var(names[d]) for d in inner])
+        coordinates = [var(names[d]) for d in range(len(before))]
+        trailing = [var(names[d + len(before) + index.ndim]) for d in range(len(after))]
+        return gather(x, position, axis, [*coordinates, None, *trailing])
+
+
+def take_along_axis(x: Tensor, indices: Indices, axis: int = -1) -> Tensor:
+    """Of each row along an axis the elements at positions of its own.
+
+    `indices` has as many dimensions as x; extents of the other axes are broadcast. The result has
+    as many elements along the axis as the indices. Negative positions count from the end, and those
+    past the ends read as for `take`.
+    """
+    index = as_index(indices)
+    rows = f"take_along_axis: {index} along axis {axis} of {x}"
+    if index.ndim != x.ndim:
+        raise ShapeError(
+            f"{rows}: they differ in dimensions. Use take for positions that all rows share."
+        )
+    axis = normalise_axis(axis, x.ndim, "take_along_axis", str(x))
+    _check_constant(x, index, axis)
+    own = tuple(1 if d == axis else n for d, n in enumerate(x.shape))
+    shape = movement.broadcast_shapes([own, index.shape])
+    if shape is None:
+        raise ShapeError(f"{rows}: the other axes must be equal or 1. Reshape one of them.")
+    names = output_names(x.ndim)
+    coordinates = [var(name) if n > 1 else const(0) for name, n in zip(names, own, strict=True)]
+    with weak_composition("take_along_axis"):
+        position = expand(count_from_end(index, x.shape[axis]), shape)
+        return gather(x, position, axis, [*coordinates[:axis], None, *coordinates[axis + 1 :]])
+
+
+def searchsorted(
+    x1: Tensor, x2: TensorLike, /, *, side: str = "left", sorter: Indices | None = None
+) -> Tensor:
+    """For each of x2 how many elements of x1 come before it, int64: by bisection.
+
+    x1: one dimension, in ascending order, or in that of `sorter`. side: "left" counts those that
+    are less, "right" those that are equal too. x2: any shape, which the result has. NaN comes last.
+    """
+    if x1.ndim != 1 or side not in ("left", "right"):
+        raise ShapeError(
+            f"searchsorted: takes one ordered dimension and a side, 'left' or 'right', got {x1} "
+            f"and {side!r}."
+        )
+    with weak_composition("searchsorted"):
+        values = x1 if sorter is None else take(x1, as_index(sorter))
+        values, wanted = promote("searchsorted", values, x2)
+        count = values.shape[0]
+        found = expand(constant(0, int64), wanted.shape)
+        for step in (1 << bit for bit in reversed(range(count.bit_length()))):
+            further = add(found, step)
+            read = take(values, minimum(further, count) - 1)
+            before, after = (read, wanted) if side == "left" else (wanted, read)
+            passed = less(before, after)
+            if values.dtype.kind == "float":
+                passed = logical_or(passed, logical_and(isnan(after), logical_not(isnan(before))))
+            passed = passed if side == "left" else logical_not(passed)
+            found = where(logical_and(passed, less_equal(further, count)), further, found)
+        return found
+
+
+def as_index(indices: Indices) -> Tensor:
+    """The indices as an integer tensor; DTypeError for other dtypes."""
+    index = indices if isinstance(indices, Tensor) else constant(indices)
+    if index.dtype.kind not in ("int", "uint"):
+        hint = (
+            "A mask gives a shape that depends on values: use where instead."
+            if index.dtype.kind == "bool"
+            else "Use astype(., int64) first."
+        )
+        raise DTypeError(f"index: {index} is not integer. {hint}")
+    return index
+
+
+def _check_constant(x: Tensor, indices: Tensor, axis: int) -> None:
+    """Raise ShapeError for constant indices past the ends of an axis."""
+    extent, value = x.shape[axis], np.asarray(indices.attributes.get("value", ()))
+    beyond = value[(value < -extent) | (value >= extent)]
+    if beyond.size:
+        raise ShapeError(
+            f"index: {beyond.flat[0]} is past the ends of axis {axis} of {x}, which has "
+            f"{extent} elements. Use indices from {-extent} to {extent - 1}."
+        )
+
+
+def count_from_end(index: Tensor, n: int) -> Tensor:
+    """where(index < 0, index + n, index): negative indices count from the end."""
+    if index.dtype.kind == "uint":
+        return index
+    wide = cast(index, int64)  # n may not fit the index's own dtype
+    return where(less(wide, 0), add(wide, n), wide)
