@@ -165,6 +165,7 @@ def _negative(dtype: DType, a: Sequence[str]) -> str:
 
 
 SIXTEEN = frozenset({"bfloat16", "float16"})
+NARROW = SIXTEEN | {"float8_e4m3fn", "float8_e5m2"}
 _LIBM = (
     "exp expm1 log log1p log2 sqrt sin cos tan sinh cosh tanh asin acos atan erf floor ceil trunc"
 )

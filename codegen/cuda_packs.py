@@ -1,6 +1,6 @@
 """Neighbouring elements written to memory as one vector.
 
-Two 16-bit floats are rounded by one conversion: half the instructions, and nothing that the
+Two narrow floats are rounded by one conversion: half the instructions, and nothing that the
 assembler would merge by itself, which it does without heed of warpgroup operations under way.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from eqsat.codegen.cuda_access import continued
 from eqsat.codegen.cuda_block import Block, Point, Writer
-from eqsat.codegen.cuda_math import SIXTEEN, narrow, storage_type
+from eqsat.codegen.cuda_math import NARROW, narrow, storage_type
 from eqsat.codegen.cuda_placement import store_indices
 from eqsat.codegen.cuda_tiles import owns
 from eqsat.graph.dtypes import DType, float64
@@ -58,8 +58,8 @@ def write_pack(
     which was a `source` before it got its compute dtype.
     """
     kind, count, element = storage_type(dtype), width, narrow(dtype, value("e"))
-    if dtype.name in SIXTEEN and width % 2 == 0 and source != float64:
-        kind, count = "unsigned", width // 2
+    if dtype.name in NARROW and width % 2 == 0 and source != float64:
+        kind, count = "unsigned" if dtype.itemsize == 2 else "unsigned short", width // 2
         element = f"pack_{dtype.name}({value('e * 2')}, {value('e * 2 + 1')})"
     out.line(f"Pack<{kind}, {count}> pack;")
     out.line("#pragma unroll")

@@ -7,7 +7,7 @@ from math import prod
 
 from eqsat.codegen.cuda_access import unit_stride
 from eqsat.codegen.cuda_box import UNIT, WIDTHS
-from eqsat.codegen.cuda_math import SIXTEEN
+from eqsat.codegen.cuda_math import NARROW, SIXTEEN
 from eqsat.codegen.cuda_operations import OPERATIONS, MatrixOperation, find, find_shape
 from eqsat.codegen.cuda_warpgroup_operations import (
     WARPGROUP,
@@ -465,12 +465,12 @@ def store_indices(placement: Placement, store: Store) -> frozenset[str]:
 
 
 def is_rounded_later(placement: Placement, kernel: Kernel, s: Statement) -> bool:
-    """Whether a cast of a float32 to 16 bits is read only where the value is rounded anyway: by
-    stores to that dtype, or as a factor that is packed into fragments.
+    """Whether a cast of a float32 to a narrow float is read only where the value is rounded anyway:
+    by stores to that dtype, or as a factor that is packed into fragments.
     """
     if not isinstance(s, Map) or s.op != "cast" or placement.where[s.name] != REGISTERS:
         return False
-    if placement.dtypes[s.arguments[0]] != float32 or s.dtype.name not in SIXTEEN:
+    if placement.dtypes[s.arguments[0]] != float32 or s.dtype.name not in NARROW:
         return False
     stores = {
         f"store of {store.access.buffer}": kernel.buffer(store.access.buffer).dtype
@@ -478,6 +478,6 @@ def is_rounded_later(placement: Placement, kernel: Kernel, s: Statement) -> bool
         for store in phase.stores
         if store.value == s.name
     }
-    matrices = placement.matrices
-    factor = {name for name, m in matrices.items() if m.left == s.name and not m.contract.narrow}
+    own = placement.matrices.items() if s.dtype.name in SIXTEEN else ()
+    factor = {name for name, m in own if m.left == s.name and not m.contract.narrow}
     return all(u in factor or stores.get(u) == s.dtype for u in placement.users[s.name])

@@ -1,23 +1,32 @@
 """Device functions of narrow floats: those of 8 bits, and float32 operands split into terms.
 
 Conversions to 8 bits round to nearest even, and what rounds above the largest number is infinite,
-or NaN where there is no infinity, as ml_dtypes has it; the instructions of sm_89 saturate.
+or NaN where there is no infinity, as ml_dtypes has it; the instructions of sm_89 saturate, so that
+what lies beyond is corrected after them.
 Fragments are arrays [fragment][register] of float32 bits, their terms [term][fragment][register].
 """
 
 _DEVICE = "__device__ __forceinline__"
 
 
-def _float8(name: str, mantissa: int, bias: int, infinite: bool) -> dict[str, str]:
-    form = f"{mantissa}, {bias}, {str(infinite).lower()}"
+def _float8(name: str, short: str, largest: str, over: str) -> dict[str, str]:
+    """Of one such type: what rounds beyond `largest` has the bits `over`, and its sign."""
     return {
-        f"from_{name}": f"""
-{_DEVICE} float from_{name}(unsigned char bits) {{
-    return widen_float8<{form}>(bits);
+        f"pack_{name}": f"""
+{_DEVICE} unsigned short pack_{name}(float low, float high) {{
+#if __CUDA_ARCH__ >= 890
+    unsigned short bits;  // saturated
+    asm("cvt.rn.satfinite.{short}x2.f32 %0, %1, %2;" : "=h"(bits) : "f"(high), "f"(low));
+    if (fabsf(low) {largest}) bits = (bits & 0xff80u) | {over}u;
+    if (fabsf(high) {largest}) bits = (bits & 0x80ffu) | {over}00u;
+    return bits;
+#else
+    return (unsigned short)(narrow_{name}(low) | narrow_{name}(high) << 8);
+#endif
 }}""",
         f"to_{name}": f"""
 {_DEVICE} unsigned char to_{name}(float value) {{
-    return narrow_float8<{form}>(value);
+    return (unsigned char)pack_{name}(value, 1.0f);
 }}""",
         f"round_{name}": f"""
 {_DEVICE} float round_{name}(float value) {{
@@ -27,19 +36,26 @@ def _float8(name: str, mantissa: int, bias: int, infinite: bool) -> dict[str, st
 
 
 FUNCTIONS: dict[str, str] = {
-    "widen_float8": f"""
-template <int Mantissa, int Bias, bool Infinite>
-{_DEVICE} float widen_float8(unsigned char bits) {{
-    const unsigned low = bits & 0x7fu, moved = low << (23 - Mantissa);
+    "from_float8_e4m3fn": f"""
+{_DEVICE} float from_float8_e4m3fn(unsigned char bits) {{
+#if __CUDA_ARCH__ >= 890
+    unsigned pair;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"((unsigned short)bits));
+    return from_float16((unsigned short)pair);
+#else
+    const unsigned low = bits & 0x7fu;
     const unsigned finite = __float_as_uint(
-        __uint_as_float(moved) * __uint_as_float(unsigned(254 - Bias) << 23));
-    const unsigned special = Infinite ? moved | 0x7f800000u : 0x7fc00000u;
-    const bool ordinary = low < (Infinite ? 0x1fu << Mantissa : 0x7fu);
-    return __uint_as_float((ordinary ? finite : special) | unsigned(bits & 0x80) << 24);
+        __uint_as_float(low << 20) * __uint_as_float(247u << 23));
+    return __uint_as_float((low < 0x7fu ? finite : 0x7fc00000u) | unsigned(bits & 0x80) << 24);
+#endif
+}}""",
+    "from_float8_e5m2": f"""
+{_DEVICE} float from_float8_e5m2(unsigned char bits) {{
+    return from_float16((unsigned short)(bits << 8));  // the first half of a float16
 }}""",
     "narrow_float8": f"""
 template <int Mantissa, int Bias, bool Infinite>
-{_DEVICE} unsigned char narrow_float8(float value) {{
+{_DEVICE} unsigned narrow_float8(float value) {{
     constexpr int Shift = 23 - Mantissa;
     constexpr unsigned Half = (1u << (Shift - 1)) - 1, Offset = unsigned(127 - Bias) << 23;
     constexpr unsigned Magic = unsigned(151 - Bias - Mantissa) << 23;  // has the subnormals' unit
@@ -51,10 +67,18 @@ template <int Mantissa, int Bias, bool Infinite>
     if (a >= unsigned(128 - Bias) << 23) bits = (a + Half - Offset + (a >> Shift & 1u)) >> Shift;
     if (a >= Over) bits = Infinite ? 0x7cu : 0x7fu;
     if (a > 0x7f800000u) bits = Infinite ? 0x7eu : 0x7fu;
-    return (unsigned char)(bits | sign);
+    return bits | sign;
 }}""",
-    **_float8("float8_e4m3fn", 3, 7, False),
-    **_float8("float8_e5m2", 2, 15, True),
+    "narrow_float8_e4m3fn": f"""
+{_DEVICE} unsigned narrow_float8_e4m3fn(float value) {{
+    return narrow_float8<3, 7, false>(value);
+}}""",
+    "narrow_float8_e5m2": f"""
+{_DEVICE} unsigned narrow_float8_e5m2(float value) {{
+    return narrow_float8<2, 15, true>(value);
+}}""",
+    **_float8("float8_e4m3fn", "e4m3", "> 464.0f", "0x7f"),
+    **_float8("float8_e5m2", "e5m2", ">= 61440.0f", "0x7c"),
     "cut_tf32": f"""
 {_DEVICE} unsigned cut_tf32(float value) {{
     return __float_as_uint(value) & 0xffffe000u;

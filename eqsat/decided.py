@@ -1,5 +1,6 @@
-"""Integers whose bounds decide what is computed of them: comparisons that always hold or never,
-extremes that are always the same operand's, and gathers whose indices are their positions' alone.
+"""Integers whose bounds decide what is computed of them: what has one value, comparisons that hold
+always or never, extremes that are always the same operand's, and gathers whose indices are their
+positions' alone.
 """
 
 from collections.abc import Callable
@@ -41,6 +42,10 @@ class Decisions:
                     return tensor.operands[op == "minimum"]
             case "where", ((low, high), *_) if low == high:
                 return tensor.operands[1 if low else 2]
+        if tensor.dtype.kind in ("int", "uint") and number_of(tensor) is None:
+            low, high = self.bounds(tensor) or (0, 1)
+            if low == high:
+                return broadcast_to(constant(low, tensor.dtype), tensor.shape)
         return tensor
 
     def looked_at(self, gather: Tensor) -> Tensor:

@@ -78,15 +78,33 @@ class Extractor:
         self.unfit: set[tuple[object, ...]] = set()  # terms of kernels, and what they reduce
         self.nested = 1.0  # times the price of kernels with reductions inside others' loops
         self._elsewhere: dict[int, set[int]] = {}
+        self._orders: dict[int, tuple[str, ...]] = {}
 
     # -- candidates -----------------------------------------------------------------------------
 
     def names(self, number: int) -> tuple[str, ...]:
-        """The memory order of a class's names."""
-        universe = self.graph.universe
-        own = universe.members(self.graph.free[number])
-        preferred = self.order.get(number, ())
-        return tuple(n for n in preferred if n in own) + tuple(n for n in own if n not in preferred)
+        """The memory order of a class's names: a value's of the graph, or as what is read lies."""
+        if number not in self._orders:
+            own = self.graph.universe.members(self.graph.free[number])
+            preferred = self.order.get(number) or self._as_read(number)
+            rest = tuple(n for n in own if n not in preferred)
+            self._orders[number] = tuple(n for n in preferred if n in own) + rest
+        return self._orders[number]
+
+    def _as_read(self, number: int) -> tuple[str, ...]:
+        """The order in which the names of a class lie in what has all of them in memory."""
+        free, met, waiting = self.graph.free, {number}, [number]
+        own = self.graph.universe.members(free[number])
+        for one in waiting:
+            for node in self.nodes.get(one, ()):
+                if node.op == "read" and isinstance(read := node.args[0], Read):
+                    strides = {str(name): stride for name, stride in read.address.terms}
+                    if all(strides.get(name, 0) > 0 for name in own):
+                        return tuple(sorted(own, key=lambda name: -strides[name]))
+                within = [c for c in node.children if not free[number] & ~free[c] and c not in met]
+                met.update(within)
+                waiting += within if node.op != "reindex" else []
+        return ()
 
     def load(self, number: int) -> Term:
         """A class read from memory."""

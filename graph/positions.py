@@ -10,13 +10,12 @@ from eqsat.graph.build import TensorLike, cast, constant, expand, gather, promot
 from eqsat.graph.dtypes import int64
 from eqsat.graph.elementwise import (
     add,
+    equal,
     isnan,
     less,
     less_equal,
     logical_and,
-    logical_not,
     logical_or,
-    minimum,
     where,
 )
 from eqsat.graph.index import const, var
@@ -92,18 +91,23 @@ def searchsorted(
     with weak_composition("searchsorted"):
         values = x1 if sorter is None else take(x1, as_index(sorter))
         values, wanted = promote("searchsorted", values, x2)
-        count = values.shape[0]
-        found = expand(constant(0, int64), wanted.shape)
-        for step in (1 << bit for bit in reversed(range(count.bit_length()))):
+        found, left = expand(constant(0, int64), wanted.shape), values.shape[0]
+        while left:
+            step = max(left // 2, 1)
             further = add(found, step)
-            read = take(values, minimum(further, count) - 1)
-            before, after = (read, wanted) if side == "left" else (wanted, read)
-            passed = less(before, after)
-            if values.dtype.kind == "float":
-                passed = logical_or(passed, logical_and(isnan(after), logical_not(isnan(before))))
-            passed = passed if side == "left" else logical_not(passed)
-            found = where(logical_and(passed, less_equal(further, count)), further, found)
+            read = take(values, further - 1)
+            found = where(_comes_before(read, wanted, side), further, found)
+            left -= step if left > 1 else 1
         return found
+
+
+def _comes_before(read: Tensor, wanted: Tensor, side: str) -> Tensor:
+    """Whether an element is less than the one wanted, or equal to it on its right side."""
+    passed = less(read, wanted) if side == "left" else less_equal(read, wanted)
+    if read.dtype.kind != "float":
+        return passed
+    last = isnan(wanted)
+    return logical_or(passed, last if side == "right" else logical_and(last, equal(read, read)))
 
 
 def as_index(indices: Indices) -> Tensor:

@@ -264,9 +264,10 @@ def _host_operation(operation: MatrixOperation) -> str:
 
 
 def translate(text: str) -> str:
-    """Emitted source with the functions that hold PTX replaced."""
+    """Emitted source with the functions that hold PTX replaced, as for devices before sm_89."""
     text = re.sub(r"__device__ .* void block_barrier\(\) \{[^}]*\}\n", "", text)  # a macro
     text = translate_async(text)
+    text = re.sub(r"#if __CUDA_ARCH__ >= 890\n.*?#else\n(.*?)#endif\n", r"\1", text, flags=re.S)
     for name, host in HOST.items():
         text = text.replace({**FUNCTIONS, **SUMS, **PAIRS}[name].strip(), host)
     for operation in TABLE:

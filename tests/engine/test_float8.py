@@ -28,11 +28,13 @@ def edges(name):
 
 
 @pytest.mark.parametrize("name", FLOAT8)
-def test_casts_are_those_of_ml_dtypes(name):
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_casts_are_those_of_ml_dtypes(device, name):
     values = edges(name)
     x = eqsat.input("x", values.shape, "float32")
     down = eqsat.astype(x, name)
-    program = compile([down, eqsat.astype(down, "float32")], "cpu", cache=Cache(None))
+    spec = "cpu" if device == "cpu" else eqsat.specs.from_device()
+    program = compile([down, eqsat.astype(down, "float32")], spec, cache=Cache(None))
     narrow, wide = program(values)
     with np.errstate(all="ignore"):
         expected = values.astype(as_dtype(name).numpy)
@@ -71,7 +73,7 @@ def test_a_program_for_a_gpu_has_the_conversions(name):
     product = eqsat.astype(a, "float32") @ eqsat.astype(b, "float32")
     program = compile(eqsat.astype(product, name), unit, cache=Cache(None))
     text = program.source()
-    assert f"from_{name}(" in text and f"to_{name}(" in text
+    assert f"from_{name}(" in text and f"pack_{name}(" in text
     assert plan(product, "a100", cache=Cache(None)).parts.launches
 
 
