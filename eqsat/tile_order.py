@@ -1,6 +1,6 @@
 """The order of tiles: those that run together share what they read, and long ones come first."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from math import prod, sqrt
@@ -15,10 +15,10 @@ def in_bands(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
     """The kernel with its tiles in bands of the last but one cut axis.
 
     Where the last two cut axes each have loads of their own, as many tiles as there are processors
-    form a rectangle about as high as wide; bands lie along the last one where blocks that copy for
-    each other have fewer tiles to repeat by that. Where tiles have more live chunks the further
-    they lie along the last axis, or the less far, these come first, for as many of the other axis
-    as the last cache holds reads of.
+    form a rectangle that reads about as much along one as along the other; bands lie along the last
+    one where blocks that copy for each other have fewer tiles to repeat by that. Where tiles have
+    more live chunks the further they lie along the last axis, or the less far, these come first,
+    for as many of the other axis as the last cache holds reads of.
     """
     if len(kernel.cut) < 2 or spec.group(spec.tile_group).max_resident <= 1:
         return kernel
@@ -39,7 +39,10 @@ def in_bands(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
     turned = _repeated(columns, together) < _repeated(rows, together)
     if turned:
         rows, columns = columns, rows
-    height = min(round(sqrt(spec.processors * columns.tile / rows.tile)), rows.count)
+        along, across = across, along
+    # So many rows and columns read the least, as each has its own part of them.
+    own, others = _largest(kernel, along) * rows.tile, _largest(kernel, across) * columns.tile
+    height = min(round(sqrt(spec.processors * others / own)), rows.count)
     return replace(kernel, band=max(height // together * together, together), across=turned)
 
 
@@ -111,6 +114,10 @@ def _growth(kernel: Kernel, axis: Axis) -> int:
         if atom == axis.name
     }
     return signs.pop() if len(signs) == 1 else 0
+
+
+def _largest(kernel: Kernel, loads: Iterable[Load]) -> int:
+    return max(_bytes(kernel, one) for one in loads)
 
 
 def _bytes(kernel: Kernel, load: Load) -> int:
