@@ -138,6 +138,12 @@ class Values:
                     result[name] = None
         return result
 
+    def _strides_read(self, load: Load) -> dict[str, int | None]:
+        """Stride of each varying index of a load; None too where a coordinate depends on it."""
+        places = [self.indices(c.value) for c in load.access.coordinates]
+        apart = {i: None for own in places for i in self.varying(own)}
+        return self.strides(load.access.address, load.indices) | apart
+
     def in_place(self, name: str, dtype: DType) -> dict[str, int] | None:
         """The strides of a load that a routine may read where it lies, else None."""
         load = self.defined[name]
@@ -271,7 +277,7 @@ class Values:
         for name in self.leaves(names, opened):
             value = self.defined[name]
             if isinstance(value, Load) and (self.pointwise(name) or name == opened):
-                tables.append(self.strides(value.access.address, value.indices))
+                tables.append(self._strides_read(value))
             elif name in self.layouts:
                 tables.append(dense(self.layouts[name]))
         if store is not None:

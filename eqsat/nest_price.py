@@ -14,6 +14,7 @@ from eqsat.tiling import Tiling
 
 LOOP = 12.0  # cycles in which a CPU begins a loop
 ACROSS = 40.0  # in which it sums what lies across the lanes of a vector, and goes on
+ROWS = 4  # that it walks side by side: more lie in the same lines of the nearest cache
 TESTED = 2  # selections in the time of a read that may have to be left out
 
 
@@ -83,12 +84,28 @@ def tests(tiling: Tiling, mask: int) -> Array:
 
 def fetched_again(tiling: Tiling, term: Term, mask: int) -> Array:
     """How many times more memory gives what is read over `mask` than a nest that passes over it
-    once: rows that are longer than a cache holds are gone when the next pass begins.
+    once: rows that are longer than a cache holds are gone when the next pass begins, and lines of
+    rows that a recurrence walks side by side, when there are many, at its next step.
     """
     if tiling.pricer.overlap:
         return tiling.shape
     made = tiling.form
     reduced = made.facts.universe.mask(made.reduced)
-    row = tiling.tile_points(mask & reduced) * made.facts.dtype(term).itemsize
-    far = row > tiling.pricer.cache.size_bytes / 2
-    return np.where(far, passes(made, reduced).get(term, 1), 1) if far.any() else tiling.shape
+    size = made.facts.dtype(term).itemsize
+    far = tiling.tile_points(mask & reduced) * size > tiling.pricer.cache.size_bytes / 2
+    again = tiling.shape
+    if far.any():
+        again = np.where(far, passes(made, reduced).get(term, 1), 1)
+    if made.stepped in tiling.chunks and _is_beside(term, made.stepped):
+        rows = tiling.tile_points(mask & ~made.steps.along)
+        line = tiling.pricer.cache.access_granularity_bytes
+        again = np.where(rows > ROWS, np.maximum(again, line / size), again)
+    return again
+
+
+def _is_beside(term: Term, name: str) -> bool:
+    """Whether a read's neighbours along a name lie beside each other in memory."""
+    read = term.args[0]
+    return isinstance(read, Read) and any(
+        str(atom) == name and abs(stride) == 1 for atom, stride in read.address.terms
+    )
