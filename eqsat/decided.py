@@ -44,7 +44,7 @@ class Decisions:
                 return tensor.operands[1 if low else 2]
         if tensor.dtype.kind in ("int", "uint") and number_of(tensor) is None:
             low, high = self.bounds(tensor) or (0, 1)
-            if low == high:
+            if low == high == float(low):  # as literals hold it
                 return broadcast_to(constant(low, tensor.dtype), tensor.shape)
         return tensor
 
@@ -142,6 +142,8 @@ class Decisions:
             case "mul", ((low, high), (least, most)):
                 corners = low * least, low * most, high * least, high * most
                 return min(corners), max(corners)
+            case "mul", (None, (0, 0)) | ((0, 0), None):
+                return 0, 0
             case "floor_divide", ((low, high), (least, most)) if 0 < least == most:
                 return low // least, high // least
             case "remainder", (_, (least, most)) if 0 < least == most:

@@ -11,6 +11,7 @@ from eqsat.narrow import products
 from eqsat.specs import ParallelOperation
 
 Array = NDArray[np.float64]
+SPLIT = 5.0  # instructions of a thread for a term of an element, its reads included, as measured
 
 
 def products_of(
@@ -49,8 +50,9 @@ def narrowing(
         yield "add", 2 * work / depth
         return
     fragments = work * terms * 2 / np.sqrt(points / warps)
-    yield "cast", fragments
-    if terms > 1:
-        yield "sub", fragments
+    if terms == 1:
+        yield "cast", fragments
+    else:
+        yield "sub", SPLIT * fragments
         *_, depth = operation.extents.values()
         yield "add", work / max(depth, 1)  # the products of a step are added to the result

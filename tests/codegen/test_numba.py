@@ -12,11 +12,15 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
+import eqsat.graph as g
+from eqsat.cache import Cache
 from eqsat.codegen import numba_emit, numba_scalars, numba_target, oracle
+from eqsat.driver import plan
 from eqsat.errors import CompileError, DTypeError, UnsupportedError
 from eqsat.graph.dtypes import BY_NAME, DTYPES, DType, bool_
 from eqsat.graph.ops import ELEMENTWISE, OPS, Given
 from eqsat.kernel import Access, Axis, Buffer, Kernel, Map, Store
+from eqsat.specs import load
 
 GUARD = 64
 FEW = [(1, 1, 1), (9, 17, 5)]
@@ -287,6 +291,16 @@ def test_rows_of_a_fused_nest_are_scalars() -> None:
     source = numba_emit.emit(kernels.softmax_resident(16, 32, 1).kernel)
     assert source.count("np.empty") == 1  # exp(x - max) of one row
     assert source.count("exp_f32(") == 1
+
+
+def test_sums_of_gathered_rows_go_along_the_rows() -> None:
+    """An index that chooses rows lies outside: neighbours in memory are added side by side."""
+    table, ids = g.input("table", (500, 256)), g.input("ids", (64, 32), "int64")
+    total = g.sum(g.take(table, ids, axis=0), axis=1)
+    (launch,) = plan([total], load("cpu"), cache=Cache(None)).parts.launches
+    source = numba_emit.emit(launch.kernel)
+    assert source.index("in range(32)") < source.rindex("in range(256)")
+    assert "accumulate" not in source
 
 
 @pytest.mark.parametrize("evil", ['x"]); import os\n#', "a\nraise SystemExit", "def", "Ω", "1"])

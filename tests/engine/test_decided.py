@@ -66,6 +66,15 @@ def test_an_extreme_is_an_operand_where_that_is_always_it(name):
             np.testing.assert_array_equal(value, wanted)
 
 
+def test_an_integer_of_one_value_is_a_number_if_a_literal_holds_it():
+    x = g.input("x", (5,), "int32")
+    for one, value in ((x * 0 + 7, 7), (g.minimum(g.maximum(x, 3), 3), 3), (x % 1, 0)):
+        found = settled(one)
+        assert found.op == "view" and found.operands[0].attributes["value"] == value
+    large = g.input("y", (5,), "int64") * 0 + (2**53 + 1)
+    assert settled(large) is large
+
+
 def test_what_overflows_or_is_unknown_is_not_decided():
     x = g.input("x", (4,), "int8")
     near = g.astype(g.arange(4) + 120, "int8") + g.constant(10, "int8")  # wraps below 0

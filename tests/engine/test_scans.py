@@ -99,6 +99,14 @@ def test_recurrences_along_rows_are_read_once_and_written_once() -> None:
     assert not compile_cubin(source.text, "sm_90a").spills
 
 
+@pytest.mark.parametrize(("axis", "few"), [(1, True), (0, False)])
+def test_a_cpu_walks_few_rows_side_by_side_or_whole_lines_across_them(axis: int, few: bool) -> None:
+    """Rows lie apart in memory: a line of each is read for many steps, if it stays in the cache."""
+    (kernel,) = planned(g.cumulative_prod(g.input("x", (2048, 2048)), axis), "cpu")
+    (tiled,) = kernel.grid
+    assert tiled.tile <= 4 if few else tiled.tile >= 64
+
+
 def test_two_scans_of_a_tile_have_scopes_of_their_own() -> None:
     sums = g.cumulative_sum(g.tanh(g.cumulative_sum(g.input("x", (8,)), axis=0)), axis=0)
     (kernel,) = planned(sums, "h200")

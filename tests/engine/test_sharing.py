@@ -100,6 +100,17 @@ def test_runs_of_tiles_lie_along_one_axis():
     assert axis.name == kernel.grid[0].name and two.band % 2 == 0
 
 
+def test_bands_of_parts_are_as_wide_as_those_of_what_the_parts_have():
+    """A part of the columns is one point of the grid, and has as much to read as a tile of them."""
+    x, w = g.input("x", (1024, 8192), "bfloat16"), g.input("w", (8192, 8192), "bfloat16")
+    sums = g.sum(g.sigmoid(g.astype(x @ w.T, "float32")), axis=1)
+    kernel = candidates(sums, H200, 1)[0].kernel
+    (parts, rows), (columns,) = kernel.cut[-2:], kernel.inner
+    assert parts.tile == 1 and parts.count > 16
+    read = (kernel.band * columns.extent, H200.processors / kernel.band * rows.tile)
+    assert 0.5 < read[0] / read[1] < 2.0
+
+
 def test_tiles_of_odd_number_are_shared_along_the_other_axis_or_repeated():
     kernel = candidates(product(2048, 2048, 2048), H200, 1)[0].kernel
     first, second = kernel.grid

@@ -56,6 +56,18 @@ def test_gathered_rows_are_stored_for_products_of_terms():
     assert not any(load.access.coordinates for load in loads(last.kernel))
 
 
+def test_sums_of_weights_are_stored_as_the_weights_lie():
+    """Means of columns of a product are products with sums of columns of weights."""
+    x, w = g.input("x", (1024, 4096), "bfloat16"), g.input("w", (4096, 4096), "bfloat16")
+    products = g.reshape(g.astype(x @ w.T, "float32"), (1024, 256, 16))
+    found = launches(g.max(g.gelu(g.mean(products, axis=2)), axis=1))
+    (read,) = loads(found[0].kernel)
+    (store,) = found[0].kernel.phases[-1].stores
+    (last,) = [str(atom) for atom, stride in read.access.address.terms if stride == 1]
+    assert (last, 1) in store.access.address.terms
+    assert [bool(operations(one.kernel)) for one in found[:2]] == [False, True]
+
+
 def loads(kernel: Kernel) -> list[Load]:
     return [s for s in kernel.statements() if isinstance(s, Load)]
 
