@@ -142,10 +142,6 @@ def _bits(operator: str) -> Row:
     return lambda dtype, a: f"({register_type(dtype)})({a[0]} {operator} {a[1]})"
 
 
-def _one(dtype: DType) -> str:
-    return literal(dtype.compute, 1)
-
-
 def _invert(dtype: DType, a: Sequence[str]) -> str:
     return f"(!{a[0]})" if dtype == bool_ else f"({register_type(dtype)})(~{a[0]})"
 
@@ -179,7 +175,7 @@ OPS: dict[str, Row] = {
     **{name: _libm(name) for name in _LIBM.split()},
     "rsqrt": _libm("rsqrt"),
     "round": _libm("rint"),
-    "reciprocal": lambda dtype, a: f"({_one(dtype)} / {a[0]})",
+    "reciprocal": _call("reciprocal"),
     "logical_not": lambda _, a: f"(!{a[0]})",
     "bitwise_invert": _invert,
     "isnan": lambda _, a: f"({a[0]} != {a[0]})",

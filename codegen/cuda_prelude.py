@@ -11,6 +11,7 @@ from eqsat.codegen import (
     cuda_prelude_atomics,
     cuda_prelude_clusters,
     cuda_prelude_floats,
+    cuda_prelude_nearly,
     cuda_prelude_scans,
 )
 
@@ -246,30 +247,6 @@ template <>
 {_EACH} shift_right(T a, T count) {{
     return count >= 0 && count < T(8 * sizeof(T)) ? T(a >> count) : a < 0 ? T(-1) : T(0);
 }}""",
-    "power_of_two": f"""
-{_DEVICE} float power_of_two(float a) {{
-    float result;  // relative error 2^-22
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(a));
-    return result;
-}}""",
-    "divide_nearly": f"""
-{_DEVICE} float divide_nearly(float a, float b) {{
-    float result;  // within 2 units in the last place, and without a branch
-    asm("div.full.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
-    return result;
-}}""",
-    "reciprocal_nearly": f"""
-{_DEVICE} float reciprocal_nearly(float a) {{
-    float result;  // within a unit in the last place
-    asm("rcp.approx.f32 %0, %1;" : "=f"(result) : "f"(a));
-    return result;
-}}""",
-    "exp_nearly": f"""
-{_DEVICE} float exp_nearly(float a) {{
-    float result;  // the product is rounded: 2^-17 where the result is largest
-    asm("ex2.approx.f32 %0, %1;" : "=f"(result) : "f"(a * 1.4426950408889634f));
-    return result;
-}}""",
     "exp_difference": f"""
 {_DEVICE} float exp_difference(float a, float b) {{
     const float base = b == __int_as_float(0xff800000) ? 0.0f : b;  // the same for a whole row
@@ -475,6 +452,7 @@ def load_matrix_name(count: int, trans: bool) -> str:
 FUNCTIONS.update(cuda_prelude_atomics.FUNCTIONS)
 FUNCTIONS.update(cuda_prelude_clusters.FUNCTIONS)
 FUNCTIONS.update(cuda_prelude_floats.FUNCTIONS)
+FUNCTIONS.update(cuda_prelude_nearly.FUNCTIONS)
 FUNCTIONS.update(cuda_prelude_scans.FUNCTIONS)
 FUNCTIONS.update(
     {load_matrix_name(n, trans): _load_matrix(n, trans) for n in (1, 2, 4) for trans in (0, 1)}

@@ -243,11 +243,21 @@ class Occupancy(Tiling):
 
     def turns(self) -> Array:
         """Tiles of a block under way: two where a team computes each and memory holds one block."""
-        if self.blocking is None or len(self.started) != 1 or self.reductions_in_turn() > 1:
+        if self.blocking is None or len(self.started) != 1 or self._sums_across():
             return self.shape
         team = self.blocking.threads == self.spec.members("warpgroup", "thread")
         team &= not count_parts(self.spec, self.form)  # or it waits for products of its own
         return np.where(team & (self.resident() <= self.spec.processors), 2.0, 1.0)
+
+    def _sums_across(self) -> bool:
+        """Whether reductions follow a product that need more than the lanes which hold its rows."""
+        terms = [t for t in self.form.terms if t.op in REDUCING]
+        products = [t for t in terms if self._is_product(t)]
+        found = self.pricer.contraction(self.form, products[0]) if len(products) == 1 else None
+        if self.reductions_in_turn() <= 1 or found is None:
+            return self.reductions_in_turn() > 1
+        beyond = ~found.columns | self.form.facts.universe.mask(self.chunks)
+        return any(int(t.args[0]) & beyond for t in terms if t not in products)
 
     def between_tiles(self, waves: Array) -> Array:
         """Seconds in which teams that take turns neither multiply nor wait for operands: what they

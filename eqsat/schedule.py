@@ -50,7 +50,7 @@ MOST_LOWERED = 60  # schedules, cheapest first, that are lowered and do not fit
 FEW = 3  # of each other body besides, where none of those fits
 MOST_DRAWN = 40  # times as many schedules as are drawn: most may not fit
 JOINED = "_joined"  # what joins the parts of a kernel
-MOST_JOINED = 4  # divisions, cheapest first, whose joins are searched for; half of a join's own
+MOST_JOINED = 2  # divisions, cheapest first, whose joins are searched for; half of a join's own
 LEAST_LOWERED = 12  # of these the part of one body, so that no operation keeps others from a try
 
 

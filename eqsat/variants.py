@@ -26,6 +26,7 @@ WORTH = 0.02  # of these, for which a kernel stands that others may do without: 
 OFF = 2.0  # times the price of a kernel, and of a plan, from where its time is worth another cut
 CUTS = 8  # of a segment, at the most
 PATIENCE = 3  # cuts, one after the other, that gain nothing: what later ones know is little
+SEVERAL = 6  # kernels scheduled for a segment, beyond which one such cut is enough
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,8 @@ def best_planned(
         else:
             vain = 0 if best is None or found.seconds < best.seconds else vain + 1
             best = found if vain == 0 else best
-        if vain == PATIENCE or (best and best.is_near(plan)) or not _taught(plan, extractor, known):
+        patience = PATIENCE if len(known) <= SEVERAL else 1
+        if vain >= patience or (best and best.is_near(plan)) or not _taught(plan, extractor, known):
             break
     if best is None:
         assert error is not None

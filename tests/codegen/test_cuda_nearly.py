@@ -7,12 +7,13 @@ import eqsat.graph as g
 from eqsat.cache import Cache
 from eqsat.codegen.cuda_emit import emit
 from eqsat.codegen.cuda_nearly import NEARLY
-from eqsat.driver import plan
+from eqsat.driver import compile, plan
 from eqsat.graph.tensor import Tensor
-from eqsat.specs import load
+from eqsat.specs import from_device, load
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 SPEC = load("h200")
+SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -1e-45, 3e38, -2e38, 1], np.float32)
 
 
 def short(y: Tensor) -> set[str]:
@@ -57,3 +58,18 @@ def test_the_error_is_small_beside_that_of_the_rounding() -> None:
     near = np.exp2((x * np.float32(1.4426950408889634)).astype(np.float64))
     off = np.abs(near / np.exp(x.astype(np.float64)) - 1)
     assert 2.0**-19 < off.max() < 2.0**-17
+
+
+@pytest.mark.gpu
+def test_reciprocals_are_off_by_a_unit_at_the_most() -> None:
+    """Of any float32: what overflows, vanishes or is not finite too."""
+    bits = np.random.default_rng(3).integers(0, 2**32, 1 << 20, dtype=np.uint32)
+    values = np.concatenate([bits.view(np.float32), SPECIAL])
+    x = g.input("x", values.shape)
+    found = compile(g.reciprocal(x), from_device(), cache=Cache(None))(values)
+    with np.errstate(all="ignore"):
+        wanted = np.reciprocal(values)
+    plain = np.isfinite(wanted)
+    np.testing.assert_array_equal(found[~plain], wanted[~plain])
+    units = found[plain].view(np.int32).astype(np.int64) - wanted[plain].view(np.int32)
+    assert np.abs(units).max() <= 1 and np.mean(units != 0) < 1e-3

@@ -1,0 +1,39 @@
+"""Device functions by a GPU's own approximations, as they are or corrected."""
+
+_DEVICE = "__device__ __forceinline__"
+
+FUNCTIONS: dict[str, str] = {
+    "power_of_two": f"""
+{_DEVICE} float power_of_two(float a) {{
+    float result;  // relative error 2^-22
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(a));
+    return result;
+}}""",
+    "divide_nearly": f"""
+{_DEVICE} float divide_nearly(float a, float b) {{
+    float result;  // within 2 units in the last place, and without a branch
+    asm("div.full.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    return result;
+}}""",
+    "reciprocal_nearly": f"""
+{_DEVICE} float reciprocal_nearly(float a) {{
+    float result;  // within a unit in the last place
+    asm("rcp.approx.f32 %0, %1;" : "=f"(result) : "f"(a));
+    return result;
+}}""",
+    "exp_nearly": f"""
+{_DEVICE} float exp_nearly(float a) {{
+    float result;  // the product is rounded: 2^-17 where the result is largest
+    asm("ex2.approx.f32 %0, %1;" : "=f"(result) : "f"(a * 1.4426950408889634f));
+    return result;
+}}""",
+    "reciprocal": f"""
+{_DEVICE} float reciprocal(float a) {{
+    const float near = reciprocal_nearly(a), off = fmaf(-a, near, 1.0f);
+    return fabsf(off) < 1.0f ? fmaf(off, near, near) : near;  // as rounded once, without a branch
+}}
+{_DEVICE} double reciprocal(double a) {{
+    return 1.0 / a;
+}}""",
+}
+"""By name, as those of `cuda_prelude`."""
