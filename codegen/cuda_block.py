@@ -385,6 +385,10 @@ class Block:
     def read(self, name: str, point: Point) -> str:
         return self.readers[name](point)
 
+    def element_reader(self, name: str) -> Reader:
+        """How to read the registers of a value."""
+        return lambda point: self.element(name, point)
+
     def converted(self, name: str, dtype: DType, point: Point) -> str:
         """A value at a point, in the dtype in which `dtype` is computed."""
         return cast(self.placement.dtypes[name], dtype.compute, self.read(name, point))

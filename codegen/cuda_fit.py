@@ -11,6 +11,7 @@ from eqsat.codegen.cuda_placement import (
     REGISTERS,
     SHARED,
     Placement,
+    passes_on,
     reads_again,
     unique_names,
 )
@@ -190,12 +191,15 @@ def _fluid(kernel: Kernel, placement: Placement) -> set[str]:
 
 
 def _read_again(kernel: Kernel, placement: Placement) -> set[str]:
-    """Loads beside the results of a warpgroup's products that each use reads anew."""
+    """Loads beside the results of a warpgroup's products that each use reads anew, and casts that
+    are the same in registers.
+    """
     if not needs_producer(placement.matrices.values()):
         return set()
     bodies = [phase.body for phase in kernel.phases if not phase.stream]
     loads = [s for body in bodies for s in body if isinstance(s, Load)]
-    return {s.name for s in loads if reads_again(placement, s)}
+    again = {s.name for s in loads if reads_again(placement, s)}
+    return again | {s.name for body in bodies for s in body if passes_on(placement, s, again)}
 
 
 def unrolled(placement: Placement, distribution: Distribution) -> int:

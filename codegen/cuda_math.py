@@ -142,6 +142,11 @@ def _bits(operator: str) -> Row:
     return lambda dtype, a: f"({register_type(dtype)})({a[0]} {operator} {a[1]})"
 
 
+def _quotient(dtype: DType, a: Sequence[str]) -> str:
+    one = dtype.kind == "float" and a[0] == literal(dtype.compute, 1)
+    return f"reciprocal({a[1]})" if one else f"({a[0]} / {a[1]})"
+
+
 def _invert(dtype: DType, a: Sequence[str]) -> str:
     return f"(!{a[0]})" if dtype == bool_ else f"({register_type(dtype)})(~{a[0]})"
 
@@ -184,7 +189,7 @@ OPS: dict[str, Row] = {
     "add": _call("wrapping_add"),
     "sub": _call("wrapping_subtract"),
     "mul": _call("wrapping_multiply"),
-    "div": _infix("/"),
+    "div": _quotient,
     **{name: _call(name) for name in ("divide_nearly", "reciprocal_nearly", "exp_nearly")},
     "floor_divide": _call("floor_divide"),
     "remainder": _call("floor_remainder"),

@@ -94,7 +94,7 @@ class HeldStatements(Statements):
             return
         self.flush()
         self.block.aliases[s.name] = s.carry
-        self.block.readers[s.name] = self.alias_reader(s.name)
+        self.block.readers[s.name] = self.block.element_reader(s.name)
         self.settle()
         result, register = self.block.value(s.carry), self.packed.get(s.chunk, "")
         if register:
@@ -170,7 +170,7 @@ class ChainedStatements(Statements):
         self.flush()
         block = self.block
         block.aliases[s.name] = s.carry
-        block.readers[s.name] = self.alias_reader(s.name)
+        block.readers[s.name] = block.element_reader(s.name)
         if not self.waited:
             self.out.line("products_wait<0>();")
             release_delayed(self.phase, self.pipeline)

@@ -1,6 +1,6 @@
 """Where each value of a kernel lives on the GPU, and the roles of indices in matrix operations."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 from math import prod
@@ -182,8 +182,18 @@ def place(kernel: Kernel, operations: Mapping[str, ParallelOperation]) -> Placem
 def reads_again(placement: Placement, s: Load) -> bool:
     """Whether a value of fewer indices than what uses it may be read there, over and over."""
     users = [placement.statements.get(name) for name in placement.users[s.name]]
+    widened = {u.name for u in users if u and passes_on(placement, u, {s.name})}
+    users = [u for u in users if u is None or u.name not in widened]
+    users += [placement.statements.get(name) for one in widened for name in placement.users[one]]
     wider = (isinstance(u, Map) and {*s.indices} < {*u.indices} for u in users)
     return not s.access.coordinates and all(wider)
+
+
+def passes_on(placement: Placement, s: Statement, again: Collection[str]) -> bool:
+    """Whether a cast leaves what is read again as registers have it: it is that, and no value."""
+    if not isinstance(s, Map) or s.op != "cast" or s.arguments[0] not in again:
+        return False
+    return placement.dtypes[s.arguments[0]].compute == s.dtype and bool(placement.users[s.name])
 
 
 def _users(kernel: Kernel) -> dict[str, tuple[str, ...]]:

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 
 from eqsat.codegen import cuda_masks
 from eqsat.codegen.cuda_access import vector_along
-from eqsat.codegen.cuda_block import Block, Point, Reader, constant
+from eqsat.codegen.cuda_block import Block, Point, constant
 from eqsat.codegen.cuda_box_store import box_store
 from eqsat.codegen.cuda_collective import reduce_threads, scan
 from eqsat.codegen.cuda_computed import compute_tile
@@ -24,6 +24,7 @@ from eqsat.codegen.cuda_placement import (
     REGISTERS,
     SHARED,
     is_rounded_later,
+    passes_on,
     store_indices,
 )
 from eqsat.codegen.cuda_scatter import combine_stored
@@ -151,6 +152,9 @@ class Statements:
             case Map() if s.name in self.conditions:
                 margins = self.conditions[s.name]
                 block.readers[s.name] = lambda point: f"({cuda_masks.holds(block, margins, point)})"
+            case Map() if passes_on(block.placement, s, self.late):
+                one = s.arguments[0]
+                self.late[s.name], block.readers[s.name] = self.late[one], block.readers[one]
             case Map() | Reduce() if s.name not in block.placement.outer:
                 self.add(s)
             case Scan():
@@ -307,7 +311,7 @@ class Statements:
         """Overwrite the product in the chunks that the mask cuts."""
         self.flush()
         self.block.aliases[s.name] = s.arguments[1]
-        self.block.readers[s.name] = self.alias_reader(s.name)
+        self.block.readers[s.name] = self.block.element_reader(s.name)
         cuda_masks.apply_mask(self.block, s, self.masks[s.name])
 
     # elementwise statements and local reductions
@@ -351,12 +355,10 @@ class Statements:
                 self.declare(s.name, identity(s.monoid, s.dtype))
             elif isinstance(s, Update) and s.name in self.in_place:
                 block.aliases[s.name] = s.carry
-                block.readers[s.name] = self.alias_reader(s.name)
+                block.readers[s.name] = block.element_reader(s.name)
             elif s.name not in local:
                 self.declare(s.name)
-        late = {
-            i for s in group for n in operands(s) if n in self.late for i in self.late[n].indices
-        }
+        late = {n for s in group for n in operands(s) if n in self.late}
         read = self.conditions.keys() & {name for s in group for name in operands(s)}
         if read:  # most chunks hold throughout what is asked of each of their points
             margins = [margin for name in sorted(read) for margin in self.conditions[name]]
@@ -375,7 +377,8 @@ class Statements:
     def loop(self, group: Sequence[Elementwise], local: set[str], late: set[str]) -> None:
         """The statements of a group at each point."""
         block = self.block
-        with block.points(self.span(group[0]), outer=late) as point:
+        outer = {i for name in late for i in self.late[name].indices}
+        with block.points(self.span(group[0]), outer=outer) as point:
             for s in group:
                 text = self.expression(s, point)
                 if s.name in local:
@@ -384,9 +387,6 @@ class Statements:
                     block.readers[s.name] = constant(variable)
                 else:
                     self.out.line(f"{block.element(s.name, point)} = {text};")
-
-    def alias_reader(self, name: str) -> Reader:
-        return lambda point: self.block.element(name, point)
 
     def expression(self, s: Elementwise, point: Point) -> str:
         block = self.block
@@ -451,7 +451,7 @@ class Statements:
         block = self.block
         if s.name in self.in_place:
             block.aliases[s.name] = s.carry
-            block.readers[s.name] = self.alias_reader(s.name)
+            block.readers[s.name] = block.element_reader(s.name)
         else:
             self.declare(s.name)
         if s.scale or s.name not in self.in_place:

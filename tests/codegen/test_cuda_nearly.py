@@ -73,3 +73,11 @@ def test_reciprocals_are_off_by_a_unit_at_the_most() -> None:
     np.testing.assert_array_equal(found[~plain], wanted[~plain])
     units = found[plain].view(np.int32).astype(np.int64) - wanted[plain].view(np.int32)
     assert np.abs(units).max() <= 1 and np.mean(units != 0) < 1e-3
+
+
+def test_what_divides_one_is_a_reciprocal() -> None:
+    x = g.input("x", (4096, 4096))
+    for y in (1.0 / x, g.reciprocal(x), g.sigmoid(x)):
+        (launch,) = plan([y], SPEC, cache=Cache(None)).parts.launches
+        text = emit(launch.kernel).text
+        assert " / v" not in text and text.count("reciprocal(") > 1

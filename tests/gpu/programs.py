@@ -248,6 +248,22 @@ def last_tiles_in_parts() -> list[Tensor]:
     return [plain, gated, *G.grad(G.sum(gated * y), [q, k])]
 
 
+def sums_of_products() -> list[Tensor]:
+    """Rows summed up beside a product, of a bias that is cast; means of columns, summed first."""
+    x, w = tensor("x", 512, 1024, dtype="bfloat16"), tensor("w", 2048, 1024, dtype="bfloat16")
+    wide = G.astype(x @ w.T, "float32")
+    biased = wide + G.astype(tensor("b", 2048, dtype="bfloat16"), "float32")
+    means = G.mean(G.reshape(wide, (512, 128, 16)), axis=2)
+    return [G.sum(G.sigmoid(0.02 * biased), axis=1), G.max(G.gelu(means), axis=1)]
+
+
+def at_positions() -> list[Tensor]:
+    x, at = tensor("x", 33, 500), tensor("at", 33, 70, dtype="int64")
+    values, order = tensor("v", 3000), 0.01 * G.astype(G.arange(777), "float32") - 4.0
+    return [G.take_along_axis(x, at, 1), G.searchsorted(order, values, side="right"), G.diff(x, 0),
+            G.cumulative_prod(0.01 * x + 1.0, 1), G.cumulative_prod(0.01 * x + 1.0, 0)]  # fmt: skip
+
+
 def _named() -> Iterator[tuple[str, Build]]:
     for (m, n, k), dtype in itertools.product(SIZES, FLOATS):
         yield f"matmul-{m}x{n}x{k}-{dtype}", lambda a=(m, n, k, dtype): matmul(*a)
@@ -270,6 +286,7 @@ def _named() -> Iterator[tuple[str, Build]]:
         gradient_of_weights, gradients_of_convolutions,
         eight_bits, eight_bit_integers, scan, empty_and_scalar, negated_number, several_kernels,
         in_parts, last_tiles_in_parts, recurrence_in_parts, one_selective_scan, distances,
+        sums_of_products, at_positions,
     ):  # fmt: skip
         yield build.__name__, build
 
