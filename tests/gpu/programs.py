@@ -254,7 +254,8 @@ def sums_of_products() -> list[Tensor]:
     wide = G.astype(x @ w.T, "float32")
     biased = wide + G.astype(tensor("b", 2048, dtype="bfloat16"), "float32")
     means = G.mean(G.reshape(wide, (512, 128, 16)), axis=2)
-    return [G.sum(G.sigmoid(0.02 * biased), axis=1), G.max(G.gelu(means), axis=1)]
+    found = G.sum(G.sigmoid(0.02 * biased), axis=1), G.max(G.gelu(means), axis=1)
+    return [G.astype(one, "bfloat16") for one in found]
 
 
 def at_positions() -> list[Tensor]:
