@@ -40,8 +40,9 @@ def in_bands(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
     if turned:
         rows, columns = columns, rows
         along, across = across, along
-    # So many rows and columns read the least, as each has its own part of them.
-    own, others = _largest(kernel, along) * rows.tile, _largest(kernel, across) * columns.tile
+    own, others = rows.tile, columns.tile
+    if any(isinstance(s, Contract) for s in kernel.statements()):  # most of what is read is its
+        own, others = own * _largest(kernel, along), others * _largest(kernel, across)
     height = min(round(sqrt(spec.processors * others / own)), rows.count)
     return replace(kernel, band=max(height // together * together, together), across=turned)
 

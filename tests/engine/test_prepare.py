@@ -173,11 +173,12 @@ def test_sums_in_parts_take_prepared_factors():
 )
 def test_plans_prepare_where_it_pays(extents, dtype, precision, prepared):
     program = planned(matmul(*extents, dtype), H200, precision=precision)
-    *before, main = program.parts.launches
-    assert len(before) == prepared
-    contracts = [s for s in main.kernel.statements() if isinstance(s, Contract)]
+    kernels = [launch.kernel for launch in program.parts.launches]
+    assert len([one for one in kernels if "prepared" in one.name]) == prepared
+    main = kernels[prepared]
+    contracts = [s for s in main.statements() if isinstance(s, Contract)]
     assert [one.operation.startswith("wgmma") for one in contracts] == [min(extents) > 1000]
-    assert (contracts[0].terms == 3) == ((dtype, precision) == ("float32", "default"))
+    assert (contracts[0].terms > 1) == ((dtype, precision) == ("float32", "default"))
 
 
 def test_the_explanation_has_the_preparations_and_holds():
