@@ -9,8 +9,10 @@ Fragments are arrays [fragment][register] of float32 bits, their terms [term][fr
 _DEVICE = "__device__ __forceinline__"
 
 
-def _float8(name: str, short: str, largest: str, over: str) -> dict[str, str]:
-    """Of one such type: what rounds beyond `largest` has the bits `over`, and its sign."""
+def _float8(name: str, short: str, form: str, largest: str, over: str) -> dict[str, str]:
+    """Of one such type: what rounds beyond `largest` has the bits `over`, and its sign; of devices
+    that lack the instruction by the arithmetic of its `form`.
+    """
     return {
         f"pack_{name}": f"""
 {_DEVICE} unsigned short pack_{name}(float low, float high) {{
@@ -21,7 +23,7 @@ def _float8(name: str, short: str, largest: str, over: str) -> dict[str, str]:
     if (fabsf(high) {largest}) bits = (bits & 0x80ffu) | {over}00u;
     return bits;
 #else
-    return (unsigned short)(narrow_{name}(low) | narrow_{name}(high) << 8);
+    return (unsigned short)(narrow_float8<{form}>(low) | narrow_float8<{form}>(high) << 8);
 #endif
 }}""",
         f"to_{name}": f"""
@@ -69,16 +71,8 @@ template <int Mantissa, int Bias, bool Infinite>
     if (a > 0x7f800000u) bits = Infinite ? 0x7eu : 0x7fu;
     return bits | sign;
 }}""",
-    "narrow_float8_e4m3fn": f"""
-{_DEVICE} unsigned narrow_float8_e4m3fn(float value) {{
-    return narrow_float8<3, 7, false>(value);
-}}""",
-    "narrow_float8_e5m2": f"""
-{_DEVICE} unsigned narrow_float8_e5m2(float value) {{
-    return narrow_float8<2, 15, true>(value);
-}}""",
-    **_float8("float8_e4m3fn", "e4m3", "> 464.0f", "0x7f"),
-    **_float8("float8_e5m2", "e5m2", ">= 61440.0f", "0x7c"),
+    **_float8("float8_e4m3fn", "e4m3", "3, 7, false", "> 464.0f", "0x7f"),
+    **_float8("float8_e5m2", "e5m2", "2, 15, true", ">= 61440.0f", "0x7c"),
     "cut_tf32": f"""
 {_DEVICE} unsigned cut_tf32(float value) {{
     return __float_as_uint(value) & 0xffffe000u;

@@ -251,11 +251,13 @@ class Occupancy(Tiling):
 
     def _sums_across(self) -> bool:
         """Whether reductions follow a product that need more than the lanes which hold its rows."""
+        if self.reductions_in_turn() <= 1:
+            return False
         terms = [t for t in self.form.terms if t.op in REDUCING]
         products = [t for t in terms if self._is_product(t)]
         found = self.pricer.contraction(self.form, products[0]) if len(products) == 1 else None
-        if self.reductions_in_turn() <= 1 or found is None:
-            return self.reductions_in_turn() > 1
+        if found is None:
+            return True
         beyond = ~found.columns | self.form.facts.universe.mask(self.chunks)
         return any(int(t.args[0]) & beyond for t in terms if t not in products)
 

@@ -246,12 +246,10 @@ def diff(
         parts = [part for part in (prepend, x, append) if part is not None]
         found = concat(parts, axis) if len(parts) > 1 else x
         for _ in range(n):
-            before, after = (
-                tuple(part if d == axis else slice(None) for d in range(x.ndim))
-                for part in (slice(None, -1), slice(1, None))
-            )
+            last = found.shape[axis] - 1
+            before, after = slice_axis(found, axis, 0, last), slice_axis(found, axis, 1, last + 1)
             apart = not_equal if found.dtype.kind == "bool" else subtract
-            found = apart(found[after], found[before])
+            found = apart(after, before)
         return found
 
 

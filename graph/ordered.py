@@ -1,7 +1,7 @@
 """The primitives behind sorting: the order of rows, and rows read at positions."""
 
 from eqsat.graph.build import build, gather
-from eqsat.graph.index import Affine, var
+from eqsat.graph.index import Affine, const, var
 from eqsat.graph.tensor import Tensor
 
 
@@ -13,7 +13,10 @@ def ordered(x: Tensor, descending: bool, count: int) -> Tensor:
     return build("argsort", (x,), {"descending": descending, "count": count})
 
 
-def along_rows(x: Tensor, places: Tensor) -> Tensor:
-    """x[..., places[..., i]] along the last axis; the other axes are those of both."""
-    outer: list[Affine | None] = [var(f"i{axis}") for axis in range(x.ndim - 1)]
-    return gather(x, places, x.ndim - 1, [*outer, None])
+def along_rows(x: Tensor, places: Tensor, axis: int = -1) -> Tensor:
+    """x[..., places[..., i, ...], ...] along an axis; the other axes of x are those of the places,
+    or of one position.
+    """
+    at: list[Affine | None] = [var(f"i{d}") if n > 1 else const(0) for d, n in enumerate(x.shape)]
+    at[axis] = None
+    return gather(x, places, axis % x.ndim, at)

@@ -18,8 +18,9 @@ from eqsat.graph.elementwise import (
     logical_or,
     where,
 )
-from eqsat.graph.index import const, var
+from eqsat.graph.index import var
 from eqsat.graph.movement import normalise_axis, output_names
+from eqsat.graph.ordered import along_rows
 from eqsat.graph.tensor import Tensor, weak_composition
 
 Indices = Tensor | np.ndarray | Sequence[int]
@@ -68,11 +69,8 @@ def take_along_axis(x: Tensor, indices: Indices, axis: int = -1) -> Tensor:
     shape = movement.broadcast_shapes([own, index.shape])
     if shape is None:
         raise ShapeError(f"{rows}: the other axes must be equal or 1. Reshape one of them.")
-    names = output_names(x.ndim)
-    coordinates = [var(name) if n > 1 else const(0) for name, n in zip(names, own, strict=True)]
     with weak_composition("take_along_axis"):
-        position = expand(count_from_end(index, x.shape[axis]), shape)
-        return gather(x, position, axis, [*coordinates[:axis], None, *coordinates[axis + 1 :]])
+        return along_rows(x, expand(count_from_end(index, x.shape[axis]), shape), axis)
 
 
 def searchsorted(
@@ -89,7 +87,7 @@ def searchsorted(
             f"and {side!r}."
         )
     with weak_composition("searchsorted"):
-        values = x1 if sorter is None else take(x1, as_index(sorter))
+        values = x1 if sorter is None else take(x1, sorter)
         values, wanted = promote("searchsorted", values, x2)
         found, left = expand(constant(0, int64), wanted.shape), values.shape[0]
         while left:

@@ -4,7 +4,7 @@ Sums and products of 16-bit floats accumulate in float32; those of small integer
 int64, as the standard says.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod as product
 
 from eqsat.errors import DTypeError, ShapeError
@@ -205,7 +205,8 @@ def cumulative_sum(
 
     Dtypes as for `sum`. `axis` may be left out if x has one dimension.
     """
-    return _cumulative("cumulative_sum", x, axis, dtype, 0 if include_initial else None)
+    first = 0 if include_initial else None
+    return _cumulative("cumulative_sum", x, axis, dtype, first, _running_sums)
 
 
 def cumulative_prod(
@@ -217,28 +218,39 @@ def cumulative_prod(
     """The products of the first 1, 2, ... elements along the axis; of 0 too if `include_initial`.
 
     Dtypes as for `prod`. `axis` may be left out if x has one dimension. Parts of a row may be
-    multiplied before they meet, so that an overflow in one of them stays where 0 came before it.
+    multiplied before they meet: one that overflows gives NaN where 0 came before it.
     """
-    return _cumulative("cumulative_prod", x, axis, dtype, 1 if include_initial else None)
+    first = 1 if include_initial else None
+    return _cumulative("cumulative_prod", x, axis, dtype, first, _running_products)
+
+
+def _running_sums(x: Tensor, axis: int) -> Tensor:
+    return build("scan_sum", (x,), {"axis": axis})
+
+
+def _running_products(x: Tensor, axis: int) -> Tensor:
+    """As states of a recurrence, of which the first has none before it to multiply."""
+    begins = equal(iota(x.shape, axis), 0)
+    steps = (where(begins, 1, x), where(begins, x, 0))
+    return build("scan_affine", steps, {"axis": axis})
 
 
 def _cumulative(
-    op: str, x: Tensor, axis: int | None, dtype: DTypeLike | None, first: int | None
+    op: str,
+    x: Tensor,
+    axis: int | None,
+    dtype: DTypeLike | None,
+    first: int | None,
+    scan: Callable[[Tensor, int], Tensor],
 ) -> Tensor:
+    """The scan of x along the axis, after `first` unless that is None."""
     if x.ndim == 0 or (axis is None and x.ndim != 1):
         raise ShapeError(f"{op}: {x} has {x.ndim} dimensions. Say which axis of 1 or more.")
     axis = normalise_axis(0 if axis is None else axis, x.ndim, op, str(x))
     result = accumulation_dtype(x.dtype, dtype)
     with weak_composition(op):
-        found = wide = cast(cast(x, result), result.compute)
-        if not x.shape[axis]:
-            pass
-        elif op == "cumulative_sum":
-            found = build("scan_sum", (wide,), {"axis": axis})
-        else:  # the first state has no state before it to multiply
-            begins = equal(iota(x.shape, axis), 0)
-            steps = (where(begins, 1, wide), where(begins, wide, 0))
-            found = build("scan_affine", steps, {"axis": axis})
+        wide = cast(cast(x, result), result.compute)
+        found = scan(wide, axis) if x.shape[axis] else wide
         if first is not None:
             shape = tuple(1 if d == axis else n for d, n in enumerate(x.shape))
             found = concat([expand(constant(first, wide.dtype), shape), found], axis)

@@ -162,23 +162,23 @@ def test_sums_in_parts_take_prepared_factors():
 
 
 @pytest.mark.parametrize(
-    ("extents", "dtype", "precision", "prepared"),
+    ("extents", "dtype", "precision", "prepared", "terms"),
     [
-        ((4095, 4097, 4099), "bfloat16", "default", 2),
-        ((64, 33, 17), "bfloat16", "default", 0),
-        ((4096, 4096, 4096), "float32", "tf32", 0),  # the factor across goes through registers
-        ((4096, 4096, 4096), "float32", "default", 2),
-        ((256, 256, 256), "float32", "default", 0),
+        ((4095, 4097, 4099), "bfloat16", "default", 2, 1),
+        ((64, 33, 17), "bfloat16", "default", 0, 1),
+        ((4096, 4096, 4096), "float32", "tf32", 0, 1),  # the factor across goes through registers
+        ((4096, 4096, 4096), "float32", "default", 2, 3),
+        ((256, 256, 256), "float32", "default", 0, 2),
     ],
 )
-def test_plans_prepare_where_it_pays(extents, dtype, precision, prepared):
+def test_plans_prepare_where_it_pays(extents, dtype, precision, prepared, terms):
     program = planned(matmul(*extents, dtype), H200, precision=precision)
     kernels = [launch.kernel for launch in program.parts.launches]
     assert len([one for one in kernels if "prepared" in one.name]) == prepared
     main = kernels[prepared]
     contracts = [s for s in main.statements() if isinstance(s, Contract)]
     assert [one.operation.startswith("wgmma") for one in contracts] == [min(extents) > 1000]
-    assert (contracts[0].terms > 1) == ((dtype, precision) == ("float32", "default"))
+    assert contracts[0].terms == terms
 
 
 def test_the_explanation_has_the_preparations_and_holds():
