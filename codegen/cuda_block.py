@@ -17,7 +17,7 @@ from eqsat.codegen.cuda_math import apply, cast, literal, operand_dtypes, widen
 from eqsat.codegen.cuda_placement import Placement, reads_again
 from eqsat.graph.dtypes import DType, int64
 from eqsat.graph.index import Affine, FloorDiv, bounds
-from eqsat.kernel import Access, Axis, Kernel, Load, Map, Phase, Position
+from eqsat.kernel import Access, Axis, Kernel, Load, Map, Phase, Position, Reduce, Statement
 
 INT_LIMIT = 2**31 - 1
 TILE_UNIT = 16  # bytes of one row of an ldmatrix matrix, and of the widest copy
@@ -49,6 +49,11 @@ class Frame:
 
 Reader = Callable[[Point], str]
 """The C++ expression of a value at a point, of the value's register type."""
+
+
+def walked(s: Statement) -> tuple[str, ...]:
+    """The indices of the points at which a statement computes."""
+    return (*s.indices, *s.over) if isinstance(s, Reduce) else s.indices
 
 
 def constant(text: str) -> Reader:

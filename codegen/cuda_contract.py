@@ -275,9 +275,9 @@ def _tile(block: Block, c: Contract | Reduce, factor: Factor, serial: bool) -> T
     since other threads hold what one of them sums up.
     """
     name, where = factor.name, block.placement.where[factor.name]
-    if where == SHARED:
+    if where in (SHARED, COMPUTED):
         return block.tiles.get(name)
-    if not serial or where in (COMPUTED, FETCH, INLINE) or not _is_spread(block, c, name):
+    if not serial or where in (FETCH, INLINE) or not _is_spread(block, c, name):
         return None
     return stage(block, name, block.ordered(block.placement.indices[name]))
 
@@ -287,7 +287,7 @@ def _reader(block: Block, c: Contract | Reduce, factor: Factor, serial: bool) ->
     name = factor.name
     if serial and (window := _windows(block, c, name)):
         return load_windows(block, *window)
-    if factor.tile is None or block.placement.where[name] == SHARED:
+    if factor.tile is None or block.placement.where[name] in (SHARED, COMPUTED):
         return block.readers[name]
     return factor.tile.reader(block.placement.dtypes[name])
 

@@ -24,7 +24,9 @@ from eqsat.codegen.cuda_placement import (
 from eqsat.codegen.cuda_roles import (
     interleaved,
     is_done_again,
+    is_summed_alone,
     kept_apart,
+    neighbours,
     products_only,
     rows_of_factors,
     summed_in_factors,
@@ -158,6 +160,7 @@ class _Choice:
         reduced += [(s.over,) for s in kernel.statements() if isinstance(s, Scan)]
         self.reduced = {i for over in reduced for i in over}
         self.slid = self.sliding()
+        self.shared = neighbours(kernel)
         self.held_sets = set(register_sets(kernel, placement))
         for indices in self.held_sets:
             for i in indices:
@@ -175,9 +178,12 @@ class _Choice:
         if crossed := self.crossed([i for i in held if i not in self.factors]):
             self.assign_square(*crossed)
         open_indices = [i for i in held if i not in self.factors]
-        short = {i: self.points(i) for i in open_indices if is_done_again(kernel, placement, i)}
+        rows = {i for i in open_indices if self.votes[i]} & self.reduced - {*self.partners}
+        own = {i for i in rows if is_summed_alone(kernel, placement, i)}
+        again = {i for i in open_indices if is_done_again(kernel, placement, i)}
+        short = {i: self.points(i) for i in own | again | self.shared}
         moved = [access for access, _ in self.accesses()]
-        runs = interleaved(kernel, moved, {*open_indices} - self.reduced)
+        runs = interleaved(kernel, moved, {*open_indices} - self.reduced | own)
         self.inner = {outer: inside for outer, inside in runs.items() if self.votes[outer]}
         short |= {inside: self.points(inside) for inside in self.inner.values()}
         self.width |= short
@@ -199,7 +205,9 @@ class _Choice:
         inside = {i for i in summed_in_factors(kernel, placement) if self.points(i) < WARP}
         for i in [*free, *contiguous, *(i for i in open_indices if i not in inside)]:
             self.take(i, lanes.get(i, kernel.tile_threads))
-        for i in self.slid.keys() & {*free}:  # rows of a thread lie side by side: they share places
+        scanned = {s.over for s in kernel.statements() if isinstance(s, Scan)} & {*open_indices}
+        # rows of a thread lie side by side: they share places, and are scanned at once
+        for i in self.slid.keys() & {*free} | scanned - {*contiguous}:
             self.width[i] = -(-self.points(i) // prod(r for _, r in self.taken[i]))
         for i in self.axes:
             if i not in self.factors:
@@ -258,8 +266,8 @@ class _Choice:
 
     def vector(self, index: str) -> int:
         """The widest vector that most bytes along the index can use, threads kept busy."""
-        choices: dict[int, int] = {}
-        volume = 1
+        choices, volume = dict[int, int](), 1
+        loads = [s.access for s in self.kernel.statements() if isinstance(s, Load)]
         for access, indices in self.accesses():
             if index not in indices:
                 continue
@@ -267,6 +275,7 @@ class _Choice:
             if unit_stride(access, index):
                 buffer = self.kernel.buffer(access.buffer)
                 width = vector_width(access, index, buffer, self.axes, self.placement.indices)
+                width = 1 if self.shared and access in loads else width  # of many neighbours
                 moved = prod(self.points(i) for i in indices) * buffer.dtype.itemsize
                 if width > 1 or index not in self.slid:  # windows are read one by one anyway
                     choices[width] = choices.get(width, 0) + moved

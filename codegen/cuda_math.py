@@ -143,8 +143,11 @@ def _bits(operator: str) -> Row:
 
 
 def _quotient(dtype: DType, a: Sequence[str]) -> str:
-    one = dtype.kind == "float" and a[0] == literal(dtype.compute, 1)
-    return f"reciprocal({a[1]})" if one else f"({a[0]} / {a[1]})"
+    if dtype.kind != "float":
+        return f"({a[0]} / {a[1]})"
+    return (
+        f"reciprocal({a[1]})" if a[0] == literal(dtype.compute, 1) else f"quotient({', '.join(a)})"
+    )
 
 
 def _invert(dtype: DType, a: Sequence[str]) -> str:
@@ -178,7 +181,7 @@ OPS: dict[str, Row] = {
     "sign": _call("sign_of"),
     "square": lambda _, a: f"wrapping_multiply({a[0]}, {a[0]})",
     **{name: _libm(name) for name in _LIBM.split()},
-    "rsqrt": _libm("rsqrt"),
+    "rsqrt": _call("inverse_root"),
     "round": _libm("rint"),
     "reciprocal": _call("reciprocal"),
     "logical_not": lambda _, a: f"(!{a[0]})",
@@ -191,6 +194,7 @@ OPS: dict[str, Row] = {
     "mul": _call("wrapping_multiply"),
     "div": _quotient,
     **{name: _call(name) for name in ("divide_nearly", "reciprocal_nearly", "exp_nearly")},
+    "inverse_root_nearly": _call("inverse_root_nearly"),
     "floor_divide": _call("floor_divide"),
     "remainder": _call("floor_remainder"),
     "pow": _power,

@@ -11,11 +11,18 @@ from eqsat.codegen.cuda_placement import Placement
 from eqsat.graph.dtypes import float32
 from eqsat.kernel import Literal, Map, Statement, operands
 
-NEARLY = {"div": "divide_nearly", "reciprocal": "reciprocal_nearly", "exp": "exp_nearly"}
+NEARLY = {
+    "div": "divide_nearly",
+    "reciprocal": "reciprocal_nearly",
+    "rsqrt": "inverse_root_nearly",
+    "exp": "exp_nearly",
+}
 """Operations, and the device function for such values."""
 
-PASSED_ON = frozenset({"mul", "div", "neg", "abs", "reciprocal", "square", "sqrt"})
-NOT_NEGATIVE = frozenset({"exp", "abs", "square", "sqrt", "exp_difference", "one_plus_erf"})
+PASSED_ON = frozenset({"mul", "div", "neg", "abs", "reciprocal", "square", "sqrt", "rsqrt"})
+NOT_NEGATIVE = frozenset(
+    {"exp", "abs", "square", "sqrt", "rsqrt", "exp_difference", "one_plus_erf"}
+)
 KEEPS_SIGN = frozenset({"add", "mul", "div", "reciprocal"})  # of operands that are not negative
 
 

@@ -32,7 +32,7 @@ from eqsat.kernel import (
     rename_values,
     store_operands,
 )
-from eqsat.outer_reductions import Outer, find_outer
+from eqsat.outer_reductions import Outer, find_outer, sums_rows
 from eqsat.specs.model import ParallelOperation
 
 Group = tuple[str, ...]
@@ -155,8 +155,9 @@ def place(kernel: Kernel, operations: Mapping[str, ParallelOperation]) -> Placem
     found = find_outer(kernel, users, indices)
     outer = {name: one for name, one in found.items() if is_serial(one.reduce)}
     users = _without_between(users, outer)
-    scalar = (s for s in statements.values() if isinstance(s, Contract) and not s.operation)
-    serial = {*outer, *(s.name for s in scalar if is_serial(s))}
+    scalar = [s for s in statements.values() if isinstance(s, Contract) and not s.operation]
+    shared = [s for s in scalar if not sums_rows(s, statements, axes)]
+    serial = {*outer, *(s.name for s in shared if is_serial(s))}
     contracts = [s for s in statements.values() if isinstance(s, Contract) and s.operation]
     where = {name: REGISTERS for name in indices}
     for name, s in statements.items():

@@ -4,10 +4,22 @@ from collections.abc import Collection, Iterable
 from math import prod
 
 from eqsat.codegen.cuda_access import VECTOR_BYTES, unit_stride
-from eqsat.codegen.cuda_placement import SHARED, Placement
-from eqsat.kernel import Access, Contract, Kernel, Literal, Load, Map, Position, Reduce
+from eqsat.codegen.cuda_placement import COMPUTED, SHARED, Placement, register_sets
+from eqsat.kernel import (
+    Access,
+    Contract,
+    Kernel,
+    Literal,
+    Load,
+    Map,
+    Position,
+    Reduce,
+    operands,
+)
+from eqsat.stencils import held_names
 
 FEW, PIECES = 4, 16  # points, of which a thread may have all; where nothing is reduced
+COORDINATES = 7  # points that a thread reduces by itself: less than the bytes of a sector
 AGAIN = 1.5  # times the work from where threads do too much of it again
 
 
@@ -22,9 +34,14 @@ def summed_in_factors(kernel: Kernel, placement: Placement) -> set[str]:
     """The indices over which factors of products alone are summed, as windows are: each thread has
     all of their points, where other indices keep threads at work.
     """
-    summed = {i for s in kernel.statements() if isinstance(s, Reduce) for i in s.over}
-    products = _summed(kernel, placement)
-    return summed - {i for over in products for i in over} if products else set()
+    factors: set[str] = set()
+    summed: set[str] = set()
+    for s in reversed([*kernel.statements()]):  # users before what they read
+        if isinstance(s, Reduce) and s.name in factors:
+            summed |= {*s.over}
+        if s.name in factors or (isinstance(s, Reduce | Contract) and placement.is_product(s)):
+            factors |= {*operands(s)}
+    return summed - {i for over in _summed(kernel, placement) for i in over}
 
 
 def products_only(kernel: Kernel, placement: Placement) -> set[str]:
@@ -49,9 +66,14 @@ def rows_of_factors(kernel: Kernel, placement: Placement) -> dict[str, int]:
     for s in kernel.statements():
         if isinstance(s, Load) and placement.where[s.name] == SHARED:
             read = {*placement.users[s.name]} & placement.serial
-            unit = [i for i in s.indices if unit_stride(s.access, i)] if read else []
+            unit = _unit(s) if read else []
             found |= dict.fromkeys(unit, VECTOR_BYTES // s.dtype.itemsize)
     return found
+
+
+def _unit(load: Load) -> list[str]:
+    """The indices along which memory holds what is loaded."""
+    return [i for i in load.indices if unit_stride(load.access, i)]
 
 
 def kept_apart(kernel: Kernel, placement: Placement) -> set[str]:
@@ -62,10 +84,12 @@ def kept_apart(kernel: Kernel, placement: Placement) -> set[str]:
     stores = (store for phase in kernel.phases for store in phase.stores if store.memory)
     found = {i for store in stores for i in kernel.axes() if unit_stride(store.access, i)}
     for s in kernel.statements():
-        if isinstance(s, Load) and placement.where[s.name] == SHARED:
+        if placement.where[s.name] in (SHARED, COMPUTED):
             read = {*placement.users[s.name]} & placement.serial
             over = {i for name in read for i in placement.statements[name].over}
-            along = {i for i in s.indices if unit_stride(s.access, i)}
+            made_of = placement.chains.get(s.name, (s,))
+            along = {i for one in made_of if isinstance(one, Load) for i in _unit(one)}
+            along = along or {max(s.indices, key=[*kernel.axes()].index)}  # as it is laid out
             found |= {*s.indices} - over if over & along else set()
     return found
 
@@ -87,9 +111,38 @@ def is_done_again(kernel: Kernel, placement: Placement, index: str) -> bool:
             along += count if index in names else 0
             beside += 0 if index in names else count
             most = max(most, 0 if index in names else count)
-    threads = 1 << (points - 1).bit_length()
-    again = threads * (along + points * beside) > AGAIN * points * (along + beside)
-    return points <= (PIECES if plain else FEW) and most >= kernel.tile_threads and again
+    threads = 1 << (points - 1).bit_length()  # along the index, or none
+    turns = [max(most * along_index / kernel.tile_threads, 1.0) for along_index in (threads, 1)]
+    again = (along / points + beside) * turns[0] > AGAIN * (along + beside) * turns[1]
+    return points <= (PIECES if plain else FEW) and most > 0 and again
+
+
+def is_summed_alone(kernel: Kernel, placement: Placement, index: str) -> bool:
+    """Whether each thread reduces all of an index's few points by itself, such as the coordinates
+    of one place, as others keep all threads at work.
+    """
+    axes = kernel.axes()
+    if placement.matrices or min(axes[index].tile, COORDINATES) < axes[index].extent:
+        return False
+
+    def points(indices: Collection[str]) -> int:
+        return prod(max(min(axes[i].tile, axes[i].extent), 1) for i in indices)
+
+    most = max(points(held - {index}) for held in register_sets(kernel, placement))
+    return most >= kernel.tile_threads
+
+
+def neighbours(kernel: Kernel) -> set[str]:
+    """The indices along which each thread has all points of a tile, where nothing is reduced: what
+    it reads of their neighbours is the same for several of them.
+    """
+    statements = [*kernel.statements()]
+    if not all(isinstance(s, Map | Load | Position | Literal) for s in statements):
+        return set()
+    loads = [s.access for s in statements if isinstance(s, Load) and not s.access.coordinates]
+    points = {name: min(axis.tile, axis.extent) for name, axis in kernel.axes().items()}
+    found = held_names(((a.buffer, a.address) for a in loads), points, kernel.tile_threads)
+    return {name for name, holds in found.items() if holds}
 
 
 def interleaved(

@@ -5,7 +5,8 @@ from contextlib import nullcontext
 
 from eqsat.codegen import cuda_masks
 from eqsat.codegen.cuda_access import vector_along
-from eqsat.codegen.cuda_block import Block, Point, constant
+from eqsat.codegen.cuda_angles import Angles
+from eqsat.codegen.cuda_block import Block, Point, constant, walked
 from eqsat.codegen.cuda_box_store import box_store
 from eqsat.codegen.cuda_collective import reduce_threads, scan
 from eqsat.codegen.cuda_computed import compute_tile
@@ -28,10 +29,11 @@ from eqsat.codegen.cuda_placement import (
     store_indices,
 )
 from eqsat.codegen.cuda_scatter import combine_stored
+from eqsat.codegen.cuda_stencils import find_stencils, load_stencil
 from eqsat.codegen.cuda_tiles import copy, fetch, tile_for
 from eqsat.codegen.cuda_warpgroup import rest_of
 from eqsat.codegen.cuda_warpgroup_operations import WarpgroupOperation
-from eqsat.codegen.cuda_windows import Windows, load_windows, windows
+from eqsat.codegen.cuda_windows import load_windows, shared_windows
 from eqsat.graph.dtypes import DType, float64
 from eqsat.kernel import (
     Access,
@@ -88,6 +90,7 @@ class Statements:
         self.patches: int | None = None  # where in shared memory the warps' patches lie
         self.late: dict[str, Load] = {}
         self.taken: set[str] = set()  # loads that are done, beside others of the same records
+        self.stencils = find_stencils(block.kernel, self.plain_loads())
 
     def emit(self) -> None:
         for s in self.phase.body:
@@ -170,9 +173,8 @@ class Statements:
     def declare(self, name: str, initial: str = "") -> None:
         """The registers of a value, and how to read them."""
         block = self.block
-        kind = register_type(block.placement.dtypes[name])
+        kind, array = register_type(block.placement.dtypes[name]), block.value(name)
         count = block.register_count(block.placement.indices[name])
-        array = block.value(name)
         self.out.line(f"{kind} {array}[{count}];")
         if initial:
             self.out.line("#pragma unroll")
@@ -199,23 +201,13 @@ class Statements:
         buffer, held = block.kernel.buffer(access.buffer), block.distribution.vector
         return vector_along(access, indices, buffer, block.axes, block.placement.indices, held)
 
-    def windows(self, s: Load) -> Windows | None:
-        """What a load's points share, where nothing but elementwise statements reads it."""
-        placement = self.block.placement
-        users = (placement.statements.get(name) for name in placement.users[s.name])
-        if placement.where[s.name] != REGISTERS or not all(
-            isinstance(u, Elementwise) for u in users
-        ):
-            return None
-        return windows(self.block.kernel, self.block.distribution, s)
-
     def find_exchanges(self) -> Iterator[tuple[Placed, Exchange]]:
         """The accesses of the phase that go through patches of the warps."""
         block, found = self.block, []
         for s in self.phase.body:
             if not isinstance(s, Load) or block.placement.where[s.name] != REGISTERS:
                 continue
-            if not s.fill and not self.windows(s):
+            if not s.fill and not shared_windows(self.block, s):
                 found.append((s.access, s.indices))
         stores = (store for store in self.phase.stores if not store.monoid)
         found += [(s.access, store_indices(block.placement, s)) for s in stores]
@@ -244,7 +236,7 @@ class Statements:
         for s in self.phase.body:
             if isinstance(s, Load) and self.block.placement.where[s.name] == REGISTERS:
                 late = self.block.is_read_late(self.phase, s)
-                if not late and s.name not in self.taken and not self.windows(s):
+                if not late and s.name not in self.taken and not shared_windows(self.block, s):
                     yield s
 
     def load(self, s: Load) -> None:
@@ -254,9 +246,12 @@ class Statements:
             self.late[s.name] = s
             block.readers[s.name] = lambda at: block.loaded(s, at, block.present(s, at))
             return
-        if found := self.windows(s):
+        if found := shared_windows(self.block, s):
             block.readers[s.name] = load_windows(block, s, found)
             return
+        if s.name in self.stencils and s.name not in self.taken:
+            self.taken |= {*self.stencils[s.name].starts}
+            block.readers |= load_stencil(block, self.stencils[s.name])
         if s.name in self.taken:
             return
         found, width = fields(block.kernel, self.plain_loads(), s)
@@ -336,7 +331,8 @@ class Statements:
         return fewer and isinstance(s, Map) and not waiting & {*operands(s)}
 
     def span(self, s: Elementwise) -> frozenset[str]:
-        return frozenset((*s.indices, *s.over) if isinstance(s, Reduce) else s.indices)
+        """The indices of which a thread has several points."""
+        return frozenset(i for i in walked(s) if self.block.distribution.registers(i) > 1)
 
     def flush(self) -> None:
         """Write the waiting statements as one loop, then what they leave to other threads."""
@@ -358,8 +354,8 @@ class Statements:
                 block.readers[s.name] = block.element_reader(s.name)
             elif s.name not in local:
                 self.declare(s.name)
-        late = {n for s in group for n in operands(s) if n in self.late}
-        read = self.conditions.keys() & {name for s in group for name in operands(s)}
+        reading = {name for s in group for name in operands(s)}
+        late, read = reading & self.late.keys(), self.conditions.keys() & reading
         if read:  # most chunks hold throughout what is asked of each of their points
             margins = [margin for name in sorted(read) for margin in self.conditions[name]]
             asked = {name: block.readers[name] for name in read}
@@ -378,9 +374,10 @@ class Statements:
         """The statements of a group at each point."""
         block = self.block
         outer = {i for name in late for i in self.late[name].indices}
-        with block.points(self.span(group[0]), outer=outer) as point:
+        with block.points({i for s in group for i in walked(s)}, outer=outer) as point:
+            angles = Angles(block, group)
             for s in group:
-                text = self.expression(s, point)
+                text = angles.value(s, point) or self.expression(s, point)
                 if s.name in local:
                     variable = block.value(s.name)
                     self.out.line(f"const {register_type(s.dtype)} {variable} = {text};")

@@ -14,8 +14,9 @@ from eqsat.codegen.cuda_block import Block, Point, Reader
 from eqsat.codegen.cuda_distribution import Distribution
 from eqsat.codegen.cuda_loads import load_vector
 from eqsat.codegen.cuda_math import cast, literal, register_type, storage_type, widen
+from eqsat.codegen.cuda_placement import REGISTERS
 from eqsat.graph.index import bounds
-from eqsat.kernel import Kernel, Load
+from eqsat.kernel import Kernel, Load, Map, Reduce, Update
 from eqsat.relayout import WalkedAxis
 from eqsat.window_price import MOST_PLACES
 
@@ -62,6 +63,17 @@ def windows(
     known = frozenset(i for i in load.indices if i in serial)
     found = Windows(tuple(a for a, _ in shared), tuple(n for _, n in shared), counts, rest, known)
     return found if shared and found.elements <= MOST_PLACES else None
+
+
+def shared_windows(block: Block, load: Load) -> Windows | None:
+    """What a load's points share, where nothing but elementwise statements reads it."""
+    placement = block.placement
+    users = (placement.statements.get(name) for name in placement.users[load.name])
+    if placement.where[load.name] != REGISTERS:
+        return None
+    if not all(isinstance(u, Map | Update | Reduce) for u in users):
+        return None
+    return windows(block.kernel, block.distribution, load)
 
 
 def _side_by_side(distribution: Distribution, index: str) -> bool:

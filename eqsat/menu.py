@@ -245,17 +245,19 @@ def _power(size: int) -> int:
 
 def _innermost(form: Form) -> dict[str, int]:
     """Names along which a tile is long, as values are stored along them, and the points of those
-    inside each: the last one, and where nothing is reduced the next one out, if that is shorter
+    inside each: the last one, and where no row is reduced the next one out, if that is shorter
     than a vector.
     """
     found: dict[str, int] = {}
+    summed = math.prod(form.extents[name] for name in form.reduced)
     for one in form.stored:
         names = form.grid[-1:] if one.term.op in SCATTERS else one.names
         points = 1
         for name in reversed(names):
-            found[name] = min(points, found.get(name, points))
+            inside = max(points, summed) if summed < SHORT_TAIL else points
+            found[name] = min(inside, found.get(name, inside))
             points *= form.extents[name]
-            if points >= SHORT_TAIL or form.reduced:
+            if max(points, summed) >= SHORT_TAIL:
                 break
     return found
 
@@ -398,9 +400,12 @@ def _places_alone(form: Form, term: Term, sides: tuple[int, int]) -> set[str]:
 
 
 def _is_row(form: Form, name: str) -> bool:
-    """Whether memory that depends on a grid name is walked along a reduced one."""
+    """Whether memory that depends on a grid name is walked along a reduced one, in rows that are
+    no shorter than a vector.
+    """
     addresses = _addresses(form.terms)
-    return any(name in free_names(a) and unit_names(a) & set(form.reduced) for a in addresses)
+    rows = {*form.reduced} if math.prod(form.extents[n] for n in form.reduced) >= SHORT_TAIL else {}
+    return any(name in free_names(a) and unit_names(a) & {*rows} for a in addresses)
 
 
 def _addresses(terms: Iterable[Term]) -> list[Affine]:

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from eqsat.algebra import REDUCTIONS, WEIGHTED, Term, post_order
+from eqsat.algebra import REDUCTIONS, Term
 from eqsat.clusters import CLUSTER, clusters
 from eqsat.contraction_price import absorbed, computed_of_reads
 from eqsat.form import REDUCING, SUBSTITUTED, Form, shares_factors
@@ -16,6 +16,8 @@ from eqsat.partial_sums import count_parts
 from eqsat.pipeline_price import LOADED
 from eqsat.rates import Array, Blocking, Contraction, Rates
 from eqsat.scan_price import at_work, step_cycles
+from eqsat.stencil_price import loaded_part
+from eqsat.sum_price import reread_seconds
 from eqsat.tiling import Tiling
 from eqsat.window_price import held_elements, windowed
 
@@ -30,7 +32,6 @@ MEETING = 12  # barriers' time until blocks that meet first copy for each other:
 SHORT = 64  # points of a sum that a thread adds up by itself
 FILLED = 512  # threads that keep a processor's arithmetic busy
 FRAGMENTS = "fragments"  # of factors, read from shared memory by those who multiply them
-REREAD = 0.35  # part of the cache's rate at which threads read between products (norms of k-means)
 MULTIPLYING = 256  # the same of matrix operations: one of two warps reads factors meanwhile
 
 
@@ -76,11 +77,11 @@ class Occupancy(Tiling):
         assert self.blocking is not None
         held = 2 * self.scratch
         largest = self._widest
-        factors = {f for t in self.form.terms for f in self.form.factors(t) or ()}
+        factors = {f for t in self.form.terms for f in self.factors(t) or ()}
         if not self._holds and (factors or self._multiplies or not self.chunks):
             return held + AROUND_LOOP * self.blocking.threads + 2 * largest
         read = {t for t in self.form.terms if t.op in {"read", "gather"}} - factors
-        reads = [self._read_bytes(t) for t in self.form.terms if t in read]
+        reads = [self._read_bytes(t) * loaded_part(self, t) for t in self.form.terms if t in read]
         beside = sum(reads) - np.max(reads, axis=0) if reads else 0.0
         around = np.where(self.blocks > 1, AROUND + PEERS, AROUND if self._holds else AROUND_LOOP)
         return held + around * self.blocking.threads * self.blocks + largest + beside
@@ -91,8 +92,9 @@ class Occupancy(Tiling):
         """
         if self.blocking is None or self.blocking.staged or not self.pricer.overlap:
             return 0 * self.shape
-        room = self.spec.memory("registers").limit_per_group_bytes * self.blocking.threads
-        return 2 * np.maximum(self.live_bytes() / self.blocks - room, 0.0)
+        registers, threads = self.spec.memory("registers"), self.blocking.threads
+        room = np.minimum(registers.limit_per_group_bytes * threads, registers.size_bytes)
+        return 2 * self.steps() * np.maximum(self.live_bytes() / self.blocks - room, 0.0)
 
     def _read_bytes(self, term: Term) -> Array:
         """What a read takes of registers: the threads of each row hold what lacks the row, each of
@@ -223,20 +225,7 @@ class Occupancy(Tiling):
         rows of a factor that is multiplied in another form: each tile does so, and waits for it.
         """
         products = {term for term in self.form.computed if self._is_product(term)}
-        met = set[Term]() if (self.ahead > 0).any() else {*post_order(products)}
-        drawn = 0 * self.shape
-        for term in self.form.computed:
-            sums = term.op in REDUCTIONS and term not in products
-            if term.op in WEIGHTED and term.children[1].op == "literal":  # a variance, say
-                sums = products.isdisjoint(post_order(term.children))
-            waiting = [*term.children] if sums else []
-            while waiting:
-                one = waiting.pop()
-                if one not in met and one not in products:
-                    met.add(one)
-                    drawn = drawn + self.copied.get(one, 0.0)
-                    waiting += one.children
-        return drawn / (REREAD * self.pricer.cache.bandwidth_gb_per_s * 1e9)
+        return reread_seconds(self, products, self.copied, bool((self.ahead > 0).any()))
 
     def _is_product(self, term: Term) -> bool:
         return term.op in SUBSTITUTED or self.form.contraction(term) is not None
@@ -394,7 +383,7 @@ class Occupancy(Tiling):
             return found
         for term in self.form.terms:
             mask = term.args[0] if term not in self.form.operations else 0
-            for factor in self.form.factors(term) or ():
+            for factor in self.factors(term) or ():
                 beneath = self.form.beneath_cast(factor)
                 assert isinstance(mask, int)
                 if mask and beneath.op == "read" and self.tile_points(mask).max() <= SHORT:
@@ -411,7 +400,7 @@ class Occupancy(Tiling):
     def _multiplies(self) -> bool:
         """Whether there are products of which results share both factors."""
         for term in self.form.terms:
-            factors = self.form.factors(term)
+            factors = self.factors(term)
             free = [self.form.facts.free(factor) for factor in factors or ()]
             if (term.op in SUBSTITUTED or free) and (not free or shares_factors(*free)):
                 return True

@@ -10,8 +10,19 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from eqsat.algebra import Facts, Term
+from eqsat.graph.index import unit_names
 from eqsat.graph.ops import ELEMENTWISE
-from eqsat.kernel import Kernel, Literal, Map, Position, Reduce, Statement
+from eqsat.kernel import (
+    Axis,
+    Contract,
+    Kernel,
+    Literal,
+    Load,
+    Map,
+    Position,
+    Reduce,
+    Statement,
+)
 
 
 def outer_sides(term: Term, facts: Facts, uses: Mapping[Term, int]) -> tuple[Term, Term] | None:
@@ -84,6 +95,21 @@ def find_outer(
                 outer = _outer(s, several & {*s.indices}, body, users, indices)
                 found |= {} if outer is None else {s.name: outer}
     return found
+
+
+def sums_rows(c: Contract, statements: Mapping[str, Statement], axes: Mapping[str, Axis]) -> bool:
+    """Whether results share no factor of a sum of products, one of which memory holds along what is
+    summed: as rows are added up, by threads that lie along them.
+    """
+    several = {name for name, axis in axes.items() if min(axis.tile, axis.extent) > 1}
+    factors = [statements.get(name) for name in (c.left, c.right)]
+    left, right = ({*s.indices} & {*c.indices} & several if s else several for s in factors)
+    if left - right and right - left:
+        return False
+    casts = [s for s in factors if isinstance(s, Map) and s.op == "cast"]
+    sources = [*factors, *(statements.get(s.arguments[0]) for s in casts)]
+    along = [unit_names(s.access.address) & several for s in sources if isinstance(s, Load)]
+    return bool(along) and all(names <= {*c.over} for names in along)  # windows lie along others
 
 
 def _outer(

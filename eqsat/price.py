@@ -55,6 +55,7 @@ from eqsat.scatter import is_misplaced
 from eqsat.scatter_price import combined
 from eqsat.short_integers import works_in
 from eqsat.specs import ParallelOperation
+from eqsat.stencil_price import beyond_neighbours
 from eqsat.sum_price import added_again
 from eqsat.update_price import in_turn, update_seconds
 from eqsat.window_price import drawn_again, loaded_beside, overlapping, window_reads
@@ -206,17 +207,16 @@ class _Pricing(Occupancy):
         lines = lines * fetched_again(self, term, names) * self.left_by_masks(names)
         drawn = self.drawn(read, touched * self.times(names))
         drawn = drawn * self.sectors(read.address, read.dtype.itemsize)
-        if read.extent:
-            drawn, looking = looked_up(self, read, names, drawn)
-            self.charge("loads", looking)
+        looks = looked_up if read.extent else beyond_neighbours
+        drawn, looking = looks(self, read, names, drawn)
+        self.charge("loads", looking)
         self._move(read.buffer, self.unseen(read, min(touched, whole)), drawn, lines)
         self.copied[term] = drawn * self.repeat
         if read.guards and not self.pricer.overlap:
             self._apply("where", tests(self, mask), read.dtype.name)
         if found := window_reads(self, term):
-            loads, guards = found
-            self.charge("loads", loads)
-            self._apply("add", guards, "float32")
+            self.charge("loads", found[0])
+            self._apply("add", found[1], "float32")  # guards
 
     def _move(self, buffer: str, unique: float, traffic: Array, lines: Array) -> None:
         held = unique < self.pricer.cache.size_bytes / 2
@@ -242,7 +242,7 @@ class _Pricing(Occupancy):
         if term.op in WEIGHTED:
             self._weighted(term, work, dtype.name)
         else:
-            outer = self.pricer.outer(self.form, term)
+            outer = self.pricer.outer(self.form, term) if self.factors(term) else None
             if outer is not None:
                 self.charge("loads", work * update_seconds(self, outer, ""))
                 self._stage_operands(outer, None)

@@ -5,11 +5,11 @@ up besides, no threads are left for the summed name: each adds up whole rows or 
 that share one do so again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 
-from eqsat.algebra import Term, post_order
+from eqsat.algebra import REDUCTIONS, WEIGHTED, Term, post_order
 from eqsat.coalesce import BINDING
 from eqsat.form import REDUCING, SUBSTITUTED
 from eqsat.graph.ops import OPS
@@ -21,6 +21,7 @@ WORD = 4  # bytes that a thread loads of an element
 LANES = 4  # of a warp, along the columns of a fragment
 WARP, WARPGROUP = 32, 128
 ROWS = 16  # of a fragment that a warp has
+REREAD = 0.35  # part of the cache's rate at which threads read between products (norms of k-means)
 
 
 def added_again(tiling: Tiling, term: Term, work: Array) -> Array:
@@ -83,3 +84,25 @@ def _crossed(tiling: Tiling, term: Term) -> Iterator[Contraction]:
                 own = side if t == term else own
         if own and len(sides) > 1:
             yield found
+
+
+def reread_seconds(
+    tiling: Tiling, products: Collection[Term], copied: Mapping[Term, Array], prepared: bool
+) -> Array:
+    """Seconds in which threads read what a tile reduces besides `products`, of bytes `copied` for
+    all tiles; what products read is at hand, unless their factors are `prepared`.
+    """
+    met = set[Term]() if prepared else {*post_order(products)}
+    drawn = 0 * tiling.shape
+    for term in tiling.form.computed:
+        sums = term.op in REDUCTIONS and term not in products
+        if term.op in WEIGHTED and term.children[1].op == "literal":  # a variance, say
+            sums = {*products}.isdisjoint(post_order(term.children))
+        waiting = [*term.children] if sums else []
+        while waiting:
+            one = waiting.pop()
+            if one not in met and one not in products:
+                met.add(one)
+                drawn = drawn + copied.get(one, 0.0)
+                waiting += one.children
+    return drawn / (REREAD * tiling.pricer.cache.bandwidth_gb_per_s * 1e9)

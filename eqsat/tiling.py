@@ -14,6 +14,7 @@ from eqsat.graph.index import Affine, FloorDiv, Mod, add, const, scale, unit_nam
 from eqsat.live_share import Live, live_share
 from eqsat.rates import Array, Blocking, Rates
 from eqsat.relayout import walked_axes
+from eqsat.stencils import Walk
 
 CROSSING = 0.25  # part of the cache's time for bytes that both halves keep, which memory waits for
 LINE = 128  # bytes that memory moves at best
@@ -54,6 +55,9 @@ class Tiling:
         self._times: dict[tuple[int, int], Array] = {}
         self._points: dict[int, float] = {}
         self._inside: dict[int, Array] = {}
+        self.near: Mapping[Walk, tuple[Array, Array]] | None = (
+            None  # reads of neighbours, once found
+        )
         self.paddings: dict[tuple[object, ...], Array] = {}  # of whole operations, once found
         self._walks: dict[tuple[object, ...], dict[int, float]] = {}  # bytes read, by start
 
@@ -102,6 +106,17 @@ class Tiling:
                     total = total * self.chunks.get(name, self.form.extents[name])
             self._inside[mask] = total
         return self._inside[mask]
+
+    def factors(self, term: Term) -> tuple[Term, Term] | None:
+        """As `Form.factors`; of other reductions than products only where a tile has several
+        results of each side.
+        """
+        found = self.form.factors(term)
+        if found is None or self.form.contraction(term):
+            return found
+        left, right = (self.form.facts.free(side) & self.grid for side in found)
+        own = (self.tile_points(left & ~right), self.tile_points(right & ~left))
+        return found if all((points > 1).any() for points in own) else None
 
     def overhang(self, mask: int) -> Array:
         """How many times the points of an index set its tiles and the chunks of streams have, those

@@ -411,6 +411,16 @@ def half_power(a: "Expr", d: "Text") -> Iterator[Rewrite]:
 
 
 @rule("algebra")
+def divide_by_root(a: "Expr", b: "Expr") -> Iterator[Rewrite]:
+    """a / sqrt(b)  ->  a * rsqrt(b),  1 / sqrt(b)  ->  rsqrt(b)
+    when: b is wide, as what a kernel computes. float: rounding changes.
+    """
+    root, wide = apply("sqrt", b), dtype_in(b, *WIDE_FLOATS)
+    yield rewrite(a / root, a * apply("rsqrt", b)).when(wide)
+    yield rewrite(apply("reciprocal", root), apply("rsqrt", b)).when(wide)
+
+
+@rule("algebra")
 def add_one_to_erf(a: "Expr", d: "Text") -> Iterator[Rewrite]:
     """erf(a) + 1  ->  one_plus_erf(a)
     when: the spec has a row for it (eqsat.rule.priced); a is wide, as what a kernel computes.

@@ -13,7 +13,16 @@ from narrow_cases import narrow_rows
 
 from eqsat.codegen import oracle
 from eqsat.graph import index
-from eqsat.graph.dtypes import DTYPES, DType, bfloat16, float16, float32, int8, int32
+from eqsat.graph.dtypes import (
+    DTYPES,
+    DType,
+    bfloat16,
+    float16,
+    float32,
+    float64,
+    int8,
+    int32,
+)
 from eqsat.graph.ops import OPS
 from eqsat.kernel import Access, Axis, Buffer, Carry, Coordinate, Guard, Kernel, Load, Phase, Store
 
@@ -319,6 +328,8 @@ def other_cases() -> Iterator[Case]:
     for n, dtype, stages in ((7, float32, 1), (40, float16, 1), (64, float32, 3)):
         yield case(f"records-{n}", records(37, n, dtype, 8), 64, stages)
     yield case("distances", distances(37, 45), 64)
+    for dtype in (float32, float64):
+        yield case(f"angles-{dtype}", angles(50, dtype), 32)
     yield case("scaled-pairs", scaled_pairs(37, 45, 24), 256)
     yield case("records-of-steps", records(37, 20, float32, 1), 64, 2)
     yield case("staged-steps", staged_steps(40, 64, 13), 64, 2)
@@ -423,6 +434,24 @@ def records(m: int, n: int, dtype: DType, stream: int) -> Sample:
     answers = {"y": whole, "y_next": after[:, 2] - after[:, 1]}
     kernel = Kernel("records", (x, t, ids, y, z), (Axis("i", m, 16),), (), phases)
     return Sample(kernel, {"x": p, "t": q, "ids": rows}, answers, 1e-4)
+
+
+def angles(n: int, dtype: DType) -> Sample:
+    """y[i] = sin(x[i]) cos(x[i]) + sin(z[i])"""
+    x, z, y = (Buffer(name, (n,), dtype, "output" if name == "y" else "input") for name in "xzy")
+    b = Body(dtype)
+    b.load("a", "i", at(x, "i"))
+    b.load("b", "i", at(z, "i"))
+    b.map("s", "i", "sin", "a")
+    b.map("p", "i", "mul", "s", b.map("c", "i", "cos", "a"))
+    b.map("r", "i", "add", "p", b.map("t", "i", "sin", "b"))
+    values = [np.linspace(-9, 9, n).astype(dtype.numpy), np.linspace(0, 40, n).astype(dtype.numpy)]
+    first, other = (one.astype("d") for one in values)
+    answer = np.sin(first) * np.cos(first) + np.sin(other)
+    kernel = Kernel(
+        "angles", (x, z, y), (Axis("i", n, 16),), (), (b.phase(Store(at(y, "i"), "r")),)
+    )
+    return Sample(kernel, dict(zip("xz", values, strict=True)), {"y": answer}, 1e-5)
 
 
 def distances(m: int, n: int) -> Sample:

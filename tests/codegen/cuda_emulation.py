@@ -179,6 +179,7 @@ HOST = {
     "pack_float16": _PACK.format("float16"),
     "divide_nearly": "inline float divide_nearly(float a, float b) { return a / b; }",
     "reciprocal_nearly": "inline float reciprocal_nearly(float a) { return 1.0f / a; }",
+    "inverse_root_nearly": "inline float inverse_root_nearly(float a) { return rsqrtf(a); }",
     "exp_nearly": "inline float exp_nearly(float a) { return expf(a); }",
     "round_tf32": "inline unsigned round_tf32(float a) { return a != a ? 0x7fffffffu : a - a != 0 "
     "? __float_as_uint(a) : (__float_as_uint(a) + 0x1000u) & 0xffffe000u; }",

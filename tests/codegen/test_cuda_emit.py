@@ -1,10 +1,11 @@
 """How tiles are spread over threads, and what the emitter does at the edges of its range."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from cuda_cases import BF16, case, distances, product
+from cuda_cases import BF16, angles, case, distances, product
 from cuda_emulation import COMPILER, Emulator
 from kernel_building import Body, Sample, arrays, at, buffers, check
 from kernel_products import matmul
@@ -98,6 +99,11 @@ def test_only_the_last_chunk_asks_which_of_its_points_exist(tmp_path):
     found = arrays(sample, 64)
     Emulator([sample.kernel], [source], tmp_path).run(0, found)
     check(sample, found)
+
+
+def test_the_sine_and_cosine_of_an_angle_are_found_at_once():
+    text = emit(case("both", angles(50, float32), 32).kernel).text
+    assert re.findall(r"\b(?:sin|cos|sincos)f\(", text) == ["sincosf(", "sinf("]
 
 
 def test_a_matrix_operation_gives_its_fragments():

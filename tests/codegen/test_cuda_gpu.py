@@ -16,6 +16,7 @@ from paged_cases import paged_cases
 from pipeline_cases import OPERATIONS, pipeline_cases
 from pixel_cases import pixel_cases
 from prologue_cases import prologue_cases
+from stencil_cases import stencil_cases
 from stream_k_cases import stream_k_cases
 from window_cases import window_cases
 
@@ -64,7 +65,7 @@ class Device:
 
 @pytest.mark.parametrize(
     "c",
-    [*all_cases(), *computed_cases(), *window_cases(), *early_cases()],
+    [*all_cases(), *computed_cases(), *window_cases(), *stencil_cases(), *early_cases()],
     ids=lambda c: c.name,
 )
 def test_a_kernel_gives_its_answer(cupy, folder, c):

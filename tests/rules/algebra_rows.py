@@ -378,6 +378,25 @@ def mul_identity(t: Terms) -> Row:
 
 
 @row
+def divide_by_root(t: Terms) -> Row:
+    a, b = t.read("a", "ij"), Term("abs", t.read("b", "i"))
+    c, d = t.read("c", "i", "float64"), Term("abs", t.read("d", "ij", "float64"))
+    h, k = t.read("h", "i", "float16"), Term("abs", t.read("k", "i", "float16"))
+    root = Term("sqrt", b)
+    return Row(
+        (
+            (div(a, root), mul(a, Term("rsqrt", b))),
+            (Term("reciprocal", root), Term("rsqrt", b)),
+            (div(c, Term("sqrt", d)), mul(c, Term("rsqrt", d))),
+        ),
+        (
+            Miss(div(root, a), mul(root, Term("rsqrt", a))),
+            Miss(div(h, Term("sqrt", k)), mul(h, Term("rsqrt", k)), "dtype_in", wrong=False),
+        ),
+    )
+
+
+@row
 def add_one_to_erf(t: Terms) -> Row:
     a, b = t.read("a", "ij"), t.read("b", "i", "float64")
     h, one = t.read("h", "i", "float16"), t.number(1, "float16")

@@ -1,0 +1,121 @@
+"""Loads of a point's neighbours: what several points of a thread read is read once.
+
+Where a thread has points side by side, as of x[i - 1, j], x[i, j] and x[i + 1, j] several i, most
+of what one of them reads others read too.
+"""
+
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+
+from eqsat.codegen.cuda_block import INT_LIMIT, Block, Point, Reader
+from eqsat.codegen.cuda_math import register_type
+from eqsat.codegen.cuda_roles import neighbours
+from eqsat.kernel import Axis, Kernel, Load
+from eqsat.stencils import steps_between
+
+
+@dataclass(frozen=True)
+class Stencil:
+    """Loads that lie some steps apart along indices of which a thread has all points of a tile.
+
+    A thread reads cells, `sizes` along each such index, the lowest `low` steps from what the first
+    load reads; each load's points are cells from `starts` on.
+    """
+
+    first: Load
+    low: Mapping[str, int]
+    sizes: Mapping[str, int]
+    starts: Mapping[str, Mapping[str, int]]
+
+    def reads_all(self, axes: Mapping[str, Axis]) -> bool:
+        """Whether some load reads each cell."""
+        points = [range(min(axes[name].tile, axes[name].extent)) for name in self.sizes]
+        read = {
+            tuple(starts[name] + at for name, at in zip(self.sizes, place, strict=True))
+            for starts in self.starts.values()
+            for place in product(*points)
+        }
+        return len(read) == prod(self.sizes.values())
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """The indices along which nothing is shared."""
+        return tuple(i for i in self.first.indices if i not in self.sizes)
+
+
+def find_stencils(kernel: Kernel, loads: Iterable[Load]) -> dict[str, Stencil]:
+    """By the name of each load of one."""
+    held, axes = neighbours(kernel), kernel.axes()
+    groups: dict[Load, dict[str, Mapping[str, int]]] = {}
+    for s in loads if held else ():
+        if s.access.guards or s.access.coordinates or s.fill:
+            continue
+        walk = (s.access.buffer, s.access.address)
+        for first, steps in groups.items():
+            found = steps_between(walk, (first.access.buffer, first.access.address))
+            if found is not None and found.keys() <= held and first.dtype == s.dtype:
+                steps[s.name] = found
+                break
+        else:
+            groups[s] = {s.name: {}}
+    stencils: dict[str, Stencil] = {}
+    for first, steps in groups.items():
+        names = sorted({name for own in steps.values() for name in own}, key=[*axes].index)
+        if not names:
+            continue
+        every = {name: [own.get(name, 0) for own in steps.values()] for name in names}
+        low = {name: min(found) for name, found in every.items()}
+        points = {name: min(axes[name].tile, axes[name].extent) for name in names}
+        sizes = {name: max(every[name]) - low[name] + points[name] for name in names}
+        starts = {s: {n: own.get(n, 0) - low[n] for n in names} for s, own in steps.items()}
+        stencils |= dict.fromkeys(starts, Stencil(first, low, sizes, starts))
+    return stencils
+
+
+def load_stencil(block: Block, stencil: Stencil) -> dict[str, Reader]:
+    """Write the loads of all cells, those that nothing reads to be left out by the compiler; gives
+    how to read each load at a point. Cells beyond the buffer's ends are none that a point needs.
+    """
+    out, first, array = block.out, stencil.first, f"near_{block.names.of(stencil.first.name)}"
+    size, all_read = block.kernel.buffer(first.access.buffer).size, stencil.reads_all(block.axes)
+    unsigned = "unsigned" if size <= INT_LIMIT else "unsigned long long"
+    count = prod(stencil.sizes.values()) * block.register_count(stencil.beside)
+    out.line(f"{register_type(first.dtype)} {array}[{count}];")
+    cells = {name: block.index("cell", name) for name in stencil.sizes}
+    with block.points(stencil.beside) as point, ExitStack() as loops:
+        at = dict(point.at)
+        for name, cell in cells.items():
+            out.line("#pragma unroll")
+            loop = f"for (int {cell} = 0; {cell} < {stencil.sizes[name]}; ++{cell})"
+            loops.enter_context(out.block(loop))
+            at[name] = f"({block.index('base', name)} + {cell} + {stencil.low[name]})"
+        own = replace(point, at=at)
+        exists = f"({unsigned})({block.address(first.access, own)}) < {size}u"
+        if all_read and not block.valid(first.indices, own):
+            exists = ""
+        value = block.memory_element(first.access, own, first.dtype, exists)
+        out.line(f"{_element(block, stencil, array, point, cells)} = {value};")
+
+    def reader(starts: Mapping[str, int]) -> Reader:
+        def read(point: Point) -> str:
+            own = {name: f"{point.register[name]} + {by}" for name, by in starts.items()}
+            return _element(block, stencil, array, point, own)
+
+        return read
+
+    return {name: reader(starts) for name, starts in stencil.starts.items()}
+
+
+def _element(
+    block: Block, stencil: Stencil, array: str, point: Point, cells: Mapping[str, str]
+) -> str:
+    text = "0"
+    for name, size in stencil.sizes.items():
+        text = cells[name] if text == "0" else f"({text}) * {size} + {cells[name]}"
+    count = block.register_count(stencil.beside)
+    if count > 1:
+        text = f"({text}) * {count} + {block.register_number(stencil.beside, point)}"
+    return f"{array}[{text}]"

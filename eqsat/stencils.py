@@ -1,0 +1,50 @@
+"""What is read of a point's neighbours: the same walk over a buffer, some steps on."""
+
+from collections.abc import Iterable, Mapping
+from itertools import combinations
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from eqsat.graph.index import Affine
+
+HELD = 8  # neighbouring points that a thread has at the most: they share what they read
+
+Walk = tuple[str, Affine]  # a buffer, and where in it
+
+
+def steps_between(one: Walk, other: Walk) -> dict[str, int] | None:
+    """By how many steps of each name a walk lies behind another; None where they differ by more."""
+    (buffer, address), (near, start) = one, other
+    if buffer != near or address.terms != start.terms:
+        return None
+    rest, found = address.constant - start.constant, dict[str, int]()
+    for atom, stride in sorted(address.terms, key=lambda term: -abs(term[1])):
+        if not isinstance(atom, str):
+            return None
+        found[atom] = round(rest / stride)
+        rest -= found[atom] * stride
+    return None if rest else {name: steps for name, steps in found.items() if steps}
+
+
+def held_names(
+    walks: Iterable[Walk], points: Mapping[str, Any], threads: Any
+) -> dict[str, np.ndarray]:
+    """The names along which neighbours are read but which memory does not hold together; and where
+    a thread has all of the `points` of a tile along each, those of other names keeping `threads`
+    at work.
+    """
+    crossed: dict[str, int] = {}
+    walks = [*dict.fromkeys(walks)]
+    for one, other in combinations(walks, 2):
+        for name in steps_between(one, other) or ():
+            crossed[name] = crossed.get(name, 0) + 1
+    unit = {atom for _, address in walks for atom, stride in address.terms if abs(stride) == 1}
+    whole, held = prod(points.values()), 1
+    found: dict[str, np.ndarray] = {}
+    for name in sorted(crossed.keys() - unit, key=lambda name: -crossed[name]):
+        more = held * np.asarray(points[name])
+        found[name] = (more > held) & (more <= HELD) & (whole >= more * threads)
+        held = np.where(found[name], more, held)
+    return found

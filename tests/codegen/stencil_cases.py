@@ -1,0 +1,89 @@
+"""Kernels whose threads have points side by side: neighbours, coordinates, runs of a scan."""
+
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+from cuda_cases import Case, case
+from kernel_building import Body, Sample, at, buffers, normal
+
+from eqsat.graph.index import Affine
+from eqsat.kernel import Axis, Kernel, Scan, Store
+
+FIVE = [(0, 1), (1, 0), (1, 1), (1, 2), (2, 1)]
+DOWN = [(0, 0), (1, 0), (4, 0)]
+CUBE = list(product(range(3), repeat=3))
+
+
+def moved(name: str, by: int) -> Affine:
+    return Affine(((name, 1),), by)
+
+
+def stencil(shape: tuple[int, ...], tile: tuple[int, ...], places: list[tuple[int, ...]]) -> Sample:
+    """y[i, ...] = sum_n n x[i + p_n, ...] z[i, ...] of places p in each direction"""
+    names = "ijk"[: len(shape)]
+    reach = tuple(max(place[axis] for place in places) for axis in range(len(shape)))
+    out = tuple(size - far for size, far in zip(shape, reach, strict=True))
+    x, z, y = buffers(x=shape, z=out, y=out)
+    b = Body()
+    total = b.load("total", " ".join(names), at(z, *names))
+    for n, place in enumerate(places):
+        where = [moved(name, by) for name, by in zip(names, place, strict=True)]
+        b.load(f"x{n}", " ".join(names), at(x, *where))
+        b.literal(f"n{n}", float(n))
+        b.map(f"p{n}", " ".join(names), "mul", f"x{n}", f"n{n}")
+        total = b.map(f"s{n}", " ".join(names), "add", total, f"p{n}")
+    first, other = normal(shape, out)
+    answer = other.astype("d")
+    for n, place in enumerate(places):
+        part = tuple(slice(by, by + size) for by, size in zip(place, out, strict=True))
+        answer = answer + n * first.astype("d")[part]
+    axes = tuple(Axis(n, size, t) for n, size, t in zip(names, out, tile, strict=True))
+    kernel = Kernel("stencil", (x, z, y), axes, (), (b.phase(Store(at(y, *names), total)),))
+    return Sample(kernel, {"x": first, "z": other}, {"y": answer}, 1e-4)
+
+
+def directions(m: int, n: int, tile: int) -> Sample:
+    """y[i] = sum_c x[i, c] d[c] / sqrt(sum_c x[i, c]^2)"""
+    x, d, y = buffers(x=(m, n), d=(n,), y=(m,))
+    b = Body()
+    b.load("a", "i c", at(x, "i", "c"))
+    b.load("w", "c", at(d, "c"))
+    b.reduce("s", "i", "sum", "c", b.map("q", "i c", "mul", "a", "a"))
+    b.contract("p", "i", "c", "a", "w")
+    b.map("r", "i", "div", "p", b.map("root", "i", "sqrt", "s"))
+    first, other = normal((m, n), (n,))
+    wide = first.astype("d")
+    answer = wide @ other.astype("d") / np.sqrt((wide**2).sum(-1))
+    axes, inner = (Axis("i", m, tile),), (Axis("c", n, n),)
+    kernel = Kernel("directions", (x, d, y), axes, inner, (b.phase(Store(at(y, "i"), "r")),))
+    return Sample(kernel, {"x": first, "d": other}, {"y": answer}, 1e-4)
+
+
+def scanned_columns(m: int, n: int, tile: int) -> Sample:
+    """y[i, j] = sum_{k <= i} x[k, j], by tiles of whole columns"""
+    x, y = buffers(x=(m, n), y=(m, n))
+    b = Body()
+    b.load("a", "i j", at(x, "i", "j"))
+    b.add(Scan, "s", "i j", "sum", "i", "a")
+    (first,) = normal((m, n))
+    answer = first.astype("d").cumsum(0)
+    axes, inner = (Axis("j", n, tile),), (Axis("i", m, m),)
+    phases = (b.phase(Store(at(y, "i", "j"), "s")),)
+    return Sample(Kernel("columns", (x, y), axes, inner, phases), {"x": first}, {"y": answer}, 1e-4)
+
+
+def stencil_cases() -> Iterator[Case]:
+    for shape, tile, places in (
+        ((19, 37), (4, 32), FIVE),
+        ((9, 70), (8, 64), FIVE),
+        ((34, 66), (8, 64), DOWN),
+        ((7, 12, 34), (2, 4, 32), CUBE),
+        ((6, 6, 20), (4, 2, 32), CUBE),
+    ):
+        label = "x".join(map(str, shape))
+        yield case(f"stencil-{label}-{len(places)}", stencil(shape, tile, places), 32)
+    for m, n in ((70, 3), (64, 5), (33, 7), (40, 4), (64, 24)):
+        yield case(f"directions-{m}x{n}", directions(m, n, 64), 64)
+    for m, n in ((96, 20), (33, 16), (5, 40)):
+        yield case(f"columns-{m}x{n}", scanned_columns(m, n, 8), 64)

@@ -1,0 +1,95 @@
+"""Points of a thread that lie side by side: what they read of each other's neighbours is read once,
+few coordinates are in the registers of one thread, and what is scanned is scanned at once.
+"""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cuda_emulation import emulate, run_between_guards
+from stencil_cases import CUBE, FIVE, directions, scanned_columns, stencil, stencil_cases
+
+from eqsat.codegen.cuda_emit import choose, emit
+from eqsat.graph.index import Affine
+from eqsat.kernel import Load
+from eqsat.stencils import held_names, steps_between
+
+CASES = list(stencil_cases())
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory):
+    return emulate([c.kernel for c in CASES], tmp_path_factory.mktemp("stencils"))
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[c.name for c in CASES])
+def test_a_kernel_gives_its_answer(emulator, number):
+    """Also beside memory that holds NaN: nothing outside the array is read or written."""
+    run_between_guards(emulator, number, CASES[number].sample)
+
+
+def with_threads(sample, threads):
+    return replace(sample.kernel, threads=threads)
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile", "places", "cells"),
+    [
+        ((66, 66), (4, 32), FIVE, {"near_x0": 6}),
+        ((18, 34, 66), (2, 4, 32), CUBE, dict.fromkeys(("near_x0", "near_x1", "near_x2"), 24)),
+    ],
+)
+def test_what_points_share_is_read_once(shape, tile, places, cells):
+    """Of 27 neighbours 2 x 4 points read 3 times 4 x 6 cells."""
+    text = emit(with_threads(stencil(shape, tile, places), 32)).text
+    found = {name: int(size) for name, size in re.findall(r"float (near_\w+)\[(\d+)\];", text)}
+    assert found == cells
+
+
+def test_a_tile_too_small_for_its_threads_shares_nothing():
+    assert "near_" not in emit(with_threads(stencil((66, 66), (4, 32), FIVE), 128)).text
+
+
+def test_one_thread_has_all_coordinates_of_a_place():
+    for n, alone in ((3, True), (5, True), (24, False)):
+        kernel = with_threads(directions(256, n, 64), 64)
+        _, distribution = choose(kernel, {})
+        assert (distribution.registers("c") == n) == alone
+        assert ("reduce_lanes<" in emit(kernel).text) != alone
+
+
+def test_a_threads_run_of_a_column_is_scanned_at_once():
+    kernel = with_threads(scanned_columns(96, 64, 8), 64)
+    _, distribution = choose(kernel, {})
+    assert distribution.vector("i") == distribution.registers("i") > 1
+    (loads,) = ([s for s in kernel.statements() if isinstance(s, Load)],)
+    assert len(loads) == 1 and emit(kernel).text.count("scan_warps<") == 1
+
+
+def test_steps_between_walks():
+    def walk(constant, buffer="x"):
+        return buffer, Affine((("i", 100), ("j", 1)), constant)
+
+    assert steps_between(walk(101), walk(0)) == {"i": 1, "j": 1}
+    assert steps_between(walk(99), walk(0)) == {"i": 1, "j": -1}
+    assert steps_between(walk(7), walk(7)) == {}
+    assert steps_between(walk(7, "y"), walk(7)) is None
+    assert steps_between(("x", Affine((("i", 100),), 30)), ("x", Affine((("i", 100),), 0))) is None
+
+
+def test_names_of_which_threads_hold_all_points():
+    def walk(i, j, k):
+        return "x", Affine((("i", 1000), ("j", 10), ("k", 1)), 1000 * i + 10 * j + k)
+
+    points = {name: np.array([2, 4, 16]) for name in "ij"} | {"k": np.array([64, 64, 64])}
+    walks = [walk(0, 0, 0), walk(1, 0, 0), walk(0, 1, 0), walk(0, 2, 0), walk(0, 0, 1)]
+    found = held_names(walks, points, np.array([64, 64, 64]))
+    assert found.keys() == {"i", "j"}
+    assert found["j"].tolist() == [True, True, False] and found["i"].tolist() == [
+        True,
+        False,
+        False,
+    ]
+    few = held_names(walks, points, np.array([512, 64, 64]))
+    assert not few["i"][0] and not few["j"][0]
