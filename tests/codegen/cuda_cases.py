@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 from kernel_building import Body, Sample, at, buffers, normal
 from kernel_building import arrays as sample_arrays
+from kernel_outer import distances
 from kernel_products import attention_online, matmul, matmul_batched, scaled_pairs
 from kernels import SAMPLES
 from narrow_cases import narrow_rows
@@ -452,28 +453,6 @@ def angles(n: int, dtype: DType) -> Sample:
         "angles", (x, z, y), (Axis("i", n, 16),), (), (b.phase(Store(at(y, "i"), "r")),)
     )
     return Sample(kernel, dict(zip("xz", values, strict=True)), {"y": answer}, 1e-5)
-
-
-def distances(m: int, n: int) -> Sample:
-    """y[i] = sum_j rsqrt(1 + sum_c (x[i,c] - z[j,c])^2) of three coordinates c"""
-    x, z, y = buffers(x=(m, 3), z=(n, 3), y=(m,))
-    b, end = Body(), Body()
-    b.load("p", "i c", at(x, "i", "c"))
-    b.load("q", "j c", at(z, "j", "c"))
-    b.literal("one", 1.0)
-    b.map("d", "i j c", "sub", "p", "q")
-    b.map("e", "i j c", "mul", "d", "d")
-    b.reduce("f", "i j", "sum", "c", "e")
-    b.map("h", "i j", "rsqrt", b.map("g", "i j", "add", "f", "one"))
-    b.reduce("s", "i", "sum", "j", "h")
-    b.update("next", "i", "acc", "sum", "s")
-    phase = b.phase(stream=(Axis("j", n, 8),), carries=(Carry("acc", float32, ("i",), "sum"),))
-    phases = (phase, end.phase(Store(at(y, "i"), "acc")))
-    first, other = normal((m, 3), (n, 3))
-    squares = (first.astype("d")[:, None] - other.astype("d")) ** 2
-    answer = (1 / np.sqrt(1 + squares.sum(-1))).sum(-1)
-    kernel = Kernel("distances", (x, z, y), (Axis("i", m, 16),), (Axis("c", 3, 3),), phases)
-    return Sample(kernel, {"x": first, "z": other}, {"y": answer}, 1e-4)
 
 
 def float_to_int() -> Sample:

@@ -1,5 +1,6 @@
 """Sample kernels of reductions whose results share what they are computed of, as products do."""
 
+import numpy as np
 from kernel_building import TILES, Body, Sample, Tiles, at, buffers, normal, wide
 
 from eqsat.graph.dtypes import bfloat16, float32
@@ -50,3 +51,25 @@ def scaled_distances(m: int, n: int, k: int, tiles: Tiles = TILES) -> Sample:
     apart = (wide(p) * wide(q)[:, None])[:, :, None] - wide(v)[None]
     answer = (apart**2 * wide(t)[None, :, None]).sum(1)
     return Sample(kernel, {"x": p, "r": q, "s": t, "w": v}, {"y": answer}, 1e-4)
+
+
+def distances(m: int, n: int) -> Sample:
+    """y[i] = sum_j rsqrt(1 + sum_c (x[i,c] - z[j,c])^2) of three coordinates c"""
+    x, z, y = buffers(x=(m, 3), z=(n, 3), y=(m,))
+    b, end = Body(), Body()
+    b.load("p", "i c", at(x, "i", "c"))
+    b.load("q", "j c", at(z, "j", "c"))
+    b.literal("one", 1.0)
+    b.map("d", "i j c", "sub", "p", "q")
+    b.map("e", "i j c", "mul", "d", "d")
+    b.reduce("f", "i j", "sum", "c", "e")
+    b.map("h", "i j", "rsqrt", b.map("g", "i j", "add", "f", "one"))
+    b.reduce("s", "i", "sum", "j", "h")
+    b.update("next", "i", "acc", "sum", "s")
+    phase = b.phase(stream=(Axis("j", n, 8),), carries=(Carry("acc", float32, ("i",), "sum"),))
+    phases = (phase, end.phase(Store(at(y, "i"), "acc")))
+    first, other = normal((m, 3), (n, 3))
+    squares = (first.astype("d")[:, None] - other.astype("d")) ** 2
+    answer = (1 / np.sqrt(1 + squares.sum(-1))).sum(-1)
+    kernel = Kernel("distances", (x, z, y), (Axis("i", m, 16),), (Axis("c", 3, 3),), phases)
+    return Sample(kernel, {"x": first, "z": other}, {"y": answer}, 1e-4)

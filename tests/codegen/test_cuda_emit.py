@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cuda_cases import BF16, angles, case, distances, product
+from cuda_cases import BF16, angles, case, product
 from cuda_emulation import COMPILER, Emulator
 from kernel_building import Body, Sample, arrays, at, buffers, check
+from kernel_outer import distances
 from kernel_products import matmul
 from kernel_rows import softmax_online
 from kernels import SAMPLES
