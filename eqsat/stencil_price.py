@@ -2,13 +2,13 @@
 neighbouring points share what it loads.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from eqsat.algebra import Read, Term
 from eqsat.rates import Array
-from eqsat.stencils import Walk, held_names, steps_between
+from eqsat.stencils import Walk, held_names, steps_from
 from eqsat.tiling import LINE, Tiling
 
 THREADS = 128  # of a tile, before they are chosen
@@ -43,17 +43,15 @@ def _parts(tiling: Tiling) -> Mapping[Walk, tuple[Array, Array]]:
         reads = [term.args[0] for term in tiling.form.terms if term.op == "read"]
         walks = [(one.buffer, one.address) for one in reads if isinstance(one, Read)]
         counts = tiling.pricer.overlap and not tiling.form.reduced
-        tiling.near = dict(_found(tiling, [*dict.fromkeys(walks)])) if counts else {}
+        tiling.near = dict(_found(tiling, tuple(dict.fromkeys(walks)))) if counts else {}
     return tiling.near
 
 
-def _found(tiling: Tiling, walks: Sequence[Walk]) -> Iterator[tuple[Walk, tuple[Array, Array]]]:
+def _found(tiling: Tiling, walks: tuple[Walk, ...]) -> Iterator[tuple[Walk, tuple[Array, Array]]]:
     one = tiling.shape
     threads = THREADS * one if tiling.blocking is None else tiling.blocking.threads
     held = held_names(walks, tiling.tiles, threads)
-    for number, walk in enumerate(walks):
-        ways = (steps_between(walk, other) for other in walks[:number])
-        found = [steps for steps in ways if steps is not None]
+    for walk, found in zip(walks, steps_from(walks), strict=True):
         part = loaded = one
         for steps in found:
             inside = {name: 1 - abs(by) / tiling.tiles[name] for name, by in steps.items()}

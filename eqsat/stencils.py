@@ -1,7 +1,8 @@
 """What is read of a point's neighbours: the same walk over a buffer, some steps on."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from itertools import combinations
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -28,6 +29,19 @@ def steps_between(one: Walk, other: Walk) -> dict[str, int] | None:
     return None if rest else {name: steps for name, steps in found.items() if steps}
 
 
+@lru_cache(maxsize=4096)
+def steps_from(walks: tuple[Walk, ...]) -> tuple[tuple[Mapping[str, int], ...], ...]:
+    """For each of some walks the steps between those before it and it."""
+    alike: dict[tuple[str, object], list[Walk]] = {}
+    found = []
+    for walk in walks:
+        before = alike.setdefault((walk[0], walk[1].terms), [])
+        ways = (steps_between(walk, other) for other in before)
+        found.append(tuple(steps for steps in ways if steps is not None))
+        before.append(walk)
+    return tuple(found)
+
+
 def held_names(
     walks: Iterable[Walk], points: Mapping[str, Any], threads: Any
 ) -> dict[str, np.ndarray]:
@@ -35,11 +49,8 @@ def held_names(
     a thread has all of the `points` of a tile along each, those of other names keeping `threads`
     at work.
     """
-    crossed: dict[str, int] = {}
-    walks = [*dict.fromkeys(walks)]
-    for one, other in combinations(walks, 2):
-        for name in steps_between(one, other) or ():
-            crossed[name] = crossed.get(name, 0) + 1
+    walks = tuple(dict.fromkeys(walks))
+    crossed = Counter(name for ways in steps_from(walks) for steps in ways for name in steps)
     unit = {atom for _, address in walks for atom, stride in address.terms if abs(stride) == 1}
     whole, held = prod(points.values()), 1
     found: dict[str, np.ndarray] = {}
