@@ -91,7 +91,8 @@ def load_stencil(block: Block, stencil: Stencil) -> dict[str, Reader]:
             out.line("#pragma unroll")
             loop = f"for (int {cell} = 0; {cell} < {stencil.sizes[name]}; ++{cell})"
             loops.enter_context(out.block(loop))
-            at[name] = f"({block.index('base', name)} + {cell} + {stencil.low[name]})"
+            lowest = f" + {stencil.low[name]}" if stencil.low[name] else ""
+            at[name] = f"({block.index('base', name)} + {cell}{lowest})"
         own = replace(point, at=at)
         exists = f"({unsigned})({block.address(first.access, own)}) < {size}u"
         if all_read and not block.valid(first.indices, own):
@@ -101,7 +102,8 @@ def load_stencil(block: Block, stencil: Stencil) -> dict[str, Reader]:
 
     def reader(starts: Mapping[str, int]) -> Reader:
         def read(point: Point) -> str:
-            own = {name: f"{point.register[name]} + {by}" for name, by in starts.items()}
+            register = point.register
+            own = {n: f"{register[n]} + {by}" if by else register[n] for n, by in starts.items()}
             return _element(block, stencil, array, point, own)
 
         return read
