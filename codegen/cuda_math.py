@@ -143,11 +143,8 @@ def _bits(operator: str) -> Row:
 
 
 def _quotient(dtype: DType, a: Sequence[str]) -> str:
-    if dtype.kind != "float":
-        return f"({a[0]} / {a[1]})"
-    return (
-        f"reciprocal({a[1]})" if a[0] == literal(dtype.compute, 1) else f"quotient({', '.join(a)})"
-    )
+    one = a[0] == literal(dtype.compute, 1)
+    return f"reciprocal({a[1]})" if one else f"quotient({a[0]}, {a[1]})"
 
 
 def _invert(dtype: DType, a: Sequence[str]) -> str:
@@ -193,8 +190,10 @@ OPS: dict[str, Row] = {
     "sub": _call("wrapping_subtract"),
     "mul": _call("wrapping_multiply"),
     "div": _quotient,
-    **{name: _call(name) for name in ("divide_nearly", "reciprocal_nearly", "exp_nearly")},
+    "divide_nearly": _call("divide_nearly"),
+    "reciprocal_nearly": _call("reciprocal_nearly"),
     "inverse_root_nearly": _call("inverse_root_nearly"),
+    "exp_nearly": _call("exp_nearly"),
     "floor_divide": _call("floor_divide"),
     "remainder": _call("floor_remainder"),
     "pow": _power,

@@ -249,17 +249,27 @@ def _innermost(form: Form) -> dict[str, int]:
     than a vector.
     """
     found: dict[str, int] = {}
-    summed = math.prod(form.extents[name] for name in form.reduced)
+    summed, is_short = _summed(form), not _rows(form)
     for one in form.stored:
         names = form.grid[-1:] if one.term.op in SCATTERS else one.names
         points = 1
         for name in reversed(names):
-            inside = max(points, summed) if summed < SHORT_TAIL else points
+            inside = max(points, summed) if is_short else points
             found[name] = min(inside, found.get(name, inside))
             points *= form.extents[name]
-            if max(points, summed) >= SHORT_TAIL:
+            if points >= SHORT_TAIL or not is_short:
                 break
     return found
+
+
+def _summed(form: Form) -> int:
+    """Points of all reduced names together."""
+    return math.prod(form.extents[name] for name in form.reduced)
+
+
+def _rows(form: Form) -> set[str]:
+    """The reduced names, where rows along them are no shorter than a vector."""
+    return {*form.reduced} if _summed(form) >= SHORT_TAIL else set()
 
 
 def _factors(form: Form, term: Term) -> tuple[Term, Term] | None:
@@ -400,12 +410,9 @@ def _places_alone(form: Form, term: Term, sides: tuple[int, int]) -> set[str]:
 
 
 def _is_row(form: Form, name: str) -> bool:
-    """Whether memory that depends on a grid name is walked along a reduced one, in rows that are
-    no shorter than a vector.
-    """
-    addresses = _addresses(form.terms)
-    rows = {*form.reduced} if math.prod(form.extents[n] for n in form.reduced) >= SHORT_TAIL else {}
-    return any(name in free_names(a) and unit_names(a) & {*rows} for a in addresses)
+    """Whether memory that depends on a grid name is walked along a row that is reduced."""
+    addresses, rows = _addresses(form.terms), _rows(form)
+    return any(name in free_names(a) and unit_names(a) & rows for a in addresses)
 
 
 def _addresses(terms: Iterable[Term]) -> list[Affine]:

@@ -87,7 +87,7 @@ def find_outer(
     index that tells the sides apart, and several points to reduce: a recurrence goes one by one.
     """
     found: dict[str, Outer] = {}
-    several = {name for name, axis in kernel.axes().items() if min(axis.tile, axis.extent) > 1}
+    several = _several(kernel.axes())
     for phase in kernel.phases:
         body = {s.name: s for s in phase.body}
         for s in phase.body:
@@ -101,7 +101,7 @@ def sums_rows(c: Contract, statements: Mapping[str, Statement], axes: Mapping[st
     """Whether results share no factor of a sum of products, one of which memory holds along what is
     summed: as rows are added up, by threads that lie along them.
     """
-    several = {name for name, axis in axes.items() if min(axis.tile, axis.extent) > 1}
+    several = _several(axes)
     factors = [statements.get(name) for name in (c.left, c.right)]
     left, right = ({*s.indices} & {*c.indices} & several if s else several for s in factors)
     if left - right and right - left:
@@ -110,6 +110,11 @@ def sums_rows(c: Contract, statements: Mapping[str, Statement], axes: Mapping[st
     sources = [*factors, *(statements.get(s.arguments[0]) for s in casts)]
     along = [unit_names(s.access.address) & several for s in sources if isinstance(s, Load)]
     return bool(along) and all(names <= {*c.over} for names in along)  # windows lie along others
+
+
+def _several(axes: Mapping[str, Axis]) -> set[str]:
+    """The indices of which a tile has more than one point."""
+    return {name for name, axis in axes.items() if min(axis.tile, axis.extent) > 1}
 
 
 def _outer(

@@ -112,7 +112,7 @@ class _Pricing(Occupancy):
         self.units: dict[str, Array] = {}
         self.alike: dict[tuple[str, int, int, bool], float] = {}  # work by how often and where
         self.after: dict[str, Array] = {}  # the part of `units` that is work on results
-        self.traffic = self.copies = self.scratch_traffic = 0 * self.shape
+        self.traffic = self.copies = self.scratch_traffic = self.gathering = 0 * self.shape
         self.spared = np.zeros_like(self.shape)  # of it, where blocks copy for each other
         self.dram_bytes = 0 * self.shape  # of it, from memory
         # Seconds of atomic operations in the cache, and of those when all else is done.
@@ -121,7 +121,6 @@ class _Pricing(Occupancy):
         self.repeat = 1
         self.fed = np.zeros_like(self.shape)  # bytes between shared memory and matrix operations
         self.halved = np.zeros_like(self.shape)  # bytes' worth of crossings between its halves
-        self.gathering = 0 * self.shape
         self.gathers = False  # whether threads copy operands from where values say, none ahead
         self.settled: dict[Term, tuple[list[str], NDArray[np.intp]]] = {}
         self.weights = weights_again(self)
@@ -215,8 +214,9 @@ class _Pricing(Occupancy):
         if read.guards and not self.pricer.overlap:
             self._apply("where", tests(self, mask), read.dtype.name)
         if found := window_reads(self, term):
-            self.charge("loads", found[0])
-            self._apply("add", found[1], "float32")  # guards
+            loads, guards = found
+            self.charge("loads", loads)
+            self._apply("add", guards, "float32")
 
     def _move(self, buffer: str, unique: float, traffic: Array, lines: Array) -> None:
         held = unique < self.pricer.cache.size_bytes / 2
@@ -242,7 +242,7 @@ class _Pricing(Occupancy):
         if term.op in WEIGHTED:
             self._weighted(term, work, dtype.name)
         else:
-            outer = self.pricer.outer(self.form, term) if self.factors(term) else None
+            outer = self.pricer.outer(self.form, term, self.factors(term))
             if outer is not None:
                 self.charge("loads", work * update_seconds(self, outer, ""))
                 self._stage_operands(outer, None)

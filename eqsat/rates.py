@@ -87,10 +87,11 @@ class Rates:
         factors = form.contraction(term)
         return _roles(form, term, *factors) if factors else None
 
-    def outer(self, form: Form, term: Term) -> Contraction | None:
-        """Those of another reduction whose results threads share factors of, or None."""
-        factors = form.factors(term) if self.overlap else None
-        return _roles(form, term, *factors) if factors else None
+    def outer(
+        self, form: Form, term: Term, factors: tuple[Term, Term] | None
+    ) -> Contraction | None:
+        """Those of another reduction whose results threads share `factors` of, or None."""
+        return _roles(form, term, *factors) if factors and self.overlap else None
 
     def matrix_operations(self, form: Form, found: Contraction) -> list[ParallelOperation]:
         """Operations of the spec that compute such a contraction and that the target can emit."""

@@ -145,7 +145,7 @@ def part_menu(
         axis = max(rows, key=form.extents.__getitem__)
         return PartMenu(axis, (form.extents[axis],), MOST_POINTS * spec.processors)
     whole = math.prod(-(-form.extents[name] // sizes[0]) for name, sizes in tiles.items())
-    one = all(form.extents[name] in sizes for name, sizes in tiles.items())  # tile may have it all
+    alone = all(form.extents[name] in sizes for name, sizes in tiles.items())
     whole = max(whole, math.prod(form.extents[name] for name in form.grid) // MOST_POINTS)
     names = [name for name in form.reduced if chunks.get(name) and name != form.stepped]
     windows = guarded_names(form.terms)  # parts of them end where others are read
@@ -171,8 +171,9 @@ def part_menu(
         counts = powers(ends[axis]) if multiplies else powers(ends[axis])[:MOST_OFFERED]
     if _has_means(form):
         counts = [_even(extent, count) for count in counts]
-    more = [2 * counts[-1]] if one and multiplies and counts else []
-    offered = [*counts[-MOST_OFFERED:], *(n for n in more if extent >= ends[axis] * n)]
+    offered = counts[-MOST_OFFERED:]
+    if alone and multiplies and counts and extent >= 2 * ends[axis] * counts[-1]:
+        offered = [*offered, 2 * counts[-1]]  # of one tile that has the whole grid
     found = dict.fromkeys(-(-extent // part_length(extent, n)) for n in offered)
     most = extent // ends[axis] if found and multiplies else 0
     filling = tuple(fill_processors(spec.processors, tuple(found), extent, most))
