@@ -17,7 +17,7 @@ from eqsat.codegen.cuda_math import apply, cast, literal, operand_dtypes, widen
 from eqsat.codegen.cuda_placement import Placement, reads_again
 from eqsat.graph.dtypes import DType, int64
 from eqsat.graph.index import Affine, FloorDiv, bounds
-from eqsat.kernel import Access, Axis, Kernel, Load, Map, Phase, Position, Reduce, Statement
+from eqsat.kernel import Access, Axis, Kernel, Load, Map, Phase, Position
 
 INT_LIMIT = 2**31 - 1
 TILE_UNIT = 16  # bytes of one row of an ldmatrix matrix, and of the widest copy
@@ -51,9 +51,14 @@ Reader = Callable[[Point], str]
 """The C++ expression of a value at a point, of the value's register type."""
 
 
-def walked(s: Statement) -> tuple[str, ...]:
-    """The indices of the points at which a statement computes."""
-    return (*s.indices, *s.over) if isinstance(s, Reduce) else s.indices
+def flat_number(texts: Sequence[str], sizes: Sequence[int]) -> str:
+    """The number of an element, given its place along each of some sizes, the last contiguous."""
+    parts, stride = [], 1
+    for text, size in zip(reversed(texts), reversed(sizes), strict=True):
+        if text != "0":
+            parts.append(text if stride == 1 else f"({text}) * {stride}")
+        stride *= size
+    return " + ".join(reversed(parts)) or "0"
 
 
 def constant(text: str) -> Reader:

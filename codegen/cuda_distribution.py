@@ -267,7 +267,7 @@ class _Choice:
     def vector(self, index: str) -> int:
         """The widest vector that most bytes along the index can use, threads kept busy."""
         choices, volume = dict[int, int](), 1
-        loads = [s.access for s in self.kernel.statements() if isinstance(s, Load)]
+        loads = [s.access for s in self.kernel.statements() if isinstance(s, Load) and self.shared]
         for access, indices in self.accesses():
             if index not in indices:
                 continue
@@ -275,7 +275,7 @@ class _Choice:
             if unit_stride(access, index):
                 buffer = self.kernel.buffer(access.buffer)
                 width = vector_width(access, index, buffer, self.axes, self.placement.indices)
-                width = 1 if self.shared and access in loads else width  # of many neighbours
+                width = 1 if access in loads else width  # of many neighbours
                 moved = prod(self.points(i) for i in indices) * buffer.dtype.itemsize
                 if width > 1 or index not in self.slid:  # windows are read one by one anyway
                     choices[width] = choices.get(width, 0) + moved

@@ -14,6 +14,7 @@ from eqsat.kernel import (
     Map,
     Position,
     Reduce,
+    Statement,
     operands,
 )
 from eqsat.stencils import held_names
@@ -21,6 +22,16 @@ from eqsat.stencils import held_names
 FEW, PIECES = 4, 16  # points, of which a thread may have all; where nothing is reduced
 COORDINATES = 7  # points that a thread reduces by itself: less than the bytes of a sector
 AGAIN = 1.5  # times the work from where threads do too much of it again
+
+
+def walked(s: Statement) -> tuple[str, ...]:
+    """The indices of the points at which a statement computes."""
+    return (*s.indices, *s.over) if isinstance(s, Reduce) else s.indices
+
+
+def _points(kernel: Kernel) -> dict[str, int]:
+    """Of each index the points in a tile."""
+    return {name: max(min(axis.tile, axis.extent), 1) for name, axis in kernel.axes().items()}
 
 
 def summed_in_steps(kernel: Kernel) -> set[str]:
@@ -98,7 +109,7 @@ def is_done_again(kernel: Kernel, placement: Placement, index: str) -> bool:
     """Whether threads along an index of few points would all do again most of what there is to do,
     as it lacks the index: the distances of points, say, and what follows from them.
     """
-    extents = {name: max(min(axis.tile, axis.extent), 1) for name, axis in kernel.axes().items()}
+    extents = _points(kernel)
     points, along, beside, most = extents[index], 0, 0, 0
     statements = list(kernel.statements())
     plain = all(isinstance(s, Map | Load | Position | Literal) for s in statements)
@@ -106,7 +117,7 @@ def is_done_again(kernel: Kernel, placement: Placement, index: str) -> bool:
         if placement.is_product(s):
             return False
         if isinstance(s, Map | Reduce):
-            names = {*s.indices, *(s.over if isinstance(s, Reduce) else ())}
+            names = {*walked(s)}
             count = prod(extents[name] for name in names)
             along += count if index in names else 0
             beside += 0 if index in names else count
@@ -121,15 +132,16 @@ def is_summed_alone(kernel: Kernel, placement: Placement, index: str) -> bool:
     """Whether each thread reduces all of an index's few points by itself, such as the coordinates
     of one place, as others keep all threads at work.
     """
-    axes = kernel.axes()
-    if placement.matrices or min(axes[index].tile, COORDINATES) < axes[index].extent:
-        return False
+    points, extent = _points(kernel), kernel.axes()[index].extent
+    sets = (held - {index} for held in register_sets(kernel, placement))
+    most = max(prod(points[i] for i in others) for others in sets)
+    whole = points[index] == extent <= COORDINATES
+    return not placement.matrices and whole and most >= kernel.tile_threads
 
-    def points(indices: Collection[str]) -> int:
-        return prod(max(min(axes[i].tile, axes[i].extent), 1) for i in indices)
 
-    most = max(points(held - {index}) for held in register_sets(kernel, placement))
-    return most >= kernel.tile_threads
+def is_plain(load: Load) -> bool:
+    """Whether a load reads memory at each point, whatever it reads there."""
+    return not (load.access.guards or load.access.coordinates or load.fill)
 
 
 def neighbours(kernel: Kernel) -> set[str]:
@@ -139,9 +151,9 @@ def neighbours(kernel: Kernel) -> set[str]:
     statements = [*kernel.statements()]
     if not all(isinstance(s, Map | Load | Position | Literal) for s in statements):
         return set()
-    loads = [s.access for s in statements if isinstance(s, Load) and not s.access.coordinates]
-    points = {name: min(axis.tile, axis.extent) for name, axis in kernel.axes().items()}
-    found = held_names(((a.buffer, a.address) for a in loads), points, kernel.tile_threads)
+    loads = [s.access for s in statements if isinstance(s, Load) and is_plain(s)]
+    walks = ((access.buffer, access.address) for access in loads)
+    found = held_names(walks, _points(kernel), kernel.tile_threads)
     return {name for name, holds in found.items() if holds}
 
 

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from eqsat.codegen import cuda_masks
 from eqsat.codegen.cuda_access import vector_along
 from eqsat.codegen.cuda_angles import Angles
-from eqsat.codegen.cuda_block import Block, Point, constant, walked
+from eqsat.codegen.cuda_block import Block, Point, constant
 from eqsat.codegen.cuda_box_store import box_store
 from eqsat.codegen.cuda_collective import reduce_threads, scan
 from eqsat.codegen.cuda_computed import compute_tile
@@ -28,6 +28,7 @@ from eqsat.codegen.cuda_placement import (
     passes_on,
     store_indices,
 )
+from eqsat.codegen.cuda_roles import walked
 from eqsat.codegen.cuda_scatter import combine_stored
 from eqsat.codegen.cuda_stencils import find_stencils, load_stencil
 from eqsat.codegen.cuda_tiles import copy, fetch, tile_for

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
-from eqsat.codegen.cuda_block import INT_LIMIT, Block, Point, Reader
+from eqsat.codegen.cuda_block import INT_LIMIT, Block, Point, Reader, flat_number
 from eqsat.codegen.cuda_math import register_type
-from eqsat.codegen.cuda_roles import neighbours
+from eqsat.codegen.cuda_roles import is_plain, neighbours
 from eqsat.kernel import Axis, Kernel, Load
 from eqsat.stencils import steps_between
 
@@ -50,9 +50,7 @@ def find_stencils(kernel: Kernel, loads: Iterable[Load]) -> dict[str, Stencil]:
     """By the name of each load of one."""
     held, axes = neighbours(kernel), kernel.axes()
     groups: dict[Load, dict[str, Mapping[str, int]]] = {}
-    for s in loads if held else ():
-        if s.access.guards or s.access.coordinates or s.fill:
-            continue
+    for s in filter(is_plain, loads) if held else ():
         walk = (s.access.buffer, s.access.address)
         for first, steps in groups.items():
             found = steps_between(walk, (first.access.buffer, first.access.address))
@@ -114,10 +112,6 @@ def load_stencil(block: Block, stencil: Stencil) -> dict[str, Reader]:
 def _element(
     block: Block, stencil: Stencil, array: str, point: Point, cells: Mapping[str, str]
 ) -> str:
-    text = "0"
-    for name, size in stencil.sizes.items():
-        text = cells[name] if text == "0" else f"({text}) * {size} + {cells[name]}"
-    count = block.register_count(stencil.beside)
-    if count > 1:
-        text = f"({text}) * {count} + {block.register_number(stencil.beside, point)}"
-    return f"{array}[{text}]"
+    texts = [*(cells[name] for name in stencil.sizes), *(point.register[i] for i in stencil.beside)]
+    registers = [block.distribution.registers(i) for i in stencil.beside]
+    return f"{array}[{flat_number(texts, [*stencil.sizes.values(), *registers])}]"

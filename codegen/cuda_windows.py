@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import prod
 
 from eqsat.codegen.cuda_access import sliding_axes, vector_along
-from eqsat.codegen.cuda_block import Block, Point, Reader
+from eqsat.codegen.cuda_block import Block, Point, Reader, flat_number
 from eqsat.codegen.cuda_distribution import Distribution
 from eqsat.codegen.cuda_loads import load_vector
 from eqsat.codegen.cuda_math import cast, literal, register_type, storage_type, widen
@@ -90,13 +90,8 @@ def load_windows(block: Block, load: Load, found: Windows) -> Reader:
     sizes = [*(found.counts[i] for i in found.rest), *found.places]
 
     def element(register: Mapping[str, str], places: Sequence[str]) -> str:
-        parts, stride = [], 1
         texts = [*(register[i] for i in found.rest), *places]
-        for text, size in zip(reversed(texts), reversed(sizes), strict=True):
-            if text != "0":
-                parts.append(text if stride == 1 else f"({text}) * {stride}")
-            stride *= size
-        return f"{array}[{' + '.join(reversed(parts)) or '0'}]"
+        return f"{array}[{flat_number(texts, sizes)}]"
 
     def read(point: Point) -> str:
         places = []

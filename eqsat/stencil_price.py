@@ -19,9 +19,10 @@ def beyond_neighbours(tiling: Tiling, read: Read, names: int, drawn: Array) -> t
     """What tiles draw from the cache for a read over `names`, `drawn` by itself, beyond what others
     read of a point's neighbours; and seconds of loads where it is near since others did.
     """
-    if (read.buffer, read.address) not in _parts(tiling):
+    found = _parts(tiling).get((read.buffer, read.address))
+    if found is None:
         return drawn, 0 * tiling.shape
-    part, loaded = _parts(tiling)[read.buffer, read.address]
+    part, loaded = found
     lines = 2 if read.address.constant * read.dtype.itemsize % LINE else 1  # of 32 lanes
     touched = tiling.points(names) * read.dtype.itemsize * lines * AROUND
     rate = tiling.spec.memory("shared").bandwidth_gb_per_s * 1e9
@@ -37,14 +38,15 @@ def loaded_part(tiling: Tiling, term: Term) -> Array:
 
 def _parts(tiling: Tiling) -> Mapping[Walk, tuple[Array, Array]]:
     """Of reads of neighbours of a point, but for the first, the part that a tile draws from the
-    cache, and that a thread loads, where threads share tiles and nothing is reduced.
+    cache, and that a thread loads, where threads share tiles, nothing is reduced or left out.
     """
-    if tiling.near is None:
+    if tiling.neighbours is None:
         reads = [term.args[0] for term in tiling.form.terms if term.op == "read"]
-        walks = [(one.buffer, one.address) for one in reads if isinstance(one, Read)]
+        plain = [one for one in reads if isinstance(one, Read) and not one.guards]
+        walks = [(one.buffer, one.address) for one in plain]
         counts = tiling.pricer.overlap and not tiling.form.reduced
-        tiling.near = dict(_found(tiling, tuple(dict.fromkeys(walks)))) if counts else {}
-    return tiling.near
+        tiling.neighbours = dict(_found(tiling, tuple(dict.fromkeys(walks)))) if counts else {}
+    return tiling.neighbours
 
 
 def _found(tiling: Tiling, walks: tuple[Walk, ...]) -> Iterator[tuple[Walk, tuple[Array, Array]]]:

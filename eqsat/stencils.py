@@ -51,10 +51,13 @@ def held_names(
     """
     walks = tuple(dict.fromkeys(walks))
     crossed = Counter(name for ways in steps_from(walks) for steps in ways for name in steps)
-    unit = {atom for _, address in walks for atom, stride in address.terms if abs(stride) == 1}
+    terms = [(atom, abs(stride)) for _, address in walks for atom, stride in address.terms]
+    unit = {atom for atom, stride in terms if stride == 1}
+    strides = dict(sorted(terms, key=lambda term: term[1]))  # the longest of each
+    names = sorted(crossed.keys() - unit, key=lambda name: (-crossed[name], -strides[name]))
     whole, held = prod(points.values()), 1
     found: dict[str, np.ndarray] = {}
-    for name in sorted(crossed.keys() - unit, key=lambda name: -crossed[name]):
+    for name in names:
         more = held * np.asarray(points[name])
         found[name] = (more > held) & (more <= HELD) & (whole >= more * threads)
         held = np.where(found[name], more, held)

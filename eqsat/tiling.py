@@ -55,9 +55,7 @@ class Tiling:
         self._times: dict[tuple[int, int], Array] = {}
         self._points: dict[int, float] = {}
         self._inside: dict[int, Array] = {}
-        self.near: Mapping[Walk, tuple[Array, Array]] | None = (
-            None  # reads of neighbours, once found
-        )
+        self.neighbours: Mapping[Walk, tuple[Array, Array]] | None = None  # `stencil_price`
         self.paddings: dict[tuple[object, ...], Array] = {}  # of whole operations, once found
         self._walks: dict[tuple[object, ...], dict[int, float]] = {}  # bytes read, by start
 

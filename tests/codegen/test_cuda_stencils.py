@@ -63,7 +63,7 @@ def test_a_threads_run_of_a_column_is_scanned_at_once():
     kernel = with_threads(scanned_columns(96, 64, 8), 64)
     _, distribution = choose(kernel, {})
     assert distribution.vector("i") == distribution.registers("i") > 1
-    (loads,) = ([s for s in kernel.statements() if isinstance(s, Load)],)
+    loads = [s for s in kernel.statements() if isinstance(s, Load)]
     assert len(loads) == 1 and emit(kernel).text.count("scan_warps<") == 1
 
 
@@ -93,3 +93,13 @@ def test_names_of_which_threads_hold_all_points():
     ]
     few = held_names(walks, points, np.array([512, 64, 64]))
     assert not few["i"][0] and not few["j"][0]
+
+
+def test_of_names_that_are_crossed_alike_the_outermost_is_held_first():
+    """Whichever of the walks comes first: a price and a kernel may have them in other orders."""
+    strides = (("i", 1000), ("j", 10), ("k", 1))
+    walks = [("x", Affine(strides, constant)) for constant in (0, 10, 1000)]
+    points = {"i": 8, "j": 4, "k": 64}
+    for order in (walks, walks[::-1]):
+        found = held_names(order, points, 32)
+        assert [name for name, holds in found.items() if holds] == ["i"]
