@@ -169,7 +169,8 @@ class Block:
         self.thread = "thread" if kernel.cluster > 1 else "threadIdx.x"
         self.exchange_bytes = 0  # of what the blocks of a cluster hand each other at once
         self.areas: Callable[[int, int], int] | None = None  # see `Pipeline.areas`
-        self.works: dict[str, Any] = {}  # computed tiles of which a thread loads a chunk ahead
+        self.ahead: dict[str, Any] = {}  # tiles of which a thread loads what the next chunk needs
+        self.held_ahead = 0  # registers that it takes
         self.stored: dict[str, TensorBox] = {}  # what the tensor memory accelerator stores
         self.turns = 1  # tiles of a block under way, each with threads of its own
         self.copies: dict[str, int] = {}  # of each value in shared memory

@@ -1,24 +1,24 @@
 """Tiles in shared memory whose elements the block computes from loads: prologues of products.
 
 Each element is computed once, by whichever thread has it in a distribution made for copying. What
-it reads in vectors a thread loads all at once, in a loop over chunks while products of the chunk
-before are under way.
+it reads, in vectors or once for a vector's elements, a thread loads all at once, in a loop over
+chunks while products of the chunk before are under way.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from math import prod
+from math import ceil, prod
 
 from eqsat.codegen.cuda_access import unit_stride, vector_width
 from eqsat.codegen.cuda_block import Block, Frame, Point, Tile, constant
 from eqsat.codegen.cuda_distribution import cover
 from eqsat.codegen.cuda_math import cast, literal, narrow, register_type, storage_type, widen
-from eqsat.codegen.cuda_placement import COMPUTED, SIXTEEN
+from eqsat.codegen.cuda_placement import SIXTEEN
 from eqsat.codegen.cuda_registers import REGISTERS
-from eqsat.codegen.cuda_tiles import anywhere, fetch, lay_out, repeated
+from eqsat.codegen.cuda_tiles import anywhere, fetch, lay_out, repeated, vector_number
 from eqsat.graph.dtypes import float32
-from eqsat.kernel import Load, Map, Phase, operands
+from eqsat.kernel import Load, Map, operands
 
 WORD = 4  # bytes of a register
 
@@ -26,10 +26,10 @@ Expression = Callable[[Map, Point], str]
 
 
 @dataclass(frozen=True)
-class _Work:
+class ComputedTile:
     """The tile in the making: its chain ends in `result`; `width` elements at a time. `ahead`:
-    a thread has all of its vectors in registers before it computes, in a loop up to chunk `last`
-    those of the next chunk.
+    a thread has all that it reads in registers before it computes; in a loop over chunks it had it
+    a chunk before, and `following` is the line that loads what the next one needs.
     """
 
     block: Block
@@ -38,18 +38,26 @@ class _Work:
     frame: Frame
     width: int
     ahead: bool = False
-    last: str = ""
+    following: str = ""
 
     @property
     def order(self) -> tuple[str, ...]:
         return self.tile.order
 
     @property
-    def packed(self) -> list[Load]:
-        """What is loaded in vectors."""
+    def loads(self) -> list[Load]:
+        """Those of which one serves a vector of elements."""
         chain, inner = self.block.placement.chains[self.result.name], self.order[-1]
-        loads = [s for s in chain if isinstance(s, Load)]
-        return [s for s in loads if self.width > 1 and unit_stride(s.access, inner)]
+        every = [s for s in chain if isinstance(s, Load)]
+        return [s for s in every if self.count(s) > 1 or self.is_alone(s, inner)]
+
+    def is_alone(self, s: Load, inner: str) -> bool:
+        """Whether a vector reads one element of what is at known addresses."""
+        return not s.access.coordinates and (self.width == 1 or inner not in s.indices)
+
+    def count(self, s: Load) -> int:
+        """How many elements a vector reads of a load."""
+        return self.width if unit_stride(s.access, self.order[-1]) else 1
 
     @property
     def vectors(self) -> int:
@@ -59,40 +67,54 @@ class _Work:
 
     def number(self, point: Point) -> str:
         """Which of them is at a point."""
-        text = "0"
-        for i in self.order:
-            count = self.frame.distribution.registers(i)
-            own = point.register[i]
-            if i == self.order[-1]:
-                own, count = f"{own} / {self.width}", count // self.width
-            if count > 1:
-                text = own if text == "0" else f"({text}) * {count} + {own}"
-        return text
+        return vector_number(self.frame, self.order, self.width, point)
 
     def pack(self, s: Load) -> str:
         """The type of a vector."""
         kind = storage_type(self.block.kernel.buffer(s.access.buffer).dtype)
-        return f"Pack<{kind}, {self.width}>"
+        return f"Pack<{kind}, {self.count(s)}>"
+
+    @property
+    def registers(self) -> int:
+        """How many a thread needs for what it loads ahead."""
+        sizes = {s: self.block.kernel.buffer(s.access.buffer).dtype.itemsize for s in self.loads}
+        return self.vectors * sum(ceil(self.count(s) * n / WORD) for s, n in sizes.items())
+
+    def declare(self) -> None:
+        """The registers of what is loaded ahead."""
+        for s in self.loads:
+            name = self.block.value(s.name)
+            self.block.out.line(f"{self.pack(s)} {name}_ahead[{self.vectors}] = {{}};")
+
+    def read(self) -> None:
+        """Load them; where something is not there, zero."""
+        with _points(self) as point:
+            for s in self.loads:
+                target = f"{self.block.value(s.name)}_ahead[{self.number(point)}]"
+                source, address = s.access.buffer, self.block.address(s.access, point)
+                place = f"{self.block.buffer(source)} + ({address})"
+                place = f"reinterpret_cast<const {self.pack(s)}*>({place})"
+                self.block.out.line(f"{target} = load_now({place}, {_exists(self, s, point)});")
 
 
-def load_chunks_ahead(
-    block: Block, phase: Phase, live: tuple[str, str], begin: Callable[[], None]
-) -> None:
-    """Before a loop over the `live` chunks: lay out the tiles that it computes, and load what those
-    of the first chunk are computed of; `begin` says where the chunk at hand begins.
-    """
-    for s in phase.body:
-        if isinstance(s, Map) and block.placement.where[s.name] == COMPUTED:
-            work = replace(_planned(block, s), last=live[1])
-            streamed = {axis.name for axis in phase.stream}
-            if not work.ahead or not streamed & {*s.indices}:
-                continue
-            _declare(work)
-            with block.out.block(f"auto {_loader(work)} = [&](int chunk)", ";"):
-                begin()
-                _load_all(work)
-            block.out.line(f"{_loader(work)}({live[0]});")
-            block.works[s.name] = work
+def planned_tile(block: Block, result: Map) -> ComputedTile:
+    """Lay out the tile of a placed chain."""
+    order, width = _order(block, result)
+    tile = lay_out(block, result.name, result.dtype, order)
+    while any(p % width for p in (tile.extents[order[-1]], *(tile.strides[i] for i in order[:-1]))):
+        width //= 2
+    points = [(i, tile.extents[i]) for i in order]
+    frame = Frame(cover(points, width, block.kernel.threads), block.frame.origin, "copy_")
+    return ComputedTile(block, result, tile, frame, width)
+
+
+def may_load_ahead(block: Block, loads: Sequence[Load], registers: int) -> bool:
+    """Whether a thread has registers for what it loads ahead, and the kernel writes none of it."""
+    stores = (store for phase in block.kernel.phases for store in phase.stores)
+    written = {store.access.buffer for store in stores}
+    sums = sum(block.register_count(m.contract.indices) for m in block.placement.matrices.values())
+    fits = sums + block.held_ahead + registers <= REGISTERS / block.kernel.threads / 2  # half: else
+    return fits and not any(s.access.buffer in written for s in loads)
 
 
 def compute_tile(block: Block, result: Map, expression: Expression) -> None:
@@ -106,65 +128,27 @@ def compute_tile(block: Block, result: Map, expression: Expression) -> None:
     if block.tiles_read:
         block.barrier()
     block.before_reading(leaves)
-    work = block.works.get(result.name) or _planned(block, result)
+    work = block.ahead.get(result.name) or planned_tile(block, result)
+    may = bool(work.following) or may_load_ahead(block, work.loads, work.registers)
+    work = replace(work, ahead=may)
     readers, block.readers = block.readers, {**block.readers, **staged}
     with block.out.block():
-        if work.ahead and not work.last:
-            _declare(work)
+        if work.ahead and not work.following:
+            work.declare()
             with block.out.block():
-                _load_all(work)
+                work.read()
         with _points(work) as point:
             _elements(work, point, expression)
-    if work.last:
-        block.out.line(f"if (chunk + 1 < {work.last}) {_loader(work)}(chunk + 1);")
+    if work.following:
+        block.out.line(work.following)
     block.readers = readers
     block.readers[result.name] = work.tile.reader(result.dtype)
     block.tiles[result.name] = work.tile
     block.tiles_written = True
 
 
-def _planned(block: Block, result: Map) -> _Work:
-    order, width = _order(block, result)
-    tile = lay_out(block, result.name, result.dtype, order)
-    while any(p % width for p in (tile.extents[order[-1]], *(tile.strides[i] for i in order[:-1]))):
-        width //= 2
-    points = [(i, tile.extents[i]) for i in order]
-    frame = Frame(cover(points, width, block.kernel.threads), block.frame.origin, "copy_")
-    work = _Work(block, result, tile, frame, width)
-    if not work.packed:
-        return work
-    sums = sum(block.register_count(m.contract.indices) for m in block.placement.matrices.values())
-    held = sum(work.vectors * width * _size(block, s) / WORD for s in work.packed)
-    fits = sums + held <= REGISTERS / block.kernel.threads / 2  # the other half: all else
-    return replace(work, ahead=fits)
-
-
-def _size(block: Block, s: Load) -> int:
-    return block.kernel.buffer(s.access.buffer).dtype.itemsize
-
-
-def _loader(work: _Work) -> str:
-    return f"load_{work.block.names.of(work.result.name)}"
-
-
-def _declare(work: _Work) -> None:
-    """The registers of what is loaded ahead."""
-    for s in work.packed:
-        name = work.block.value(s.name)
-        work.block.out.line(f"{work.pack(s)} {name}_ahead[{work.vectors}] = {{}};")
-
-
-def _load_all(work: _Work) -> None:
-    with _points(work) as point:
-        for s in work.packed:
-            target = f"{work.block.value(s.name)}_ahead[{work.number(point)}]"
-            if work.last and _exists(work, s, point) != "true":
-                work.block.out.line(f"{target} = {{}};")  # what the chunk before left there
-            _load_pack(work, s, point, target)
-
-
 @contextmanager
-def _points(work: _Work) -> Iterator[Point]:
+def _points(work: ComputedTile) -> Iterator[Point]:
     """Loops over a thread's vectors of the tile."""
     block, order = work.block, work.order
     block.define_bases(work.frame, order)
@@ -196,12 +180,12 @@ def _order(block: Block, result: Map) -> tuple[list[str], int]:
     return [*(i for i in order if i != inner), inner], width
 
 
-def _elements(work: _Work, point: Point, expression: Expression) -> None:
+def _elements(work: ComputedTile, point: Point, expression: Expression) -> None:
     """Take vectors, then compute and keep their elements one by one."""
     block, out, width = work.block, work.block.out, work.width
     inner, chain = work.order[-1], block.placement.chains[work.result.name]
-    packed = work.packed
-    for s in packed:
+    loads = work.loads
+    for s in loads:
         name = block.value(s.name)
         if work.ahead:
             out.line(f"const {work.pack(s)} {name}_pack = {name}_ahead[{work.number(point)}];")
@@ -219,7 +203,7 @@ def _elements(work: _Work, point: Point, expression: Expression) -> None:
         at = at if width > 1 else point
         for s in chain:
             if isinstance(s, Load):
-                text = _loaded(work, s, at, s in packed)
+                text = _loaded(work, s, at, s in loads)
             elif s is work.result and s.op == "cast" and s.dtype.name in SIXTEEN:
                 text = block.converted(s.arguments[0], float32, at)  # rounded as it is stored
             else:
@@ -238,7 +222,7 @@ def _elements(work: _Work, point: Point, expression: Expression) -> None:
         out.line(f"*reinterpret_cast<Pack<{kind}, {width}>*>({place}) = pack;")
 
 
-def _load_pack(work: _Work, s: Load, point: Point, target: str) -> None:
+def _load_pack(work: ComputedTile, s: Load, point: Point, target: str) -> None:
     block = work.block
     source = f"{block.buffer(s.access.buffer)} + {block.address(s.access, point)}"
     load = f"{target} = *reinterpret_cast<const {work.pack(s)}*>({source});"
@@ -246,16 +230,17 @@ def _load_pack(work: _Work, s: Load, point: Point, target: str) -> None:
     block.out.line(load if exists == "true" else f"if ({exists}) {load}")
 
 
-def _exists(work: _Work, s: Load, point: Point) -> str:
+def _exists(work: ComputedTile, s: Load, point: Point) -> str:
     """Whether what a load reads at a point is there."""
     conditions = work.block.valid(s.indices, point, work.frame)
     return " && ".join([*conditions, *work.block.exists(s.access, point)]) or "true"
 
 
-def _loaded(work: _Work, s: Load, at: Point, packed: bool) -> str:
+def _loaded(work: ComputedTile, s: Load, at: Point, packed: bool) -> str:
     block = work.block
     if not packed:
         return fetch(block, s, at, work.frame)
     buffer, name = block.kernel.buffer(s.access.buffer), block.value(s.name)
-    value = cast(buffer.dtype, s.dtype, widen(buffer.dtype, f"{name}_pack.item[e]"))
+    item = f"{name}_pack.item[{'e' if work.count(s) > 1 else 0}]"
+    value = cast(buffer.dtype, s.dtype, widen(buffer.dtype, item))
     return f"{name}_exists ? {value} : {literal(s.dtype, s.fill)}" if s.fill else value

@@ -4,10 +4,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import prod
 
 from eqsat.codegen import cuda_stream_k
+from eqsat.codegen.cuda_ahead import load_chunks_ahead
 from eqsat.codegen.cuda_block import Block, Point, Reader
 from eqsat.codegen.cuda_chains import BESIDE, LATER, holds_factor, is_lagging
 from eqsat.codegen.cuda_collective import reduce_threads
-from eqsat.codegen.cuda_computed import load_chunks_ahead
 from eqsat.codegen.cuda_contract import monoid_of
 from eqsat.codegen.cuda_copies import told_value
 from eqsat.codegen.cuda_math import cast, identity, register_type
@@ -116,7 +116,7 @@ def _emit_loop(block: Block, phase: Phase, partial: Mapping[str, str]) -> None:
     if ahead:
         _emit_steps(block, phase, partial, ahead)
         return
-    load_chunks_ahead(block, phase, live, lambda: _begin_chunk(block, phase))
+    load_chunks_ahead(block, phase, ring, live, lambda: _begin_chunk(block, phase))
     for first, last, whole in _turns(block, phase, live):
         with out.block(f"for (int chunk = {first}; chunk < {last}; ++chunk)"):
             block.whole = whole

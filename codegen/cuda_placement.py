@@ -33,12 +33,12 @@ from eqsat.kernel import (
     store_operands,
 )
 from eqsat.outer_reductions import Outer, find_outer, sums_rows
+from eqsat.pipeline_price import STREAMED_BYTES
 from eqsat.specs.model import ParallelOperation
 
 Group = tuple[str, ...]
 REGISTERS, SHARED, FETCH, INLINE = "registers", "shared", "fetch", "inline"
 COMPUTED, CHAIN = "computed", "chain"
-STREAMED_BYTES = 2048  # tiles from this size on are worth a copy ahead
 TURNED = 1.02  # how much more results cost that lie across what they are stored to
 STAGED_PART = 4  # values that a computed tile reads from registers are at most this part of it
 

@@ -193,7 +193,10 @@ class Statements:
             if block.tiles_read:
                 block.barrier()
             block.before_reading(operands(s))
-            copy(block, s, tile, block.frame.origin, tile.pointer, False)
+            if s.name in block.ahead:
+                block.ahead[s.name].write()
+            else:
+                copy(block, s, tile, block.frame.origin, tile.pointer, False)
         block.readers[s.name] = tile.reader(s.dtype)
 
     def vector(self, access: Access, indices: list[str]) -> tuple[str, int]:

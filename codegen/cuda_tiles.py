@@ -6,7 +6,9 @@ read from, half a warp reads four rows of 32 bytes: then units are of these. Poi
 the extents are zero.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import combinations
 from math import prod
 
@@ -29,8 +31,7 @@ def lay_out(block: Block, name: str, dtype: DType, order: Sequence[str], slots: 
     extents = {}
     unit = max(LANES * dtype.itemsize if block.placement.matrices else 0, TILE_UNIT)
     for i in order:
-        step = block.matrix_steps.get(i, 1)
-        extents[i] = -(-block.distribution.padded(i) // step) * step
+        extents[i] = _extent(block, i)
     strides, stride = {}, 1
     rows = [i for i in order if extents[i] > 1]
     shortest = 0 if block.placement.matrices else SHORTEST
@@ -49,15 +50,22 @@ def lay_out(block: Block, name: str, dtype: DType, order: Sequence[str], slots: 
     return tile
 
 
+def _extent(block: Block, index: str) -> int:
+    """Of a tile: what matrix operations take at once, whole."""
+    step = block.matrix_steps.get(index, 1)
+    return -(-block.distribution.padded(index) // step) * step
+
+
 def tile_for(block: Block, load: Load, slots: int = 1) -> Tile:
     """The tile of a load, contiguous along the index that is so in memory, of several the one with
-    the longest runs.
+    the longest runs; where it has one point of an index, that is none of them.
     """
     buffer = block.kernel.buffer(load.access.buffer)
     strides = {atom: abs(c) for atom, c in load.access.address.terms if isinstance(atom, str)}
     runs = {i: run_along(load.access, i, block.axes[i].extent) for i in load.indices}
     order = sorted(
-        block.ordered(load.indices), key=lambda i: (-strides.get(i, buffer.size + 1), runs[i])
+        block.ordered(load.indices),
+        key=lambda i: (_extent(block, i) > 1, -strides.get(i, buffer.size + 1), runs[i]),
     )
     return lay_out(block, load.name, buffer.dtype, order, slots)
 
@@ -110,7 +118,7 @@ def _copy_words(block: Block, load: Load, tile: Tile, frame: Frame, target: str)
     """
     inner = _together(frame, tile)
     count = prod(frame.distribution.registers(i) for i in inner)
-    kind, out = storage_type(tile.dtype), block.out
+    out = block.out
     with block.points([i for i in tile.order if i not in inner], frame) as around:
         out.line(f"int ahead[{count}] = {{}};")
         for is_read in (True, False):
@@ -119,12 +127,94 @@ def _copy_words(block: Block, load: Load, tile: Tile, frame: Frame, target: str)
                 point = Point(at, register, frame.origin)
                 held = f"ahead[{block.register_number(inner, point, frame)}]"
                 _if_inside(block, tile, frame, point)
-                if is_read:
-                    out.line(f"{held} = {_element(block, load, tile, frame, point)};")
-                else:
-                    out.line(f"*({target} + {tile.offset(point)}) = ({kind}){held};")
+                with block.out.block():
+                    if is_read:
+                        _read(block, load, tile, frame, point, 1, held)
+                    else:
+                        _write(block, tile, point, target, 1, held)
             if is_read:
                 out.line("hold(ahead);")
+
+
+@dataclass(frozen=True)
+class RegisterCopy:
+    """A copy of a tile by way of registers, `width` elements at a time: a thread reads all that it
+    copies of a chunk while the one before is computed with; `following` is the line that does.
+    """
+
+    block: Block
+    load: Load
+    tile: Tile
+    frame: Frame
+    width: int
+    following: str = ""
+
+    @property
+    def loads(self) -> list[Load]:
+        """What it reads."""
+        return [self.load]
+
+    @property
+    def registers(self) -> int:
+        """How many a thread needs."""
+        counts = (self.frame.distribution.registers(i) for i in self.tile.order)
+        return prod(counts) // self.width * -(-self.width * self.tile.dtype.itemsize // WORD)
+
+    @property
+    def _name(self) -> str:
+        return f"{self.block.value(self.load.name)}_ahead"
+
+    def declare(self) -> None:
+        """The registers."""
+        count = self.registers // -(-self.width * self.tile.dtype.itemsize // WORD)
+        kind = held_type(self.tile.dtype, self.width)
+        self.block.out.line(f"{kind} {self._name}[{count}] = {{}};")
+
+    def read(self) -> None:
+        """All of the chunk at hand."""
+        block, load, tile = self.block, self.load, self.tile
+        with self._points(is_read=True) as (point, held):
+            inside = _inside(block, tile, self.frame, point)
+            _read_now(block, load, tile, self.frame, point, self.width, held, inside)
+
+    def write(self) -> None:
+        """To the tile; then read the next chunk."""
+        with self.block.out.block(), self._points() as (point, held):
+            _write(self.block, self.tile, point, self.tile.pointer, self.width, held)
+        if self.following:
+            self.block.out.line(self.following)
+        self.block.tiles_written = True
+
+    @contextmanager
+    def _points(self, is_read: bool = False) -> Iterator[tuple[Point, str]]:
+        block, order, frame = self.block, self.tile.order, self.frame
+        block.define_bases(frame, order)
+        steps = {order[-1]: self.width} if order else {}
+        with block.points(order, frame, steps) as point:
+            if not is_read:
+                _if_inside(block, self.tile, frame, point)
+            with block.out.block():
+                yield point, f"{self._name}[{vector_number(frame, order, self.width, point)}]"
+
+
+def copied_by_registers(block: Block, load: Load, tile: Tile) -> RegisterCopy:
+    """The copy of a tile that is not copied while other work runs on."""
+    width = copy_width(block, load, tile)
+    order = [(i, tile.extents[i]) for i in tile.order]
+    frame = Frame(cover(order, width, block.kernel.threads), block.frame.origin, "copy_")
+    return RegisterCopy(block, load, tile, frame, width)
+
+
+def vector_number(frame: Frame, order: Sequence[str], width: int, point: Point) -> str:
+    """Which of a thread's vectors along the last of some indices is at a point."""
+    text = "0"
+    for i in order:
+        count, own = frame.distribution.registers(i), point.register[i]
+        if i == order[-1] and width > 1:
+            own, count = f"{own} / {width}", count // width
+        if count > 1:
+            text = own if text == "0" else f"({text}) * {count} + {own}"
+    return text
 
 
 def _together(frame: Frame, tile: Tile) -> tuple[str, ...]:
@@ -136,15 +226,18 @@ def _together(frame: Frame, tile: Tile) -> tuple[str, ...]:
 
 
 def _if_inside(block: Block, tile: Tile, frame: Frame, point: Point) -> None:
-    """The condition for a point to lie in the tile, and to be this thread's to copy."""
+    if inside := _inside(block, tile, frame, point):
+        block.out.line(f"if ({' && '.join(inside)})")
+
+
+def _inside(block: Block, tile: Tile, frame: Frame, point: Point) -> list[str]:
+    """The conditions for a point to lie in the tile, and to be this thread's to copy."""
     inside = [
         f"{point.local(i)} < {tile.extents[i]}"
         for i in tile.order
         if frame.distribution.padded(i) > tile.extents[i]
     ]
-    inside += [f"threadIdx.x {f}" for f in repeated(block, frame, tile)]
-    if inside:
-        block.out.line(f"if ({' && '.join(inside)})")
+    return inside + [f"threadIdx.x {f}" for f in repeated(block, frame, tile)]
 
 
 def repeated(block: Block, frame: Frame, tile: Tile) -> list[str]:
@@ -162,31 +255,87 @@ def _copy_vector(
     width: int,
     asynchronous: bool,
 ) -> None:
-    out, access = block.out, load.access
-    source, place = block.buffer(access.buffer), f"{target} + {tile.offset(point)}"
-    if width == 1 and not asynchronous:
-        out.line(f"*({place}) = {_element(block, load, tile, frame, point)};")
+    if not asynchronous:
+        block.out.line(f"{held_type(tile.dtype, width)} pack;")
+        _read(block, load, tile, frame, point, width, "pack")
+        _write(block, tile, point, target, width, "pack")
         return
-    valid = block.valid(tile.order, point, frame)
-    condition = " && ".join([*valid, *block.exists(access, point)]) or "true"
-    address = block.address(access, point)
-    if asynchronous:
-        bytes_ = width * tile.dtype.itemsize
-        out.line(f"const bool exists = {condition};")
-        out.line(
-            f"copy_async<{bytes_}>({place}, exists ? {source} + {address} : {source}, exists);"
-        )
+    source, place = block.buffer(load.access.buffer), f"{target} + {tile.offset(point)}"
+    condition = _exists(block, load, tile, frame, point) or "true"
+    address = block.address(load.access, point)
+    bytes_ = width * tile.dtype.itemsize
+    block.out.line(f"const bool exists = {condition};")
+    block.out.line(
+        f"copy_async<{bytes_}>({place}, exists ? {source} + {address} : {source}, exists);"
+    )
+
+
+def held_type(dtype: DType, width: int) -> str:
+    """That of elements on their way through registers: of short ones, each has one."""
+    kind = storage_type(dtype)
+    if width > 1:
+        return f"Pack<{kind}, {width}>"
+    return "int" if dtype.itemsize < WORD else kind
+
+
+def _read(
+    block: Block, load: Load, tile: Tile, frame: Frame, point: Point, width: int, held: str
+) -> None:
+    """Set a register to what lies in memory."""
+    if width == 1:
+        block.out.line(f"{held} = {_element(block, load, tile, frame, point)};")
         return
-    kind = storage_type(tile.dtype)
-    pack = f"Pack<{kind}, {width}>"
-    out.line(f"{pack} pack = {{}};")
+    kind, access = held_type(tile.dtype, width), load.access
+    condition = _exists(block, load, tile, frame, point)
+    if condition:
+        block.out.line(f"{held} = {{}};")
     if load.fill:
         fill = _memory_literal(tile.dtype, load.fill)
-        out.line(f"if ({' && '.join(valid) or 'true'})")
-        out.line(f"    for (int e = 0; e < {width}; ++e) pack.item[e] = {fill};")
-    read = f"pack = *reinterpret_cast<const {pack}*>({source} + {address});"
-    out.line(read if condition == "true" else f"if ({condition}) {read}")
-    out.line(f"*reinterpret_cast<{pack}*>({place}) = pack;")
+        valid = block.valid(tile.order, point, frame)
+        block.out.line(f"if ({' && '.join(valid) or 'true'})")
+        block.out.line(f"    for (int e = 0; e < {width}; ++e) {held}.item[e] = {fill};")
+    source = f"{block.buffer(access.buffer)} + {block.address(access, point)}"
+    read = f"{held} = *reinterpret_cast<const {kind}*>({source});"
+    block.out.line(f"if ({condition}) {read}" if condition else read)
+
+
+def _read_now(
+    block: Block,
+    load: Load,
+    tile: Tile,
+    frame: Frame,
+    point: Point,
+    width: int,
+    held: str,
+    inside: Sequence[str],
+) -> None:
+    """The same, asked for here; nothing where it is not inside."""
+    access, kind = load.access, held_type(tile.dtype, width)
+    valid = [*inside, *block.valid(tile.order, point, frame)]
+    exists = " && ".join([*valid, *block.exists(access, point)]) or "true"
+    place = f"{block.buffer(access.buffer)} + ({block.address(access, point)})"
+    place = f"reinterpret_cast<const {kind}*>({place})" if width > 1 else place
+    block.out.line(f"{held} = load_now({place}, {exists});")
+    if load.fill:
+        fill = _memory_literal(tile.dtype, load.fill)
+        absent = " && ".join([*valid, f"!({exists})"])
+        each = f"for (int e = 0; e < {width}; ++e) {held}.item[e] = {fill};"
+        block.out.line(f"if ({absent}) {each if width > 1 else f'{held} = {fill};'}")
+
+
+def _write(block: Block, tile: Tile, point: Point, target: str, width: int, held: str) -> None:
+    """Put what a register holds into the tile."""
+    place, kind = f"{target} + {tile.offset(point)}", held_type(tile.dtype, width)
+    if width > 1:
+        block.out.line(f"*reinterpret_cast<{kind}*>({place}) = {held};")
+    else:
+        block.out.line(f"*({place}) = ({storage_type(tile.dtype)}){held};")
+
+
+def _exists(block: Block, load: Load, tile: Tile, frame: Frame, point: Point) -> str:
+    """The condition for an element to be there; empty where it is known to be."""
+    valid = block.valid(tile.order, point, frame)
+    return " && ".join([*valid, *block.exists(load.access, point)])
 
 
 def _element(block: Block, load: Load, tile: Tile, frame: Frame, point: Point) -> str:
@@ -195,7 +344,7 @@ def _element(block: Block, load: Load, tile: Tile, frame: Frame, point: Point) -
     """
     access, kind = load.access, storage_type(tile.dtype)
     valid = block.valid(tile.order, point, frame)
-    condition = " && ".join([*valid, *block.exists(access, point)])
+    condition = _exists(block, load, tile, frame, point)
     fill = _memory_literal(tile.dtype, load.fill)
     absent = "0" if fill == "0" else f"{' && '.join(valid) or 'true'} ? {fill} : ({kind})0"
     value = f"{block.buffer(access.buffer)}[{block.address(access, point)}]"

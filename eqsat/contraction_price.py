@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from eqsat.algebra import Read, Term, post_order
 from eqsat.copy_price import one_by_one
-from eqsat.form import REDUCING, SUBSTITUTED, WEIGHTED, Form
+from eqsat.form import SUBSTITUTED, WEIGHTED, Form
 from eqsat.graph.dtypes import BY_NAME, is_held
 from eqsat.narrow_price import is_joined, narrowing, products_of
 from eqsat.partial_sums import count_parts
@@ -83,19 +83,20 @@ def threads_padding(tiling: Tiling, operation: ParallelOperation, found: Contrac
 
 def narrowing_work(
     tiling: Tiling, operation: ParallelOperation, found: Contraction, work: Array
-) -> Iterator[tuple[str, Array]]:
-    """Elementwise operations on float32, with how many, that a product of narrower floats needs,
+) -> Iterator[tuple[str, str, Array]]:
+    """Elementwise operations on a dtype, with how many, that a product of narrower floats needs,
     and one of which parts are added up.
     """
     assert tiling.blocking is not None
     if operation.partial_sum:
-        yield "add", work / operation.partial_sum
+        yield "add", "float32", work / operation.partial_sum
     if found.term.op != "narrow_contract":
         return
     points = tiling.tile_points(found.rows | found.columns)
     warps = tiling.blocking.threads / tiling.spec.members(operation.supported_by, "thread")
     depth = tiling.tile_points(found.summed)
-    yield from narrowing(operation, found.term, work, points, warps, depth)
+    for op, amount in narrowing(operation, found.term, work, points, warps, depth):
+        yield op, "float32", amount
 
 
 def sibling_seconds(
@@ -246,29 +247,6 @@ def is_copied(tiling: Tiling, operation: ParallelOperation, found: Contraction, 
         return False
     index = tiling.form.facts.free(side.children[0])
     return rows_of_pages(read, tiling.form.facts.universe.members(index))
-
-
-def gather_cycles(tiling: Tiling, operation: ParallelOperation, found: Contraction) -> Array:
-    """Cycles of a chunk for which a group of threads waits for its product, reads the gathered
-    factor into the registers that the product has left, and starts the next one.
-    """
-    side = gathered(tiling, operation, found)
-    if side is None:
-        return np.zeros_like(tiling.shape)
-    spec, shared = tiling.spec, tiling.spec.memory("shared")
-    facts = tiling.form.facts
-    held = tiling.tile_points(facts.free(side)) * facts.dtype(side).itemsize
-    read = held * spec.processors * spec.cycles_per_s / (shared.bandwidth_gb_per_s * 1e9)
-    return read + shared.latency_cycles + operation.latency_cycles
-
-
-def computed_of_reads(found: Contraction) -> Iterator[tuple[Term, list[Term]]]:
-    """Factors that are computed of nothing but what is read, and the terms of which each is."""
-    for side in (found.left, found.right):
-        terms = list(post_order([side]))
-        reduced = any(one.op in (*SUBSTITUTED, *REDUCING) for one in terms)
-        if side.op not in {"read", "gather"} and not reduced:
-            yield side, terms
 
 
 def _takes_results(operation: ParallelOperation) -> bool:

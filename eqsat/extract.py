@@ -37,7 +37,7 @@ from eqsat.saturate import ENode, FrozenEGraph
 from eqsat.scatter import starts
 from eqsat.whole_rows import kernels_of_whole_rows
 
-READ = frozenset({"read", "gather", "literal"})
+READ = frozenset({"read", "literal"})
 KEPT = 6
 SHARED = 4  # besides, those that are best if others need what they read, too; and one that reads
 MOVES = 8  # values that might be stored besides
@@ -177,6 +177,10 @@ class Extractor:
         self.floors[key] = seconds
         self.prices.clear()
         return True
+
+    def computes_factors(self, stored: tuple[Stored, ...]) -> bool:
+        """Whether a kernel computes, or gathers, what it multiplies."""
+        return any(len(one) > 3 for one in self._plain_price(stored).reductions)
 
     def _options(self, number: int) -> list[Candidate]:
         found = [*self.candidates[number]]
@@ -338,14 +342,15 @@ class Extractor:
     def _worth_storing(self, number: int, term: Term) -> bool:
         """Storing saves work only behind a reduction, or where a value is used again; and matrix
         operations may take from memory alone what is summed over. A wider copy, or the same with
-        other indices, saves none.
+        other indices, saves none, but of integers as 16-bit floats that are multiplied.
         """
         if number in self.graph.roots:
             return True
         for below in self.pruned.below("cast", [number]) | self.pruned.below("reindex", [number]):
-            sizes = [as_dtype(self.graph.dtype[n]).itemsize for n in (number, below)]
+            own, other = (as_dtype(self.graph.dtype[n]) for n in (number, below))
             stands = below in self.kernel or self.nodes[below][0].op in LEAVES
-            if stands and sizes[0] >= sizes[1]:
+            taken = other.kind != "float" and own.itemsize == 2 and number in self.pruned.factors
+            if stands and own.itemsize >= other.itemsize and not taken:
                 return False
         if len(self.pruned.users.get(number, ())) > 1:
             return True

@@ -20,7 +20,6 @@ from eqsat.contraction_price import (
     copied_again,
     early,
     from_registers,
-    gather_cycles,
     matrix_seconds,
     narrowing_work,
     preparing_seconds,
@@ -32,6 +31,7 @@ from eqsat.contraction_price import (
 )
 from eqsat.copy_price import copied_alone, padded
 from eqsat.extremes import met_again
+from eqsat.factor_price import computed_again, gather_cycles
 from eqsat.form import REDUCING, SUBSTITUTED, WEIGHTED, Form, passes, walked
 from eqsat.fragment_price import fragment_seconds
 from eqsat.line_price import looked_up
@@ -41,6 +41,7 @@ from eqsat.occupancy import FRAGMENTS, Occupancy
 from eqsat.partial_sums import count_parts
 from eqsat.pipeline_price import (
     COPIES,
+    ISSUED,
     SLOT,
     Flow,
     handed_over,
@@ -115,8 +116,8 @@ class _Pricing(Occupancy):
         self.traffic = self.copies = self.scratch_traffic = self.gathering = 0 * self.shape
         self.spared = np.zeros_like(self.shape)  # of it, where blocks copy for each other
         self.dram_bytes = 0 * self.shape  # of it, from memory
-        # Seconds of atomic operations in the cache, and of those when all else is done.
-        self.combined = self.joined = 0 * self.shape
+        # Seconds of atomic operations in the cache, of those when all else is done, and of calls.
+        self.combined = self.joined = self.extra_latency = 0 * self.shape
         self.weighed: set[tuple[Term, int, CarryLaw]] = set()
         self.repeat = 1
         self.fed = np.zeros_like(self.shape)  # bytes between shared memory and matrix operations
@@ -124,7 +125,6 @@ class _Pricing(Occupancy):
         self.gathers = False  # whether threads copy operands from where values say, none ahead
         self.settled: dict[Term, tuple[list[str], NDArray[np.intp]]] = {}
         self.weights = weights_again(self)
-        self.extra_latency = np.zeros_like(self.shape)
         self.reads = any(term.op in {"read", "gather"} for term in form.terms)
         # Chunks are read ahead of the work on those before, but for a pivot that threads agree on.
         self.pivots = bool(self.chunks) and any(t.op in WEIGHTED for t in form.terms)
@@ -206,17 +206,16 @@ class _Pricing(Occupancy):
         lines = lines * fetched_again(self, term, names) * self.left_by_masks(names)
         drawn = self.drawn(read, touched * self.times(names))
         drawn = drawn * self.sectors(read.address, read.dtype.itemsize)
-        looks = looked_up if read.extent else beyond_neighbours
-        drawn, looking = looks(self, read, names, drawn)
+        look = looked_up if read.extent else beyond_neighbours
+        drawn, looking = look(self, read, names, drawn)
         self.charge("loads", looking)
         self._move(read.buffer, self.unseen(read, min(touched, whole)), drawn, lines)
         self.copied[term] = drawn * self.repeat
         if read.guards and not self.pricer.overlap:
             self._apply("where", tests(self, mask), read.dtype.name)
         if found := window_reads(self, term):
-            loads, guards = found
-            self.charge("loads", loads)
-            self._apply("add", guards, "float32")
+            self.charge("loads", found[0])
+            self._apply("add", found[1], "float32")
 
     def _move(self, buffer: str, unique: float, traffic: Array, lines: Array) -> None:
         held = unique < self.pricer.cache.size_bytes / 2
@@ -333,8 +332,9 @@ class _Pricing(Occupancy):
             others = () if operation else self.pricer.products(dtype)
             self.waited |= {unit, COPIES, *dict(others)}
         if operation and self.blocking is not None:
-            for op, amount in narrowing_work(self, operation, found, work):
-                self._apply(op, amount, "float32")
+            besides = computed_again(self, operation, found)
+            for op, dtype, amount in (*narrowing_work(self, operation, found, work), *besides):
+                self._apply(op, amount, dtype)
             self.charge(FRAGMENTS, fragment_seconds(self, operation, found, work))
             if is_joined(found.term):  # the sums of a chunk are held beside those before it
                 self._keep(found.batch | found.rows | found.columns, 4)
@@ -392,7 +392,7 @@ class _Pricing(Occupancy):
         }
         if self.blocking is not None and self.blocking.staged and not self.started:
             chunks = tiles * self.steps() * self.blocking.threads
-            parts |= issue_seconds(spec, chunks, self.copies)
+            parts |= issue_seconds(spec, chunks, self.copies, parts.get(ISSUED, 0.0))
         compute = sum((parts.get(one, 0.0) for one in self.waited), 0 * self.shape)  # of one unit
         for value in parts.values():
             compute = np.maximum(compute, value) if self.pricer.overlap else compute + value
@@ -402,8 +402,7 @@ class _Pricing(Occupancy):
             compute = compute + self.between_tiles(waves)
         if self.blocking is None and MATRIX in parts:
             compute = compute + self.reread()
-        cache_bw = cache.sustained_gb_per_s * 1e9
-        dram_bw = pricer.dram.sustained_gb_per_s * 1e9
+        cache_bw, dram_bw = (one.sustained_gb_per_s * 1e9 for one in (cache, pricer.dram))
         alone = pricer.dram.bandwidth_per_processor_gb_per_s * 1e9 or dram_bw
         steps = self.started or self.form.stepped in self.chunks
         part = self.shape if steps else np.sqrt(busy)  # a producer copies; steps wait for latency
@@ -451,17 +450,18 @@ class _Pricing(Occupancy):
                 seconds = seconds + written_seconds(self)
         else:
             seconds = np.maximum(memory, compute + parts["scratch"]) + parts["latency"] + launch
-        hidden = {*self.units, cache.name, "issue"} if pricer.overlap else {*self.units}
-        # Of kernels that wait, the one with less other work.
+        hidden = {*self.units, cache.name, ISSUED} if pricer.overlap else {*self.units}
+        # Of kernels that wait, the one with less other work; blocks that wait for others gain none.
         seconds = seconds + TIE * sum(parts[unit] for unit in sorted(hidden & parts.keys()))
-        seconds = seconds + TIE * self.spared / per_core  # blocks that wait for others do not gain
-        seconds = seconds + self.ahead + self.joined
+        seconds = seconds + TIE * self.spared / per_core + self.ahead + self.joined
         seconds = np.where(np.any([*self.refused.values()], axis=0), np.inf, seconds)
         return Price(seconds, parts, self.refused, self.settled)
 
     def _computed(self) -> Array:
         """Tiles in all, with those that are computed again, as is what they take of each unit."""
         times = self.repeated()
+        if (self.started or self.takes_turns) and not self.prologue:
+            self.units.pop(ISSUED, None)  # products run on beside
         for found in (self.units, self.after):
             found.update({name: seconds * times for name, seconds in found.items()})
         every = (self.fed, self.traffic, self.spared)

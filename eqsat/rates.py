@@ -11,6 +11,7 @@ from eqsat.algebra import WEIGHTED_SUMS, Term
 from eqsat.form import Form
 from eqsat.graph.dtypes import as_dtype, is_held
 from eqsat.partial_sums import rounded
+from eqsat.pipeline_price import ISSUED, instruction_seconds
 from eqsat.prepare import Need, needs
 from eqsat.siblings import Family, family, siblings
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
@@ -170,18 +171,22 @@ class Rates:
         return self._needs[key]
 
     def rates(self, op: str, dtype: str) -> list[tuple[str, float]]:
-        """(unit, seconds an element) of an elementwise operation on the whole device."""
+        """(unit, seconds an element) of an elementwise operation on the whole device: of the unit
+        of each row that it takes, and of those that issue their instructions, whatever units.
+        """
         key = (op, dtype)
         if key not in self._rates:
             rows = self.spec.elementwise(op, dtype)
-            self._rates[key] = [
-                (row.name, slots / self.spec.invocations_per_s(row)) for row, slots in rows
-            ]
+            found = [(row.name, slots / self.spec.invocations_per_s(row)) for row, slots in rows]
+            if self.overlap:
+                every = sum(slots for _, slots in rows)
+                found.append((ISSUED, every * instruction_seconds(self.spec)))
+            self._rates[key] = found
         return self._rates[key]
 
     def products(self, dtype: str) -> list[tuple[str, float]]:
         """(unit, seconds each) of a multiply-add of a sum of products on the whole device."""
-        rates = self.rates("fma", dtype)
+        rates = [(name, s) for name, s in self.rates("fma", dtype) if name != ISSUED]
         return [(name, s / self.spec.operation(name).product_fraction) for name, s in rates]
 
     def steps(self, op: str, dtype: str) -> int:

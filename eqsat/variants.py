@@ -22,6 +22,7 @@ Schedule = Callable[[str, tuple[Stored, ...], Buffers], list[Predicted]]
 
 
 NEAR = 1.1  # times the predicted seconds of the best plan: others that are worth scheduling
+SOON = 1.03  # times the price of a kernel that computes a factor: it could be stored
 WORTH = 0.02  # of these, for which a kernel stands that others may do without: prices tell no less
 OFF = 2.0  # times the price of a kernel, and of a plan, from where its time is worth another cut
 CUTS = 8  # of a segment, at the most
@@ -36,15 +37,10 @@ class Scheduled:
     plan: Plan
     kernels: tuple[Predicted, ...]
     buffers: Buffers
-    parted: bool = False  # whether some values of the plan took several kernels
 
     @property
     def seconds(self) -> float:
         return sum(one.seconds for one in self.kernels)
-
-    def is_near(self, plan: Plan) -> bool:
-        """Whether it takes little longer than the price of a plan, so far as prices tell."""
-        return self.seconds <= (NEAR if self.parted else OFF) * plan.seconds
 
 
 @dataclass(frozen=True)
@@ -85,7 +81,7 @@ def best_planned(
     vain = 0
     for _ in range(CUTS):
         plan = cut()
-        if best and best.is_near(plan):
+        if best and _is_near(best, plan, extractor, known):
             break
         plans = ((one, buffers(one)) for one in (plan, *near(plan, extractor)))
         try:
@@ -96,12 +92,30 @@ def best_planned(
             vain = 0 if best is None or found.seconds < best.seconds else vain + 1
             best = found if vain == 0 else best
         patience = PATIENCE if len(known) <= SEVERAL else 1
-        if vain >= patience or (best and best.is_near(plan)) or not _taught(plan, extractor, known):
+        if vain >= patience or (best and _is_near(best, plan, extractor, known)):
+            break
+        if not _taught(plan, extractor, known):
             break
     if best is None:
         assert error is not None
         raise error
     return best
+
+
+def _is_near(best: Scheduled, plan: Plan, extractor: Extractor, known: Known) -> bool:
+    """Whether the best plan takes little longer than the price of one, so far as prices tell."""
+    kernels = [(stored, known[stored]) for stored in best.plan.kernels]
+    least = min((_off(*one, extractor) for one in kernels), default=OFF)
+    return best.seconds <= least * plan.seconds
+
+
+def _off(stored: tuple[Stored, ...], one: _Known, extractor: Extractor) -> float:
+    """The times its price from which a kernel is worth another cut: soon where the values took
+    several, and where it computes or gathers a factor which could be stored.
+    """
+    if one.parted:
+        return NEAR
+    return SOON if extractor.computes_factors(stored) else OFF
 
 
 def _taught(plan: Plan, extractor: Extractor, known: Known) -> bool:
@@ -113,7 +127,7 @@ def _taught(plan: Plan, extractor: Extractor, known: Known) -> bool:
     far = [
         extractor.learn(stored, one.seconds)
         for stored, one in found
-        if one.seconds > (NEAR if one.parted else OFF) * extractor.price_kernel(stored)
+        if one.seconds > _off(stored, one, extractor) * extractor.price_kernel(stored)
         and one.seconds > WORTH * whole
     ]
     return any(far)
@@ -182,7 +196,6 @@ def _scheduled(
     known: Known,
 ) -> Scheduled:
     kernels: list[Predicted] = []
-    parted = False
     for stored in plan.kernels:
         if stored not in known:
             name, own = f"k{sum(len(one.kernels) for one in known.values())}", dict(buffers)
@@ -196,10 +209,9 @@ def _scheduled(
         if one.error:
             raise one.error
         buffers |= one.buffers
-        parted |= one.parted
         first = len(kernels)
         kernels += [_renamed(k, one.name, f"k{first}") for k in one.kernels]
-    return Scheduled(plan, tuple(kernels), buffers, parted)
+    return Scheduled(plan, tuple(kernels), buffers)
 
 
 def _renamed(one: Predicted, old: str, new: str) -> Predicted:

@@ -43,6 +43,7 @@ def computed_cases() -> Iterator[Case]:
         (16, 128, 256, (16, 64, 64), 3, 128, 1),
         (7, 72, 200, (16, 64, 64), 3, 96, 2),  # no whole tiles, and more warps than columns
         (33, 40, 64, (32, 32, 64), 0, 64, 2),  # one chunk
+        (9, 40, 99, (16, 32, 32), 3, 64, 3),  # rows of which no element is copied by itself
         (5, 33, 100, (16, 32, 32), 0, 64, 2),  # rows of which no vector is aligned
     ):
         sample = dequantised(m, n, k, tiles, shift)

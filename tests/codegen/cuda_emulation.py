@@ -11,8 +11,9 @@ import ctypes
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 import pytest
@@ -30,8 +31,10 @@ from eqsat.kernel import Kernel
 from eqsat.specs.model import ParallelOperation
 
 COMPILER = shutil.which("g++")
-# Compiled sooner than by -O1, and as fast. Fortified, a jump to another stack is refused.
-OPTIONS = ("-std=c++20", "-Og", "-U_FORTIFY_SOURCE", "-w", "-shared", "-fPIC")
+# Kernels run too little to be worth optimizing. Fortified, a jump to another stack is refused.
+OPTIONS = ("-std=c++20", "-O0", "-U_FORTIFY_SOURCE", "-w", "-fPIC")
+OPTIMIZED = ("#pragma GCC push_options\n#pragma GCC optimize(1)", "#pragma GCC pop_options")
+COMPILING = Lock()
 SHARED_LIMIT = 1 << 18
 SCHEDULES = 4
 GUARD = 64  # elements around each array
@@ -194,6 +197,8 @@ void copy_async(void* target, const void* source, bool exists) {
     memset(target, 0xff, Bytes);
     copies[threadIdx.x].back().push_back({target, source, Bytes, exists});
 }""",
+    "load_now": """template <typename T>
+T load_now(const T* place, bool present) { return present ? *place : T{}; }""",
     "power_of_two": "inline float power_of_two(float a) { return exp2f(a); }",
     "cluster_rank": "inline int cluster_rank() { return block_rank; }",
     "in_block": """template <typename T> T* in_block(T* place, int rank) {
@@ -289,6 +294,14 @@ def emulate(
     return Emulator(kernels, [emit(kernel, operations) for kernel in kernels], folder)
 
 
+def asked(
+    request: pytest.FixtureRequest, test: Callable[..., None], parameter: str = "number"
+) -> list:
+    """The values of a parameter of a test that this run has: cases that do not run cost nothing."""
+    items = [item for item in request.session.items if getattr(item, "function", None) is test]
+    return [item.callspec.params[parameter] for item in items]  # type: ignore[attr-defined]
+
+
 def run_between_guards(
     emulator: "Emulator", number: int, sample: Sample, blocks: int = 0, schedule: int = 0
 ) -> None:
@@ -302,13 +315,25 @@ def run_between_guards(
             assert array.base[part].tobytes() == edges[name][part].tobytes(), name
 
 
+def common_part(folder: Path) -> tuple[Path, int]:
+    """A header of all that libraries have in common, compiled once a run, and its lines."""
+    path, limit = folder.parent / "emulator.h", str(SHARED_LIMIT)
+    begin, end = OPTIMIZED
+    text = "\n".join([begin, THREADS, SHIM, ASYNC, end]).replace("SHARED_LIMIT", limit)
+    with COMPILING:
+        if not path.with_suffix(".h.gch").exists():
+            path.write_text(text)
+            command = [COMPILER or "g++", *OPTIONS, "-x", "c++-header", str(path)]
+            subprocess.run(command, check=True)
+    return path, text.count("\n")
+
+
 def blocks_library(parts: Sequence[str], folder: Path) -> ctypes.CDLL:
     """C++ in which the threads of a block are coroutines, with these functions, compiled."""
-    limit = str(SHARED_LIMIT)
-    text = [part.replace("SHARED_LIMIT", limit) for part in (THREADS, SHIM, ASYNC)]
     path, library = folder / "kernels.cpp", folder / "kernels.so"
-    path.write_text("\n".join([*text, *parts]))
-    command = [COMPILER or "g++", *OPTIONS, "-o"]
+    common, lines = common_part(folder)
+    path.write_text("\n" * lines + "\n".join(parts))  # a line tells where threads wait
+    command = [COMPILER or "g++", *OPTIONS, "-shared", "-include", str(common), "-o"]
     subprocess.run([*command, str(library), str(path)], check=True)
     return ctypes.CDLL(str(library))
 
@@ -323,13 +348,15 @@ class Emulator:
             kinds = [storage_type(b.dtype) for b in kernel.buffers]
             arguments = [f"({kind}*)p[{i}]" for i, kind in enumerate(kinds)]
             arguments += [f"*(TensorMap*)p[{len(kinds) + i}]" for i in range(len(source.maps))]
+            listed = ", ".join(arguments)
             parts.append(f"namespace n{number} {{\n{translate(source.text)}\n}}")
             together = kernel.cluster * kernel.multicast
             blocks = f"n, all, {together}"
             threads = f"{source.threads}, {kernel.threads}, {source.shared_bytes}"
             parts.append(
                 f'extern "C" const char* launch_{number}(void** p, int n, int all, int plan) {{\n'
-                f"    body = [=] {{ n{number}::{source.entry}({', '.join(arguments)}); }};\n"
+                f"    body = [](void** p) {{ n{number}::{source.entry}({listed}); }};\n"
+                "    given = p;\n"
                 f"    return run_cluster({blocks}, {threads}, plan);\n}}"
             )
         self.library = blocks_library(parts, folder)

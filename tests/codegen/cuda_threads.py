@@ -15,7 +15,6 @@ THREADS = r"""
 #include <cstdio>
 #include <cstring>
 #include <deque>
-#include <functional>
 #include <setjmp.h>
 #include <ucontext.h>
 #include <vector>
@@ -56,7 +55,8 @@ struct Fiber {
 static std::vector<Fiber> fibers_of[MOST_BLOCKS];
 #define fibers (fibers_of[block_rank])
 static jmp_buf scheduler;
-static std::function<void()> body;
+static void (*body)(void**);
+static void** given;  // to it
 static bool eager;  // what could be read late is read at once
 static size_t team;  // the threads that compute; the others produce
 static const char* failure;
@@ -85,7 +85,7 @@ static bool deliver(bool reversed);
 static const char* end_block();
 
 static void start() {
-    body();
+    body(given);
     end_thread();
     fibers[threadIdx.x].wait = DONE;
     _longjmp(scheduler, 1);

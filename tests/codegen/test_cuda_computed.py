@@ -40,7 +40,16 @@ def test_vectors_of_the_next_chunk_are_loaded_beside_products():
     loop = text[text.index("for (int chunk = 0") :]
     assert "auto load_" in text[: text.index("for (int chunk = 0")]
     assert loop.index("(chunk + 1);") < loop.index("mma_sync_aligned")
-    assert "auto load_" not in emit(CASES[-1].kernel, OPERATIONS).text  # single elements
+    assert "auto load_" in emit(CASES[-1].kernel, OPERATIONS).text  # single elements too
+
+
+def test_elements_too_short_for_a_copy_are_read_a_chunk_ahead():
+    odd = next(c for c in CASES if "x99-" in c.name)
+    text = emit(odd.kernel, OPERATIONS).text
+    before, loop = text.split("for (int chunk = 0", 1)
+    assert "load_a(0);" in before and "copy_async" not in text
+    assert loop.index("load_a(chunk + 1);") < loop.index("mma_sync_aligned")
+    assert "load_now" in before and "p_x[" not in loop
 
 
 def test_what_is_rounded_as_it_is_stored_is_not_rounded_before():

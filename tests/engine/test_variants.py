@@ -103,8 +103,12 @@ class Told:
 
     best = ({}, {})
 
-    def __init__(self) -> None:
+    def __init__(self, computing: str = "") -> None:
         self.least: dict[str, float] = {}
+        self.computing = computing
+
+    def computes_factors(self, stored: tuple[Stored, ...]) -> bool:
+        return stored[0].buffer == self.computing
 
     def price_kernel(self, stored: tuple[Stored, ...]) -> float:
         return 0.01
@@ -130,6 +134,15 @@ def test_a_kernel_that_needs_far_longer_is_told_to_another_cut():
     told, cuts = Told(), [PLANS[0], PLANS[1], PLANS[2]]
     best = planned({"a": 0.01, "b": 2.5, "c": 0.015, "d": 9.0}, told, cuts)
     assert told.least == {"d": 9.0} and best.plan == PLANS[1] and cuts == [PLANS[0]]
+
+
+def test_a_kernel_that_computes_a_factor_is_told_soon():
+    """The factor could be stored; of others a price may be further off."""
+    first, second = (replace(one, seconds=0.02) for one in (PLANS[2], PLANS[1]))
+    for computing, best in (("d", second), ("", first)):
+        told = Told(computing)
+        found = planned({"a": 0.01, "c": 0.01, "d": 0.015}, told, [second, first])
+        assert found.plan == best and told.least == ({"d": 0.015} if computing else {})
 
 
 def test_a_kernel_that_fits_nothing_is_told_too():
