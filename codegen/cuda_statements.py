@@ -31,7 +31,7 @@ from eqsat.codegen.cuda_placement import (
 from eqsat.codegen.cuda_roles import walked
 from eqsat.codegen.cuda_scatter import combine_stored
 from eqsat.codegen.cuda_stencils import find_stencils, load_stencil
-from eqsat.codegen.cuda_tiles import copy, fetch, tile_for
+from eqsat.codegen.cuda_tiles import copy_chunk, fetch, tile_for
 from eqsat.codegen.cuda_warpgroup import rest_of
 from eqsat.codegen.cuda_warpgroup_operations import WarpgroupOperation
 from eqsat.codegen.cuda_windows import load_windows, shared_windows
@@ -193,10 +193,7 @@ class Statements:
             if block.tiles_read:
                 block.barrier()
             block.before_reading(operands(s))
-            if s.name in block.ahead:
-                block.ahead[s.name].write()
-            else:
-                copy(block, s, tile, block.frame.origin, tile.pointer, False)
+            copy_chunk(block, s, tile)
         block.readers[s.name] = tile.reader(s.dtype)
 
     def vector(self, access: Access, indices: list[str]) -> tuple[str, int]:

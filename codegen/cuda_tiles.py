@@ -112,6 +112,14 @@ def copy(
     block.tiles_written = True
 
 
+def copy_chunk(block: Block, load: Load, tile: Tile) -> None:
+    """Copy the tile at hand, of which each thread may have its part in registers."""
+    if load.name in block.ahead:
+        block.ahead[load.name].write()
+    else:
+        copy(block, load, tile, block.frame.origin, tile.pointer, False)
+
+
 def _copy_words(block: Block, load: Load, tile: Tile, frame: Frame, target: str) -> None:
     """Copy elements that are too short for a copy that runs on: a thread reads many of them before
     it waits for the first.
