@@ -91,10 +91,9 @@ class ComputedTile:
         with _points(self) as point:
             for s in self.loads:
                 target = f"{self.block.value(s.name)}_ahead[{self.number(point)}]"
-                source, address = s.access.buffer, self.block.address(s.access, point)
-                place = f"{self.block.buffer(source)} + ({address})"
-                place = f"reinterpret_cast<const {self.pack(s)}*>({place})"
-                self.block.out.line(f"{target} = load_now({place}, {_exists(self, s, point)});")
+                if _exists(self, s, point) != "true":
+                    self.block.out.line(f"{target} = {{}};")  # what the chunk before left there
+                _load_pack(self, s, point, target)
 
 
 def planned_tile(block: Block, result: Map) -> ComputedTile:

@@ -11,7 +11,6 @@ from eqsat.codegen import (
     cuda_prelude_atomics,
     cuda_prelude_clusters,
     cuda_prelude_floats,
-    cuda_prelude_loads,
     cuda_prelude_nearly,
     cuda_prelude_scans,
 )
@@ -453,7 +452,6 @@ def load_matrix_name(count: int, trans: bool) -> str:
 FUNCTIONS.update(cuda_prelude_atomics.FUNCTIONS)
 FUNCTIONS.update(cuda_prelude_clusters.FUNCTIONS)
 FUNCTIONS.update(cuda_prelude_floats.FUNCTIONS)
-FUNCTIONS.update(cuda_prelude_loads.FUNCTIONS)
 FUNCTIONS.update(cuda_prelude_nearly.FUNCTIONS)
 FUNCTIONS.update(cuda_prelude_scans.FUNCTIONS)
 FUNCTIONS.update(

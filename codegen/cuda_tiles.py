@@ -179,30 +179,26 @@ class RegisterCopy:
         self.block.out.line(f"{kind} {self._name}[{count}] = {{}};")
 
     def read(self) -> None:
-        """All of the chunk at hand."""
-        block, load, tile = self.block, self.load, self.tile
-        with self._points(is_read=True) as (point, held):
-            inside = _inside(block, tile, self.frame, point)
-            _read_now(block, load, tile, self.frame, point, self.width, held, inside)
+        """All of the chunk at hand, beyond the tile too: so no load waits for a branch."""
+        with self._points() as (point, held):
+            _read(self.block, self.load, self.tile, self.frame, point, self.width, held)
 
     def write(self) -> None:
         """To the tile; then read the next chunk."""
         with self.block.out.block(), self._points() as (point, held):
+            _if_inside(self.block, self.tile, self.frame, point)
             _write(self.block, self.tile, point, self.tile.pointer, self.width, held)
         if self.following:
             self.block.out.line(self.following)
         self.block.tiles_written = True
 
     @contextmanager
-    def _points(self, is_read: bool = False) -> Iterator[tuple[Point, str]]:
+    def _points(self) -> Iterator[tuple[Point, str]]:
         block, order, frame = self.block, self.tile.order, self.frame
         block.define_bases(frame, order)
         steps = {order[-1]: self.width} if order else {}
         with block.points(order, frame, steps) as point:
-            if not is_read:
-                _if_inside(block, self.tile, frame, point)
-            with block.out.block():
-                yield point, f"{self._name}[{vector_number(frame, order, self.width, point)}]"
+            yield point, f"{self._name}[{vector_number(frame, order, self.width, point)}]"
 
 
 def copied_by_registers(block: Block, load: Load, tile: Tile) -> RegisterCopy:
@@ -234,18 +230,15 @@ def _together(frame: Frame, tile: Tile) -> tuple[str, ...]:
 
 
 def _if_inside(block: Block, tile: Tile, frame: Frame, point: Point) -> None:
-    if inside := _inside(block, tile, frame, point):
-        block.out.line(f"if ({' && '.join(inside)})")
-
-
-def _inside(block: Block, tile: Tile, frame: Frame, point: Point) -> list[str]:
-    """The conditions for a point to lie in the tile, and to be this thread's to copy."""
+    """The condition for a point to lie in the tile, and to be this thread's to copy."""
     inside = [
         f"{point.local(i)} < {tile.extents[i]}"
         for i in tile.order
         if frame.distribution.padded(i) > tile.extents[i]
     ]
-    return inside + [f"threadIdx.x {f}" for f in repeated(block, frame, tile)]
+    inside += [f"threadIdx.x {f}" for f in repeated(block, frame, tile)]
+    if inside:
+        block.out.line(f"if ({' && '.join(inside)})")
 
 
 def repeated(block: Block, frame: Frame, tile: Tile) -> list[str]:
@@ -305,30 +298,6 @@ def _read(
     source = f"{block.buffer(access.buffer)} + {block.address(access, point)}"
     read = f"{held} = *reinterpret_cast<const {kind}*>({source});"
     block.out.line(f"if ({condition}) {read}" if condition else read)
-
-
-def _read_now(
-    block: Block,
-    load: Load,
-    tile: Tile,
-    frame: Frame,
-    point: Point,
-    width: int,
-    held: str,
-    inside: Sequence[str],
-) -> None:
-    """The same, asked for here; nothing where it is not inside."""
-    access, kind = load.access, held_type(tile.dtype, width)
-    valid = [*inside, *block.valid(tile.order, point, frame)]
-    exists = " && ".join([*valid, *block.exists(access, point)]) or "true"
-    place = f"{block.buffer(access.buffer)} + ({block.address(access, point)})"
-    place = f"reinterpret_cast<const {kind}*>({place})" if width > 1 else place
-    block.out.line(f"{held} = load_now({place}, {exists});")
-    if load.fill:
-        fill = _memory_literal(tile.dtype, load.fill)
-        absent = " && ".join([*valid, f"!({exists})"])
-        each = f"for (int e = 0; e < {width}; ++e) {held}.item[e] = {fill};"
-        block.out.line(f"if ({absent}) {each if width > 1 else f'{held} = {fill};'}")
 
 
 def _write(block: Block, tile: Tile, point: Point, target: str, width: int, held: str) -> None:

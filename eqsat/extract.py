@@ -24,7 +24,7 @@ from eqsat.algebra import (
 from eqsat.carry_terms import law_of
 from eqsat.cuts import UNFIT, Candidate, Cut, PlainPrice, Plan, Reductions, agree, varied
 from eqsat.extremes import COMPARED, EXTREMES
-from eqsat.form import REDUCING, Stored, form, is_product
+from eqsat.form import REDUCING, Stored, form, is_product, multiplies_anew
 from eqsat.graph.dtypes import DType, as_dtype
 from eqsat.graph.index import row_major
 from eqsat.join import in_order, join
@@ -146,7 +146,8 @@ class Extractor:
             loops = [t for t in made.terms if t.op in REDUCING or t.op in SCANS]
             reductions = {(t.op, t.args[0], self.facts.free(t)) for t in loops}
             for t in loops:
-                if any(factor.op not in READ for factor in made.contraction(t) or ()):
+                both = made.contraction(t) or (t,) * multiplies_anew(t, self.facts)
+                if any(factor.op not in READ for factor in both):
                     reductions.add(("computed", t.op, t.args[0], self.facts.free(t)))
             taken = [made] if plain <= whole else rows
             several = sum(is_product(t, self.facts) for t in made.terms) > 1

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from eqsat.algebra import (
+    LEAVES,
     REDUCTIONS,
     SCATTERS,
     WEIGHTED,
@@ -66,6 +67,25 @@ def is_product(term: Term, facts: Facts) -> bool:
         return False
     left, right = term.children[0].children
     return shares_factors(facts.free(left), facts.free(right))
+
+
+def multiplies_anew(term: Term, facts: Facts) -> bool:
+    """Whether a sum that is no product of two factors in memory multiplies something computed, or
+    several, which are the same at many of its points.
+    """
+    if term.op != "reduce_sum":
+        return False
+    inner, every = facts.free(term.children[0]), _multiplied(term.children[0])
+    summed = [one for one in every if facts.free(one) & int(term.args[0])]
+    shared = [one for one in summed if facts.free(one) != inner]
+    computed = any(beneath_cast(one, facts).op not in LEAVES for one in shared)
+    return computed or (len(summed) > 2 and len(shared) > 0)
+
+
+def _multiplied(term: Term) -> list[Term]:
+    if term.op != "mul":
+        return [term]
+    return [one for child in term.children for one in _multiplied(child)]
 
 
 def beneath_cast(term: Term, facts: Facts) -> Term:

@@ -65,7 +65,6 @@ class Occupancy(Tiling):
         self.takes_turns = False  # teams of threads, at operations that run on
         self.padded = np.ones_like(self.shape)  # points of threads for each of a tile of products
         self.computes = False  # with a factor in registers
-        self.prologue = False  # a factor is computed of what is read
         self.clusters = clusters(form, self.spec) if clustered else ()
         self.staying = np.zeros_like(self.shape)  # blocks that combine tile after tile
 
@@ -202,9 +201,9 @@ class Occupancy(Tiling):
         the same for all chunks stay in registers.
         """
         facts, streamed = self.form.facts, self.form.facts.universe.mask(self.chunks)
-        computed = list(computed_of_reads(found))
-        self.prologue |= bool(computed)
-        for side, reads in computed if not found.summed & streamed else ():
+        if found.summed & streamed:
+            return
+        for side, reads in computed_of_reads(found):
             self.again = self.again + sum(self.copied.get(one, 0.0) for one in reads)
             if streamed and not facts.free(side) & streamed:
                 held = self.tile_points(facts.free(side)) * facts.dtype(side).itemsize

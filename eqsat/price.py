@@ -460,7 +460,7 @@ class _Pricing(Occupancy):
     def _computed(self) -> Array:
         """Tiles in all, with those that are computed again, as is what they take of each unit."""
         times = self.repeated()
-        if (self.started or self.takes_turns) and not self.prologue:
+        if self.started or self.takes_turns:
             self.units.pop(ISSUED, None)  # products run on beside
         for found in (self.units, self.after):
             found.update({name: seconds * times for name, seconds in found.items()})

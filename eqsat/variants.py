@@ -22,7 +22,8 @@ Schedule = Callable[[str, tuple[Stored, ...], Buffers], list[Predicted]]
 
 
 NEAR = 1.1  # times the predicted seconds of the best plan: others that are worth scheduling
-SOON = 1.03  # times the price of a kernel that computes a factor: it could be stored
+SOON = 1.03  # times the price of a kernel that computes a factor: it could be stored; from one cut
+# to the next, what is told apart
 WORTH = 0.02  # of these, for which a kernel stands that others may do without: prices tell no less
 OFF = 2.0  # times the price of a kernel, and of a plan, from where its time is worth another cut
 CUTS = 8  # of a segment, at the most
@@ -89,7 +90,7 @@ def best_planned(
         except SpecError as problem:
             error = error or problem
         else:
-            vain = 0 if best is None or found.seconds < best.seconds else vain + 1
+            vain = 0 if best is None or found.seconds * SOON < best.seconds else vain + 1
             best = found if vain == 0 else best
         patience = PATIENCE if len(known) <= SEVERAL else 1
         if vain >= patience or (best and _is_near(best, plan, extractor, known)):

@@ -31,9 +31,9 @@ from eqsat.kernel import Kernel
 from eqsat.specs.model import ParallelOperation
 
 COMPILER = shutil.which("g++")
-# Kernels run too little to be worth optimizing. Fortified, a jump to another stack is refused.
-OPTIONS = ("-std=c++20", "-O0", "-U_FORTIFY_SOURCE", "-w", "-fPIC")
-OPTIMIZED = ("#pragma GCC push_options\n#pragma GCC optimize(1)", "#pragma GCC pop_options")
+# Fortified, a jump to another stack is refused. Kernels are compiled sooner so than by -O1.
+OPTIONS = ("-std=c++20", "-O1", "-U_FORTIFY_SOURCE", "-w", "-fPIC")
+OF_KERNELS = '#pragma GCC optimize("Og")'
 COMPILING = Lock()
 SHARED_LIMIT = 1 << 18
 SCHEDULES = 4
@@ -197,8 +197,6 @@ void copy_async(void* target, const void* source, bool exists) {
     memset(target, 0xff, Bytes);
     copies[threadIdx.x].back().push_back({target, source, Bytes, exists});
 }""",
-    "load_now": """template <typename T>
-T load_now(const T* place, bool present) { return present ? *place : T{}; }""",
     "power_of_two": "inline float power_of_two(float a) { return exp2f(a); }",
     "cluster_rank": "inline int cluster_rank() { return block_rank; }",
     "in_block": """template <typename T> T* in_block(T* place, int rank) {
@@ -318,8 +316,7 @@ def run_between_guards(
 def common_part(folder: Path) -> tuple[Path, int]:
     """A header of all that libraries have in common, compiled once a run, and its lines."""
     path, limit = folder.parent / "emulator.h", str(SHARED_LIMIT)
-    begin, end = OPTIMIZED
-    text = "\n".join([begin, THREADS, SHIM, ASYNC, end]).replace("SHARED_LIMIT", limit)
+    text = "\n".join([THREADS, SHIM, ASYNC]).replace("SHARED_LIMIT", limit)
     with COMPILING:
         if not path.with_suffix(".h.gch").exists():
             path.write_text(text)
@@ -332,7 +329,8 @@ def blocks_library(parts: Sequence[str], folder: Path) -> ctypes.CDLL:
     """C++ in which the threads of a block are coroutines, with these functions, compiled."""
     path, library = folder / "kernels.cpp", folder / "kernels.so"
     common, lines = common_part(folder)
-    path.write_text("\n" * lines + "\n".join(parts))  # a line tells where threads wait
+    # A line tells where threads wait: none of the header has the number of another here.
+    path.write_text("\n".join([OF_KERNELS + "\n" * lines, *parts]))
     command = [COMPILER or "g++", *OPTIONS, "-shared", "-include", str(common), "-o"]
     subprocess.run([*command, str(library), str(path)], check=True)
     return ctypes.CDLL(str(library))
