@@ -460,9 +460,9 @@ class _Pricing(Occupancy):
     def _computed(self) -> Array:
         """Tiles in all, with those that are computed again, as is what they take of each unit."""
         times = self.repeated()
-        if self.started or self.takes_turns:
-            self.units.pop(ISSUED, None)  # products run on beside
         for found in (self.units, self.after):
+            if self.started or self.takes_turns:  # products run on beside what is issued
+                found.pop(ISSUED, None)
             found.update({name: seconds * times for name, seconds in found.items()})
         every = (self.fed, self.traffic, self.spared)
         self.fed, self.traffic, self.spared = (one * times for one in every)
