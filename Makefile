@@ -7,6 +7,8 @@ MINIMUM := (3, 11)
 PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
 	"$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < $(MINIMUM))' \
 	2>/dev/null && echo "$$python" && break; done)
+# The processes of a search and of the tests would each compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile
 

@@ -26,7 +26,7 @@ from eqsat.specs import load
 RNG = np.random.default_rng(5)
 DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float64")
 INTEGERS = ("int8", "uint8", "int16", "int32", "int64")
-EVERY_WIDTH = {"float8_e4m3fn", "bfloat16", "float32", "uint8", "int64"}
+EVERY_WIDTH = {"float8_e4m3fn", "bfloat16", "float32", "int64"}
 WIDTHS = [
     pytest.param(name, marks=[] if name in EVERY_WIDTH else pytest.mark.slow)
     for name in (*DTYPES, *INTEGERS)
@@ -98,8 +98,9 @@ def selected(calls: Sequence[LibraryCall], rows: Sequence[np.ndarray], folder: P
             kinds = re.search(rf"{name}\(\s*(const .*\*) given, (.*\*) made", text)
             assert kinds
             parts.append(
-                f'extern "C" const char* {name}_{number}(void* given, void* made, int block) {{\n'
-                f"    body = [=] {{ {name}(({kinds[1]}) given, ({kinds[2]}) made); }};\n"
+                f'extern "C" const char* {name}_{number}(void** p, int block) {{\n'
+                f"    body = [](void** p) {{ {name}(({kinds[1]}) p[0], ({kinds[2]}) p[1]); }};\n"
+                "    given = p;\n"
                 f"    return run_cluster(block, 1, 1, {threads}, {threads}, 0, block % 4);\n}}"
             )
         parts.append("}")
@@ -110,8 +111,8 @@ def selected(calls: Sequence[LibraryCall], rows: Sequence[np.ndarray], folder: P
             launch = getattr(library, f"{name}_{number}")
             launch.restype = ctypes.c_char_p
             for block in range(blocks):
-                pointers = (ctypes.c_void_p(one.ctypes.data) for one in arrays[n : n + 2])
-                fault = launch(*pointers, block)
+                pointers = [one.ctypes.data for one in arrays[n : n + 2]]
+                fault = launch((ctypes.c_void_p * 2)(*pointers), block)
                 assert not fault, fault.decode()
         yield arrays[-1]
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from cuda_cases import all_cases
-from cuda_emulation import COMPILER, Emulator, run_between_guards
+from cuda_emulation import COMPILER, Emulator, asked, run_between_guards
 from float64_cases import early_cases, hopper_cases
 from mask_cases import masked_cases
 
@@ -17,12 +17,15 @@ GROUPS = 2
 
 
 # What sets cases apart of which the default run has one: where loads lie and how far ahead they
-# are copied, an instruction's depth, threads; how a factor is made; the size and its tiles.
+# are copied, an instruction's depth, threads; how a factor is made; of like sizes and tiles one.
 APART = (
     (r"-(shared|stages\d|k[48])$", ""),
     (r"^(flash-\d.*)-\d+$", r"\1"),
     (r"^convolution-(computed-|scalar-)", "convolution-"),
     (r"^(\w*float\w+-k\d+)-\d+-", r"\1-"),
+    (r"-8x15x4$", "-7x16x5"),  # rows of one tile or fewer; of several
+    (r"-9x17x11$", "-33x37x19"),
+    (r"^((matmul-\w+|product-s8|transposed)-\d+x\d+x\d+)x[\dx]+$", r"\1"),
 )
 OF_SIZE = (r"^(f64-\w+)-\d[\dx]+", r"\1")
 
@@ -56,9 +59,7 @@ def emulators(request, tmp_path_factory):
     """Of each case that runs, in groups, each compiled at once; groups compile side by side."""
     if COMPILER is None:
         pytest.skip("no g++ on this machine")
-    own = test_a_kernel_gives_its_answer
-    asked = [i for i in request.session.items if getattr(i, "function", None) is own]
-    numbers = [item.callspec.params["number"] for item in asked]
+    numbers = asked(request, test_a_kernel_gives_its_answer)
 
     def build(group):
         kernels = [CASES[number].kernel for number in numbers[group::GROUPS]]

@@ -50,10 +50,16 @@ def check_sample(name: str, extents: tuple[int, int, int], folder: Path) -> None
         assert before.tobytes() == after.tobytes() == filling, f"memory around {key} was written"
 
 
-@pytest.mark.parametrize(  # of size 1 by default every second
+SLOW = pytest.mark.slow
+# By default one dtype of those whose numbers are held, and computed with, alike.
+SELDOM = ("int16", "int32", "float8_e5m2")
+EACH = [pytest.param(dtype, marks=SLOW if dtype.name in SELDOM else ()) for dtype in DTYPES]
+
+
+@pytest.mark.parametrize(  # of size 1 by default every eighth
     ("name", "extents"),
     [
-        pytest.param(name, size, marks=pytest.mark.slow if size == FEW[0] and n % 2 else ())
+        pytest.param(name, size, marks=SLOW if size == FEW[0] and n % 8 else ())
         for n, name in enumerate(kernels.SAMPLES)
         for size in FEW
     ],
@@ -63,7 +69,7 @@ def test_samples(name: str, extents: tuple[int, int, int], folder: Path) -> None
     check_sample(name, extents, folder)
 
 
-@pytest.mark.slow
+@SLOW
 @pytest.mark.parametrize("extents", MORE, ids=str)
 @pytest.mark.parametrize("name", kernels.SAMPLES)
 def test_samples_at_more_sizes(name: str, extents: tuple[int, int, int], folder: Path) -> None:
@@ -130,7 +136,7 @@ def op_kernel(ops: list[str], dtype: DType, points: int) -> Kernel:
     return Kernel("ops", (*inputs, *outputs), grid, (), (b.phase(*stores),))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", EACH, ids=str)
 def test_every_op(dtype: DType, folder: Path) -> None:
     a, b = operands_of(dtype)
     ops = [op for op in sorted(numba_scalars.OPS - {"cast"}) if result_dtype(op, dtype)]
@@ -163,7 +169,7 @@ def test_an_op_without_a_row_is_refused() -> None:
         numba_emit.emit(broken)
 
 
-@pytest.mark.parametrize("source", DTYPES, ids=str)
+@pytest.mark.parametrize("source", EACH, ids=str)
 def test_casts(source: DType, folder: Path) -> None:
     values = [0, 1, 2, 3, 100, 127] + [-1, -3, -128] * (source.kind in ("int", "float"))
     values += [0.5, -2.75, 5.1] * (source.kind == "float") + [1000, 70000] * (source.itemsize > 2)
@@ -189,26 +195,50 @@ def test_casts(source: DType, folder: Path) -> None:
         np.testing.assert_array_equal(found, wanted, err_msg=f"{source} to {y.dtype}")
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_reductions_of_every_dtype(dtype: DType, folder: Path) -> None:
+@pytest.mark.parametrize(  # by default all of float32, and two of each other, by turns
+    ("dtype", "monoid"),
+    [
+        pytest.param(
+            dtype,
+            monoid,
+            marks=SLOW
+            if dtype.name in SELDOM or ((n + at) % 2 and dtype.name != "float32")
+            else (),
+        )
+        for n, dtype in enumerate(DTYPES)
+        for at, monoid in enumerate(("sum", "prod", "max", "min"))
+    ],
+    ids=str,
+)
+def test_reductions_of_every_dtype(dtype: DType, monoid: str, folder: Path) -> None:
     random = np.random.default_rng(1)
     x = np.round(random.standard_normal((9, 21)) * 3).astype(dtype.numpy)
-    for monoid in ("sum", "prod", "max", "min"):
-        for shape in [(9, 21), (9, 0)] if dtype.name in ("float32", "uint8") else [(9, 21)]:
-            kernel = kernels.row_reduction(dtype, monoid, shape)
-            source = np.ascontiguousarray(x[:, : shape[1]])
-            arrays = {"x": source, "y": np.zeros(9, dtype.numpy)}
-            expected = {"x": source, "y": np.zeros(9, dtype.numpy)}
-            run_numba(kernel, arrays, folder)
-            oracle.run(kernel, expected)
-            kernels.assert_close(arrays["y"], expected["y"], 1e-2 if dtype.itemsize == 2 else 1e-5)
+    for shape in [(9, 21), (9, 0)] if dtype.name in ("float32", "uint8") else [(9, 21)]:
+        kernel = kernels.row_reduction(dtype, monoid, shape)
+        source = np.ascontiguousarray(x[:, : shape[1]])
+        arrays = {"x": source, "y": np.zeros(9, dtype.numpy)}
+        expected = {"x": source, "y": np.zeros(9, dtype.numpy)}
+        run_numba(kernel, arrays, folder)
+        oracle.run(kernel, expected)
+        kernels.assert_close(arrays["y"], expected["y"], 1e-2 if dtype.itemsize == 2 else 1e-5)
 
 
 # --- shapes at the edge ---
 
 
-@pytest.mark.parametrize("name", ["matmul", "matmul_blas", "matmul_whole", "matmul_batched_blas"])
-@pytest.mark.parametrize("extents", [(0, 5, 3), (5, 0, 3), (5, 6, 0)], ids=str)
+NAMES = ("matmul", "matmul_blas", "matmul_whole", "matmul_batched_blas")
+ZERO = ((0, 5, 3), (5, 0, 3), (5, 6, 0))
+
+
+@pytest.mark.parametrize(  # by default no sums of no products of each, and another size by turns
+    ("name", "extents"),
+    [
+        pytest.param(name, size, marks=SLOW if at == n % 2 else ())
+        for n, name in enumerate(NAMES)
+        for at, size in enumerate(ZERO)
+    ],
+    ids=str,
+)
 def test_zero_sizes(name: str, extents: tuple[int, int, int], folder: Path) -> None:
     check_sample(name, extents, folder)
 

@@ -90,7 +90,12 @@ def on_oracle(outputs: Tensor, rules: Sequence[Rule] | None = None) -> Program:
     return compile(outputs, replace(load("cpu"), target="oracle"), rules=rules, cache=Cache(None))
 
 
-@pytest.mark.parametrize(("base", "law"), [(2.0, "base_2"), (3.0, "base_3")])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("base", "law"), [pytest.param(2.0, "base_2", marks=SLOW), (3.0, "base_3")]
+)
 def test_softmax_in_another_base_is_one_streamed_kernel(base: float, law: str) -> None:
     """On the CPU, in the tile interpreter, and compiled for a GPU, where parts are joined by it."""
     x, v = g.input("x", (5, 3001)), g.input("v", (3001, 4))
@@ -125,7 +130,7 @@ def test_attention_in_another_base_streams_over_keys_by_matrix_operations() -> N
     assert len(products) == 2 and all("mma" in s.operation for s in products)
 
 
-@pytest.mark.parametrize("shape", [(6, 4099), (6, 4096)])
+@pytest.mark.parametrize("shape", [(6, 4099), pytest.param((6, 4096), marks=SLOW)])
 def test_a_long_variance_reads_its_rows_once(shape: tuple[int, int]) -> None:
     x = g.input("x", shape)
     outputs, rules = g.var(x, axis=1), streaming("variance")
@@ -151,7 +156,8 @@ def test_long_rows_are_read_once_in_parts(find, laws: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("find", "law"), [("argmax", "first_largest"), ("argmin", "first_smallest")]
+    ("find", "law"),
+    [("argmax", "first_largest"), pytest.param("argmin", "first_smallest", marks=SLOW)],
 )
 def test_the_place_of_an_extreme_is_found_in_one_pass(find: str, law: str) -> None:
     """The first of equals; of NaN; in rows of one value, though it be infinite."""

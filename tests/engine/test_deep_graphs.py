@@ -26,7 +26,7 @@ def repeated(steps, step):
 PROGRAMS = {
     "a chain": (250, lambda y, a: y + 1.0),
     "a value used twice": (30, lambda y, a: 0.5 * (y + a / y)),
-    "an input used again": (90, lambda y, a: abs(y) * 0.5 + a),
+    "an input used again": (45, lambda y, a: abs(y) * 0.5 + a),
 }
 
 
@@ -35,7 +35,7 @@ PROGRAMS = {
     [
         *((name, 1) for name in PROGRAMS),
         pytest.param("a chain", 2, marks=pytest.mark.slow),
-        pytest.param("an input used again", 2, marks=pytest.mark.slow),
+        pytest.param("an input used again", 4, marks=pytest.mark.slow),
     ],
 )
 def test_many_steps_compile(name: str, times: int) -> None:

@@ -127,7 +127,12 @@ WRITTEN = {
 }
 
 
-@pytest.mark.parametrize("name", WRITTEN)
+OFTEN = ("both", "added", "negated", "either", "lower-triangle")
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in OFTEN else pytest.param(n, marks=pytest.mark.slow) for n in WRITTEN]
+)
 def test_chunks_are_left_out_however_a_mask_is_written(name):
     total = g.logsumexp(WRITTEN[name](g.input("s", (LONG, LONG))), axis=1)
     (launch,) = plan(total, H200, cache=Cache(None)).parts.launches
@@ -135,9 +140,8 @@ def test_chunks_are_left_out_however_a_mask_is_written(name):
     assert len(live_bounds(launch.kernel, stream)) == 1 + (name in ("both", "either", "distance"))
 
 
-@pytest.mark.parametrize(
-    "name", [n if n == "either" else pytest.param(n, marks=pytest.mark.slow) for n in WRITTEN]
-)
+@pytest.mark.slow  # tests/engine/test_mask_fills.py plans one
+@pytest.mark.parametrize("name", WRITTEN)
 def test_attention_leaves_chunks_out(name):
     q, k, v = (g.input(name, (2, 2, LONG, 64), "bfloat16") for name in "qkv")
     scores = g.astype(q, "float32") @ g.astype(k.mT, "float32")

@@ -107,7 +107,7 @@ def test_a_recurrence_shares_nothing_as_it_goes_point_by_point() -> None:
     assert not outers(kernel)
 
 
-@pytest.mark.parametrize("spec", ["h200", "a100"])
+@pytest.mark.parametrize("spec", ["h200", pytest.param("a100", marks=pytest.mark.slow)])
 def test_the_answer_is_the_same(spec: str) -> None:
     x, y = given("x", 300, 70), given("y", 70, 200)
     result = g.min(g.expand_dims(x, 2) + g.expand_dims(y, 0), axis=1)

@@ -171,6 +171,7 @@ def test_precision_decides_what_else_may():
     assert operations(rounded, spec=without) == SIXTEEN
 
 
+@pytest.mark.slow
 def test_both_formats_multiply_one_another():
     a, b = factors(kinds=(E5M2, E4M3))
     assert operations(g.astype(wide(a) @ wide(b).T, "bfloat16")) == EIGHT

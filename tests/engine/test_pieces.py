@@ -75,7 +75,16 @@ def in_pieces(out: g.Tensor) -> Planned:
     return replace(program, parts=replace(program.parts, launches=tuple(chosen)))
 
 
-@pytest.mark.parametrize("function", PROGRAMS, ids=lambda f: f.__name__)
+SELDOM = (rotated_whole, inverted, beside_sums)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(f, marks=pytest.mark.slow if f in SELDOM else (), id=f.__name__)
+        for f in PROGRAMS
+    ],
+)
 def test_joined_values_are_those_that_were_joined(function):
     program, outputs = program_of(function)
     given = {name: normal(*shape) for name, shape in SHAPES.items()}
@@ -117,7 +126,9 @@ def test_reads_of_one_piece_have_no_guards():
     [
         lambda x: g.concat([x[..., :7], x], axis=-1),  # no size but 1 divides both
         lambda x: g.sum(g.concat([x, x * x], axis=-1), axis=-1),  # no axis of what is stored
-        lambda x: g.concat([x * float(n) for n in range(17)], axis=-1),  # too many
+        pytest.param(  # too many
+            lambda x: g.concat([x * float(n) for n in range(17)], axis=-1), marks=pytest.mark.slow
+        ),
         lambda x: g.stack([x, x * x], axis=-1),  # a name already
         lambda x: x + 1.0,
     ],

@@ -66,8 +66,14 @@ LOSSES = {
 }
 
 
-@pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("shape", [(8192, 8192), (65536, 512), (64, 1024, 512)])
+@pytest.mark.parametrize(  # by default each loss of one shape
+    ("name", "shape"),
+    [
+        pytest.param(name, shape, marks=[] if n == at else pytest.mark.slow)
+        for n, name in enumerate(LOSSES)
+        for at, shape in enumerate(((8192, 8192), (65536, 512), (64, 1024, 512)))
+    ],
+)
 def test_a_loss_over_all_axes_reads_its_arrays_once(name: str, shape: tuple[int, ...]) -> None:
     """In parts, and then the parts: what is used several times is computed, not stored."""
     x, y = g.input("x", shape), g.input("y", shape)
@@ -76,7 +82,7 @@ def test_a_loss_over_all_axes_reads_its_arrays_once(name: str, shape: tuple[int,
     assert not any("pow" in str(statement) for k in kernels for statement in k.statements())
 
 
-@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("axis", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_sum_of_a_rounded_product_is_of_sums(axis: int) -> None:
     """sum_i round(A B) = (sum_i A) B: what is summed need not be rounded first."""
     a, b = bf16(a=(4096, 4096), b=(4096, 4096))
@@ -179,7 +185,9 @@ def test_a_kernel_computes_nothing_that_it_also_reads(monkeypatch: pytest.Monkey
 # --- operations of kernels alone -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", ["gelu", "half of the whole", "one before"])
+@pytest.mark.parametrize(
+    "form", ["gelu", "half of the whole", pytest.param("one before", marks=pytest.mark.slow)]
+)
 def test_one_plus_erf_is_one_operation_where_the_spec_has_a_row(form: str) -> None:
     x = g.input("x", (1024, 1024))
     curve = g.erf(x * 0.7071)

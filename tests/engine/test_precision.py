@@ -35,11 +35,13 @@ def contracts(planned):
             if isinstance(s, Contract)]  # fmt: skip
 
 
+CACHE = Cache(None)
+
+
 @pytest.fixture(scope="module")
 def plans():
     """The product of float32 matrices for each precision, from one cache."""
-    cache = Cache(None)
-    return {p: plan(product(), H200, precision=p, cache=cache) for p in PRECISIONS}
+    return {p: plan(product(), H200, precision=p, cache=CACHE) for p in PRECISIONS}
 
 
 def test_each_precision_has_its_operations(plans):
@@ -107,8 +109,8 @@ def test_the_choice_belongs_to_the_cache_key():
 
 def test_the_environment_sets_the_default(monkeypatch):
     monkeypatch.setenv("EQSAT_PRECISION", "exact")
-    assert {c.operation for c in contracts(plan(product(), H200, cache=Cache(None)))} == {""}
-    assert plan(product(), H200, precision="tf32", cache=Cache(None)).search.precision == "tf32"
+    assert {c.operation for c in contracts(plan(product(), H200, cache=CACHE))} == {""}
+    assert plan(product(), H200, precision="tf32", cache=CACHE).search.precision == "tf32"
 
 
 def test_an_executor_passes_it_on():

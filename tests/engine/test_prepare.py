@@ -247,6 +247,7 @@ def test_convolutions_with_channels_first_compute_the_same(options):
     check_trace(explanation, program.segments, program.search.rules, FAST)
 
 
+@SLOW
 @pytest.mark.parametrize("options", WINDOWS)
 def test_convolutions_with_channels_first_are_products_of_warpgroups(options):
     *copies, main = planned(convolution(32, 128, 128, 56, **options), H200).parts.launches
@@ -272,9 +273,9 @@ def test_products_of_copied_factors_are_not_left_to_what_joins_parts():
     ("images", "weights", "options"),
     [
         ((2, 32, 20, 40), (64, 32, 5, 9), {}),  # windows along which weights lie in whole units
-        ((1, 16, 40, 40), (64, 16, 3, 3), {"padding": 1}),  # few channels
+        pytest.param((1, 16, 40, 40), (64, 16, 3, 3), {"padding": 1}, marks=SLOW),  # few channels
         ((2, 64, 15, 17), (72, 64, 3, 3), {"stride": 2, "padding": 1}),
-        ((2, 64, 300), (72, 64, 5), {"dilation": 3}),
+        pytest.param((2, 64, 300), (72, 64, 5), {"dilation": 3}, marks=SLOW),
     ],
 )
 def test_convolutions_of_float32_are_products_of_their_terms(images, weights, options):

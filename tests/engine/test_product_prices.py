@@ -31,14 +31,23 @@ def waste(kernel: Kernel) -> float:
     return float(np.prod([axis.count * axis.tile / axis.extent for axis in kernel.grid]))
 
 
-@pytest.mark.parametrize("size", [(1024, 4096, 4096), (4096, 1024, 4096)])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("size", [(1024, 4096, 4096), pytest.param((4096, 1024, 4096), marks=SLOW)])
 def test_tiles_do_not_reach_far_beyond_a_product(size):
     """Tiles of 192 would fill one wave, a seventh of it with nothing."""
     (best,) = found(*size)
     assert waste(best.kernel) == 1.0
 
 
-@pytest.mark.parametrize("size", [(1920, 2560, 1280), (640, 8192, 1024), (512, 14336, 4096)])
+@pytest.mark.parametrize(
+    "size",
+    [
+        (640, 8192, 1024),
+        *(pytest.param(size, marks=SLOW) for size in ((1920, 2560, 1280), (512, 14336, 4096))),
+    ],
+)
 def test_matrix_operations_do_not_wait_for_shared_memory(size):
     """A tile of 64 x 128 in a cluster of two reads and writes 384 cycles' worth of bytes for each
     256 of multiplications; one of 128 x 128 has 640 for 512.
@@ -52,7 +61,7 @@ def test_what_lies_beyond_is_paid_for():
     assert found(2049, 4096, 4096)[0].seconds > 1.01 * found(2048, 4096, 4096)[0].seconds
 
 
-@pytest.mark.slow
+@SLOW
 def test_rows_that_begin_within_lines_are_copied_once_for_two_blocks():
     """Rows of 1000 elements are no whole lines apart: boxes touch nearly twice as many."""
     aligned, across = found(1024, 1024, 1024)[0], found(1000, 1000, 1000)[0]
@@ -78,6 +87,7 @@ def test_candidates_are_not_all_of_two_tiles():
     assert tiles.total() == 8 and max(tiles.values()) <= 2
 
 
+@SLOW
 def test_sums_that_parts_leave_take_their_time_to_be_written():
     """Fewer parts of smaller tiles, which read more and write less, where writing is slower."""
     domains = tuple(replace(one, write_fraction=1.0) for one in H200.memory_domains)
@@ -89,9 +99,7 @@ def test_sums_that_parts_leave_take_their_time_to_be_written():
     assert counts == [16, 8]
 
 
-@pytest.mark.parametrize(
-    "keys", [1000, *(pytest.param(even, marks=pytest.mark.slow) for even in (512, 1024))]
-)
+@pytest.mark.parametrize("keys", [1000, *(pytest.param(even, marks=SLOW) for even in (512, 1024))])
 def test_a_short_cache_is_attended_to_in_parts(keys):
     """One kernel reads keys and values once, in parts that fill the device; another joins them.
     Weights of one row beside the values' columns would be computed for 16 rows by every warp.
@@ -103,6 +111,7 @@ def test_a_short_cache_is_attended_to_in_parts(keys):
     assert first.followers == 1 and first.kernel.tiles >= 32 and second.kernel.tiles >= 32
 
 
+@SLOW
 def test_a_chunk_of_few_keys_costs_a_team_what_one_of_many_does():
     """Products of a chunk wait for each other: of 197 keys, two chunks of 128 beat four of 64."""
     q, k, v = (g.input(name, (64, 12, 197, 64), "bfloat16") for name in "qkv")
@@ -114,12 +123,12 @@ def test_a_chunk_of_few_keys_costs_a_team_what_one_of_many_does():
 @pytest.mark.parametrize(
     ("size", "device"),
     [
-        ((1024, 1024, 1024), "h200"),
         ((300, 4096, 4096), "a100"),
         ((1023, 1025, 1027), "h200"),
-        pytest.param((1024, 1024, 1024), "a100", marks=pytest.mark.slow),
-        pytest.param((300, 4096, 4096), "h200", marks=pytest.mark.slow),
-        pytest.param((1023, 1025, 1027), "a100", marks=pytest.mark.slow),
+        pytest.param((1024, 1024, 1024), "h200", marks=SLOW),
+        pytest.param((1024, 1024, 1024), "a100", marks=SLOW),
+        pytest.param((300, 4096, 4096), "h200", marks=SLOW),
+        pytest.param((1023, 1025, 1027), "a100", marks=SLOW),
     ],
 )
 def test_float64_products_are_of_matrix_operations(size, device):

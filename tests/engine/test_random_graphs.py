@@ -53,7 +53,7 @@ def check(graph: Graph, unit: ParallelProcessingUnit = ORACLE) -> None:
         assert near.all(), f"off by {distance.max()}, allowed {2 * output.error}: {graph}"
 
 
-@settings(SETTINGS, max_examples=40)
+@settings(SETTINGS, max_examples=25)
 @given(graphs())
 def test_graphs_on_the_oracle(graph: Graph) -> None:
     check(graph)

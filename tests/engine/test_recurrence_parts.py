@@ -92,7 +92,13 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+SELDOM = ("one row", "a factor for all", "of what is computed", "whole numbers")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow if n in SELDOM else ()) for n in PROGRAMS],
+)
 def test_parts_give_the_states(name):
     result = PROGRAMS[name]()
     random, given = np.random.default_rng(0), {}

@@ -23,7 +23,7 @@ Sizes = dict[str, tuple[int, ...]]
 NARROW = ("bfloat16", "float16")
 H200 = load("h200")
 SIZES = {"q": (2, 48, 16), "k": (2, 40, 16), "v": (2, 40, 16)}
-WIDE = {"q": (8, 2048, 128), "k": (8, 1024, 128), "v": (8, 1024, 128)}
+WIDE = {"q": (64, 512, 64), "k": (64, 256, 64), "v": (64, 256, 64)}
 
 
 def factors(dtype: str, sizes: Sizes = SIZES) -> list[Tensor]:
@@ -97,10 +97,13 @@ def named(output: Tensor) -> set[str]:
 SLOW = pytest.mark.slow
 
 
-@pytest.mark.parametrize(  # by default each program in one dtype, by turns
+SELDOM = (in_primitives, capped)  # what becomes of them is what becomes of `plain` and `sloped`
+
+
+@pytest.mark.parametrize(  # by default each other program in one dtype, by turns
     ("program", "dtype"),
     [
-        pytest.param(program, dtype, marks=SLOW if (n + at) % 2 else ())
+        pytest.param(program, dtype, marks=SLOW if (n + at) % 2 or program in SELDOM else ())
         for n, program in enumerate(PROGRAMS)
         for at, dtype in enumerate(NARROW)
     ],

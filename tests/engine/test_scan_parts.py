@@ -88,7 +88,9 @@ def test_parts_take_a_fraction_of_the_steps():
     assert sum(launch.seconds for launch in one.parts.launches) < 2e-5
 
 
-@pytest.mark.parametrize("shape", [(8192, 512), (4, 16384, 64)])
+@pytest.mark.parametrize(
+    "shape", [(8192, 512), pytest.param((4, 16384, 64), marks=pytest.mark.slow)]
+)
 def test_scans_of_few_columns_are_in_parts(shape):
     """Else each of few threads steps through all."""
     one = planned(g.cumulative_sum(g.input("x", shape), axis=-2))

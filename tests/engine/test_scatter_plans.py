@@ -210,7 +210,7 @@ def test_a_trace_without_the_kernel_that_writes_the_identity_is_refused() -> Non
         replayed(without, made.segments, made.search.rules, made.search.spec)
 
 
-@pytest.mark.parametrize("spec", ["cpu", "h200"])
+@pytest.mark.parametrize("spec", ["cpu", pytest.param("h200", marks=pytest.mark.slow)])
 def test_products_that_a_stream_adds_up_are_combined(spec: str) -> None:
     """The gradient of a lookup by what products of it leave: at the scatter they are a carry."""
     table, w = g.input("table", (32000, 256)), g.input("w", (256, 256))

@@ -38,12 +38,19 @@ def test_a_large_product_may_share_copies():
         assert "copy_box_to_all" in emit(kernel, OPERATIONS).text
 
 
-@pytest.mark.parametrize("spec", [load("a100"), without_clusters()], ids=["a100", "h200 without"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param(load("a100"), marks=pytest.mark.slow, id="a100"),
+        pytest.param(without_clusters(), id="h200 without"),
+    ],
+)
 def test_a_spec_without_clusters_has_none(spec):
     found = candidates(product(1024, 1024, 1024), spec, 4)
     assert all(one.kernel.multicast == 1 for one in found)
 
 
+@pytest.mark.slow
 def test_a_slow_cache_makes_it_pay():
     """The fewer bytes a second the cache gives, the more copies that are spared are worth."""
 

@@ -38,7 +38,7 @@ def long_values(kernel: Kernel) -> set[str]:
 
 
 @pytest.mark.parametrize("shape", [(64, 5000), (64, 300)])
-@pytest.mark.parametrize("find", [g.argmax, g.argmin])
+@pytest.mark.parametrize("find", [g.argmax, pytest.param(g.argmin, marks=pytest.mark.slow)])
 def test_a_place_is_found_in_32_bits(find, shape: tuple[int, int]) -> None:
     """Carried along a stream and held in the tile; what is stored is int64."""
     launches = plan(find(g.input("x", shape), axis=1), load("h200"), cache=Cache(None)).parts

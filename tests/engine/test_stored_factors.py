@@ -33,7 +33,9 @@ def plain(m: int, n: int, k: int, dtype: str = "float32") -> float:
     return seconds(g.input("x", (m, k), dtype) @ g.input("w", (k, n), dtype))
 
 
-@pytest.mark.parametrize("function", [g.tanh, lambda x: g.maximum(x, 0.0)])
+@pytest.mark.parametrize(
+    "function", [pytest.param(g.tanh, marks=pytest.mark.slow), lambda x: g.maximum(x, 0.0)]
+)
 def test_a_computed_float32_factor_is_stored_for_products_of_terms(function):
     x, w = g.input("x", (2048, 2048)), g.input("w", (2048, 2048))
     found = launches(function(x) @ w)
@@ -41,7 +43,7 @@ def test_a_computed_float32_factor_is_stored_for_products_of_terms(function):
     assert sum(one.seconds for one in found) < 1.15 * plain(2048, 2048, 2048)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float32", marks=pytest.mark.slow)])
 def test_joined_factors_are_stored(dtype):
     parts = [g.input(name, (16384, 512), dtype) for name in "abc"]
     found = launches(g.concat(parts, axis=-1) @ g.input("w", (1536, 1024), dtype))

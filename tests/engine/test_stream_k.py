@@ -43,7 +43,7 @@ def test_a_small_last_wave_is_parted():
     assert given.role == "zeroed" and given.dtype == int32
 
 
-@pytest.mark.parametrize("size", [2048, 4096])
+@pytest.mark.parametrize("size", [2048, pytest.param(4096, marks=pytest.mark.slow)])
 def test_tiles_that_fill_their_waves_stay_whole(size):
     first, *_ = kernels(product(size, size, size))
     assert not first.stream_k and not first.workspace and not first.blocks

@@ -31,6 +31,7 @@ from eqsat.segments import anchor, partition
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 RNG = np.random.default_rng(5)
+SLOW = pytest.mark.slow
 
 
 def classifier() -> tuple[Tensor, dict[str, Tensor], dict[str, np.ndarray]]:
@@ -45,7 +46,10 @@ def classifier() -> tuple[Tensor, dict[str, Tensor], dict[str, np.ndarray]]:
 
 @pytest.mark.parametrize(
     ("name", "wanted"),
-    [pytest.param("h200", "xv", marks=pytest.mark.slow), ("example_cuda", "xwbvc")],
+    [
+        ("example_cuda", "xv"),
+        *(pytest.param(*one, marks=SLOW) for one in (("h200", "xv"), ("example_cuda", "xwbvc"))),
+    ],
 )
 def test_kernels_for_a_gpu_compute_the_gradients_of_a_classifier(name: str, wanted: str) -> None:
     """Sums inside the loops of one kernel bind names that the kernel reduces outside, too."""
@@ -237,7 +241,7 @@ def test_weights_over_a_held_name_are_computed_in_the_tile(rate: float) -> None:
     np.testing.assert_allclose(memory["y"], expected, rtol=1e-5)
 
 
-@pytest.mark.slow
+@SLOW
 def test_a_value_compared_with_its_own_maximum_is_computed_once() -> None:
     """By two kernels that round otherwise it would differ from its maximum: the slope is lost."""
     x, w = g.input("x", (2, 2)), g.input("w", (2, 2))
@@ -271,20 +275,23 @@ def test_a_program_of_numbers_alone_is_planned() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "causal"),
+    ("shape", "causal", "wanted"),
     [
-        pytest.param((2, 16, 2048, 128), False, marks=pytest.mark.slow, id="long"),
-        pytest.param((8, 16, 512, 64), True, id="short"),
+        pytest.param((2, 16, 2048, 128), False, "qkv", marks=SLOW, id="long"),
+        pytest.param((8, 16, 512, 64), True, "qkv", marks=SLOW, id="short"),
+        pytest.param((8, 16, 512, 64), True, "v", id="short, of values"),
     ],
 )
 def test_gradients_of_attention_store_no_scores(
-    shape: tuple[int, int, int, int], causal: bool
+    shape: tuple[int, int, int, int], causal: bool, wanted: str
 ) -> None:
     """They are computed anew in each kernel: no schedule holds short rows of several products, and
     none computes a product in one pass that statistics of its rows need in another.
     """
-    q, k, v, slope = (g.input(name, shape, "bfloat16") for name in ("q", "k", "v", "slope"))
-    gradients = g.grad(g.attention(q, k, v, causal=causal), [q, k, v], cotangent=slope)
+    at = {name: g.input(name, shape, "bfloat16") for name in "qkv"}
+    slope = g.input("slope", shape, "bfloat16")
+    result = g.attention(*at.values(), causal=causal)
+    gradients = g.grad(result, [at[name] for name in wanted], cotangent=slope)
     planned = plan(list(gradients), specs.load("h200"), cache=Cache(None))
     batch, heads, length, _ = shape
     largest = max(buffer.size for buffer in planned.parts.buffers.values())
@@ -334,8 +341,8 @@ def layer(act: Callable[[Tensor], Tensor]) -> tuple[Tensor, ...]:
 @pytest.mark.parametrize(
     "act",
     [
-        pytest.param(g.relu, marks=pytest.mark.slow),
-        pytest.param(g.tanh, marks=pytest.mark.slow),
+        pytest.param(g.relu, marks=SLOW),
+        pytest.param(g.tanh, marks=SLOW),
         lambda x: x * g.sigmoid(x),
     ],
 )
@@ -363,7 +370,7 @@ def test_gradients_of_scores_are_no_wider_than_float32_and_not_rounded() -> None
     assert roundings(g.tanh(x @ g.matrix_transpose(x)), x) == 1
 
 
-@pytest.mark.parametrize(("size", "window"), [(28, 3), (20, 7)])
+@pytest.mark.parametrize(("size", "window"), [pytest.param(28, 3, marks=SLOW), (20, 7)])
 def test_gradients_of_depthwise_weights_have_a_plan(size: int, window: int) -> None:
     """A sum over all places of an image is spread over threads, however windows walk it."""
     x = g.input("x", (8, 32, size, size))
@@ -381,7 +388,7 @@ def test_gradients_of_depthwise_weights_have_a_plan(size: int, window: int) -> N
         np.testing.assert_allclose(found, wide, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("window", "padding"), [(4, 1), (3, 1), (2, 0)])
+@pytest.mark.parametrize(("window", "padding"), [pytest.param(4, 1, marks=SLOW), (3, 1), (2, 0)])
 def test_transposed_convolutions_multiply_each_phase_by_matrix_operations(
     window: int, padding: int
 ) -> None:

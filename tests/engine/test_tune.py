@@ -76,7 +76,7 @@ def answer(planned: Planned, launches: tuple[Launch, ...], backend: OracleBacken
     np.testing.assert_allclose(program(x), weights / weights.sum(1, keepdims=True), rtol=1e-4)
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_fastest_candidate_runs_and_is_explained(
     planned: Planned, count: int, tmp_path
 ) -> None:
@@ -152,7 +152,7 @@ def test_followers_are_measured_with_what_they_follow() -> None:
     np.testing.assert_allclose(program(x), x.astype(np.float64).sum(), rtol=1e-4)
 
 
-@pytest.mark.parametrize("dtype", ["int32", "uint8"])
+@pytest.mark.parametrize("dtype", [pytest.param("int32", marks=pytest.mark.slow), "uint8"])
 def test_places_are_drawn_over_their_range(dtype: str) -> None:
     """All values combined at one place or two would wait for each other."""
     x, ids = g.input("x", (1 << 16,)), g.input("ids", (1 << 16,), dtype)

@@ -52,7 +52,13 @@ def over_whole_rows(out: g.Tensor) -> Planned:
     raise AssertionError([launch.kernel.rules for launch in launches])
 
 
-@pytest.mark.parametrize("name", REDUCED)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name in ("max", "layer-norm") else name
+        for name in REDUCED
+    ],
+)
 def test_what_products_leave_is_reduced_in_their_kernel(name):
     reduced, n = REDUCED[name]
     x, w = factors(n)

@@ -63,11 +63,12 @@ def program(tmp_path):
     return path
 
 
-def test_text_of_the_example():
-    done = run(ATTENTION, "--spec", "h200")
+@pytest.mark.parametrize("spec", ["cpu", pytest.param("h200", marks=pytest.mark.slow)])
+def test_text_of_the_example(spec):
+    done = run(ATTENTION, "--spec", spec)
     assert done.returncode == 0, done.stderr
     for words in (
-        *("naive_attention", "spec       h200", "each one holds", "As written", "As run"),
+        *("naive_attention", f"spec       {spec}", "each one holds", "As written", "As run"),
         *("sum_S a * b  ->  a * sum_S b", "carry_softmax", "at result", "kernel k0("),
         *("predicted", " us", "most of it"),
     ):

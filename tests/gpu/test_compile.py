@@ -40,6 +40,11 @@ SLOW = {
     "gradient_of_weights",
     "gradients_of_convolutions",
     "last_tiles_in_parts",
+    "sums_of_products",
+    "at_positions",
+    "eight_bit_integers",
+    "recurrence_in_parts",
+    "distances",
 }
 SAMPLE = [
     pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name
