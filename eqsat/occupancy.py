@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from eqsat.algebra import REDUCTIONS, Term
+from eqsat.algebra import REDUCTIONS, SCANS, Term
 from eqsat.clusters import CLUSTER, clusters
 from eqsat.contraction_price import absorbed
 from eqsat.factor_price import computed_of_reads
@@ -65,6 +65,7 @@ class Occupancy(Tiling):
         self.takes_turns = False  # teams of threads, at operations that run on
         self.padded = np.ones_like(self.shape)  # points of threads for each of a tile of products
         self.computes = False  # with a factor in registers
+        self.scans = any(term.op in SCANS for term in form.terms)
         self.clusters = clusters(form, self.spec) if clustered else ()
         self.staying = np.zeros_like(self.shape)  # blocks that combine tile after tile
 

@@ -291,12 +291,11 @@ class _Pricing(Occupancy):
         unit, latency, ahead = "fma", np.zeros_like(self.shape), np.zeros_like(self.shape)
         name = found.term.args[3] if found.term.op in SUBSTITUTED else ""
         operation = self.spec.operation(str(name)) if name else None
-        scans = any(term.op in SCANS for term in self.form.terms)  # no layout serves both
-        self.refused["scans"] |= scans and operation is not None
+        self.refused["scans"] |= self.scans and operation is not None  # no layout serves both
         if found.term.op in SUBSTITUTED or self.blocking is not None:
             candidates = [[operation]] if operation else []
         else:
-            every = [] if scans else self.pricer.matrix_operations(self.form, found)
+            every = [] if self.scans else self.pricer.matrix_operations(self.form, found)
             candidates = self.pricer.families(every)
             candidates = [one for one in candidates if takes_factors(self, one[0], found)]
             if self.repeat > 1 and candidates:  # no schedule computes one anew
@@ -461,7 +460,7 @@ class _Pricing(Occupancy):
         """Tiles in all, with those that are computed again, as is what they take of each unit."""
         times = self.repeated()
         for found in (self.units, self.after):
-            if self.started or self.takes_turns:  # products run on beside what is issued
+            if self.scans or self.started or self.takes_turns:  # these run on beside what is issued
                 found.pop(ISSUED, None)
             found.update({name: seconds * times for name, seconds in found.items()})
         every = (self.fed, self.traffic, self.spared)
