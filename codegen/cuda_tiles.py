@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations
-from math import prod
+from math import ceil, prod
 
 from eqsat.codegen.cuda_access import run_along, vector_width
 from eqsat.codegen.cuda_block import TILE_UNIT, Block, Frame, Point, Reader, Tile
@@ -163,10 +163,15 @@ class RegisterCopy:
         return [self.load]
 
     @property
-    def registers(self) -> int:
-        """How many a thread needs."""
+    def vectors(self) -> int:
+        """How many a thread copies."""
         counts = (self.frame.distribution.registers(i) for i in self.tile.order)
-        return prod(counts) // self.width * -(-self.width * self.tile.dtype.itemsize // WORD)
+        return prod(counts) // self.width
+
+    @property
+    def registers(self) -> int:
+        """How many it needs for them."""
+        return self.vectors * ceil(self.width * self.tile.dtype.itemsize / WORD)
 
     @property
     def _name(self) -> str:
@@ -174,9 +179,8 @@ class RegisterCopy:
 
     def declare(self) -> None:
         """The registers."""
-        count = self.registers // -(-self.width * self.tile.dtype.itemsize // WORD)
         kind = held_type(self.tile.dtype, self.width)
-        self.block.out.line(f"{kind} {self._name}[{count}] = {{}};")
+        self.block.out.line(f"{kind} {self._name}[{self.vectors}] = {{}};")
 
     def read(self) -> None:
         """All of the chunk at hand, beyond the tile too: so no load waits for a branch."""
