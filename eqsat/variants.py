@@ -22,12 +22,13 @@ Schedule = Callable[[str, tuple[Stored, ...], Buffers], list[Predicted]]
 
 
 NEAR = 1.1  # times the predicted seconds of the best plan: others that are worth scheduling
-SOON = 1.03  # times the price of a kernel that computes a factor: it could be stored; from one cut
-# to the next, what is told apart
+SOON = 1.03  # times the price of a kernel that computes a factor, which could be stored; from one
+# cut to the next less is no gain
 WORTH = 0.02  # of these, for which a kernel stands that others may do without: prices tell no less
 OFF = 2.0  # times the price of a kernel, and of a plan, from where its time is worth another cut
 CUTS = 8  # of a segment, at the most
 PATIENCE = 3  # cuts, one after the other, that gain nothing: what later ones know is little
+FEW = 3  # kernels of a plan, beyond which no cut is worth its time that gains so little
 SEVERAL = 6  # kernels scheduled for a segment, beyond which one such cut is enough
 
 
@@ -105,18 +106,19 @@ def best_planned(
 
 def _is_near(best: Scheduled, plan: Plan, extractor: Extractor, known: Known) -> bool:
     """Whether the best plan takes little longer than the price of one, so far as prices tell."""
-    kernels = [(stored, known[stored]) for stored in best.plan.kernels]
-    least = min((_off(*one, extractor) for one in kernels), default=OFF)
+    kernels = ((stored, known[stored]) for stored in best.plan.kernels)
+    least = min((_off(best.plan, *one, extractor) for one in kernels), default=OFF)
     return best.seconds <= least * plan.seconds
 
 
-def _off(stored: tuple[Stored, ...], one: _Known, extractor: Extractor) -> float:
-    """The times its price from which a kernel is worth another cut: soon where the values took
-    several, and where it computes or gathers a factor which could be stored.
+def _off(plan: Plan, stored: tuple[Stored, ...], one: _Known, extractor: Extractor) -> float:
+    """The times its price from which a kernel of a plan is worth another cut: soon where the values
+    took several, and, of few, where it computes or gathers a factor which could be stored.
     """
     if one.parted:
         return NEAR
-    return SOON if extractor.computes_factors(stored) else OFF
+    soon = len(plan.kernels) <= FEW and extractor.computes_factors(stored)
+    return SOON if soon else OFF
 
 
 def _taught(plan: Plan, extractor: Extractor, known: Known) -> bool:
@@ -128,7 +130,7 @@ def _taught(plan: Plan, extractor: Extractor, known: Known) -> bool:
     far = [
         extractor.learn(stored, one.seconds)
         for stored, one in found
-        if one.seconds > _off(stored, one, extractor) * extractor.price_kernel(stored)
+        if one.seconds > _off(plan, stored, one, extractor) * extractor.price_kernel(stored)
         and one.seconds > WORTH * whole
     ]
     return any(far)
