@@ -13,7 +13,7 @@ from itertools import combinations
 from math import ceil, prod
 
 from eqsat.codegen.cuda_access import run_along, vector_width
-from eqsat.codegen.cuda_block import TILE_UNIT, Block, Frame, Point, Reader, Tile
+from eqsat.codegen.cuda_block import TILE_UNIT, Block, Frame, Point, Reader, Tile, flat_number
 from eqsat.codegen.cuda_distribution import Factor, cover
 from eqsat.codegen.cuda_math import literal, narrow, storage_type
 from eqsat.codegen.cuda_operations import LANES
@@ -215,14 +215,14 @@ def copied_by_registers(block: Block, load: Load, tile: Tile) -> RegisterCopy:
 
 def vector_number(frame: Frame, order: Sequence[str], width: int, point: Point) -> str:
     """Which of a thread's vectors along the last of some indices is at a point."""
-    text = "0"
+    places, counts = [], []
     for i in order:
         count, own = frame.distribution.registers(i), point.register[i]
         if i == order[-1] and width > 1:
             own, count = f"{own} / {width}", count // width
-        if count > 1:
-            text = own if text == "0" else f"({text}) * {count} + {own}"
-    return text
+        places.append(own if count > 1 else "0")
+        counts.append(count)
+    return flat_number(places, counts)
 
 
 def _together(frame: Frame, tile: Tile) -> tuple[str, ...]:

@@ -215,7 +215,7 @@ class _Pricing(Occupancy):
             self._apply("where", tests(self, mask), read.dtype.name)
         if found := window_reads(self, term):
             self.charge("loads", found[0])
-            self._apply("add", found[1], "float32")
+            self._apply("add", found[1], "float32")  # guards
 
     def _move(self, buffer: str, unique: float, traffic: Array, lines: Array) -> None:
         held = unique < self.pricer.cache.size_bytes / 2
