@@ -12,7 +12,7 @@ import numpy as np
 from eqsat.algebra import Read, Term, post_order
 from eqsat.contraction_price import from_registers, gathered
 from eqsat.form import REDUCING, SUBSTITUTED
-from eqsat.pipeline_price import LOADED, STREAMED_BYTES, arrangements
+from eqsat.pipeline_price import LOADED, STREAMED_BYTES, arranged
 from eqsat.rates import Array, Contraction
 from eqsat.short_integers import works_in
 from eqsat.specs import ParallelOperation
@@ -79,13 +79,8 @@ def computed_again(
         blocks = np.ceil(tiling.tile_points(own) / rows)
         beside = np.ceil(tiling.tile_points(other) / columns)
         teams = tiling.blocking.threads / tiling.spec.members(operation.supported_by, "thread")
-        least, held = np.full_like(blocks, np.inf), blocks
-        for along, across, whole in arrangements(teams):
-            down = np.ceil(blocks / along) * along
-            work = down * np.ceil(beside / across) * across
-            better = whole & (work < least)
-            least, held = np.where(better, work, least), np.where(better, down * across, held)
-        again = held * rows / tiling.tile_points(own) - 1
+        down, _, across = arranged(blocks, beside, teams)
+        again = down * across * rows / tiling.tile_points(own) - 1
         for term in terms:
             mask = facts.free(term)
             if term.op not in (*COPIED, "literal", "reindex", "position") and mask & own:

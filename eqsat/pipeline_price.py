@@ -102,11 +102,21 @@ def spread(
     """Rows and columns of whole operations that the busiest team has, times all teams, which lie
     along both or, where that is asked for, along rows alone.
     """
-    best = np.full_like(teams, np.inf), np.ones_like(teams)
+    down, right, _ = arranged(rows, columns, teams, rows_alone)
+    return down, right
+
+
+def arranged(
+    rows: Array, columns: Array, teams: Array, rows_alone: bool = False
+) -> tuple[Array, Array, Array]:
+    """The same, and how many teams lie along columns."""
+    best = np.full_like(teams, np.inf), np.ones_like(teams), np.ones_like(teams)
     for along, across, whole in arrangements(teams):
         down, right = np.ceil(rows / along) * along, np.ceil(columns / across) * across
         better = whole & ((across == 1) | (not rows_alone)) & (down * right < best[0] * best[1])
-        best = np.where(better, down, best[0]), np.where(better, right, best[1])
+        found = zip((down, right, across), best, strict=True)
+        down, right, across = (np.where(better, new, old) for new, old in found)
+        best = down, right, across
     return best
 
 
