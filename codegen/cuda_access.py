@@ -1,9 +1,10 @@
 """Which elements a thread may move together: alignment proved from coefficients and tiles."""
 
 from collections.abc import Callable, Iterable, Mapping
+from math import gcd
 
 from eqsat.algebra import Read
-from eqsat.graph.index import Affine, free_names
+from eqsat.graph.index import Affine, FloorDiv, free_names
 from eqsat.kernel import Access, Axis, Buffer, Kernel, Load
 from eqsat.relayout import WalkedAxis, walked_axes
 
@@ -11,8 +12,8 @@ VECTOR_BYTES = 16  # the widest access of one thread; base pointers are aligned 
 
 
 def unit_stride(access: Access, index: str) -> bool:
-    """Whether the address moves by one element with the index."""
-    return (index, 1) in access.address.terms and index not in _nested_names(access.address)
+    """Whether the address moves by one element with the index, but for steps at whole runs."""
+    return (index, 1) in access.address.terms and _run(access.address, index) != 1
 
 
 def run_along(access: Access, index: str, extent: int) -> int:
@@ -46,8 +47,10 @@ def vector_width(
         return 1
     axis = axes[index]
     width = VECTOR_BYTES // buffer.dtype.itemsize
+    run = _run(access.address, index)
     while width > 1 and not (
-        _multiple(access.address, index, width)
+        run % width == 0
+        and _multiple(access.address, index, width)
         and all(c.stride % width == 0 for c in access.coordinates)
         and axis.extent % width == 0
         and (axis.tile % width == 0 or axis.count == 1)
@@ -128,6 +131,19 @@ def sliding_axes(kernel: Kernel, load: Load) -> tuple[WalkedAxis, ...]:
     found = walked_axes(read, extents) or ()
     steps = [[step for _, step in axis.place.terms] for axis in found]
     return tuple(a for a, own in zip(found, steps, strict=True) if a.slides and min(own) == 1)
+
+
+def _run(expression: Affine, index: str) -> int:
+    """How many points of an index, from multiples of that on, have the same quotients: 0 for all of
+    them; 1 where a remainder has the index, or a quotient has it otherwise than by itself.
+    """
+    run = 0
+    for atom, _ in expression.terms:
+        if isinstance(atom, str) or index not in free_names(atom.numerator):
+            continue
+        alone = atom.numerator.terms == ((index, 1),) and not atom.numerator.constant
+        run = gcd(run, atom.divisor) if isinstance(atom, FloorDiv) and alone else 1
+    return run
 
 
 def _nested_names(expression: Affine) -> frozenset[str]:

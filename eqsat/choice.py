@@ -17,17 +17,20 @@ from eqsat.price import Array, Blocking, Pricer
 from eqsat.priced import Price
 from eqsat.split import Division, divide
 from eqsat.split_scans import divide_scans
+from eqsat.turned import turn
 
 Step = tuple[Any, ...]  # a rule's name, and what it gave: an axis, a memory, how many
 COUNTED = {"launch": "threads", "cluster": "cluster", "share": "shared", "stream_k": "last_parts"}
-LAST = frozenset({"split", "cluster", "share", "stream_k"})  # steps that settle no axis
+LAST = frozenset({"split", "turn", "cluster", "share", "stream_k"})  # steps that settle no axis
+TURNED = 0  # parts of a choice whose results are stored with the axis outermost
 
 
 @dataclass(frozen=True)
 class Choice:
     """A decoded schedule: what each axis was given, and the `steps` that gave it.
 
-    `parts`: the axis whose reduction is split, and in how many parts. `cluster`: how many blocks
+    `parts`: the axis whose reduction is split, and in how many parts, or which is outermost in what
+    is stored, and TURNED. `cluster`: how many blocks
     compute a tile together; `shared`: how many copy factors for each other; `last_parts`: in how
     many parts the last tiles are.
     """
@@ -72,6 +75,8 @@ def decode_choice(steps: tuple[Step, ...], made: Form) -> Choice:
             found["memory"], found["stages"] = args
         elif op == "split":
             found["parts"] = (*args,)
+        elif op == "turn":
+            found["parts"] = (*args, TURNED)
         elif op in COUNTED:
             (found[COUNTED[op]],) = args
     return Choice(tiles, chunks, steps, **found)
@@ -134,7 +139,8 @@ class Opening:
 
 
 def opening(made: Form, parts: tuple[str, int] | None, kernel: str) -> Opening | None:
-    """What a kernel of the form computes with a reduction in parts; None where none can be.
+    """What a kernel of the form computes with a reduction in parts, or with what it stores in
+    another order; None where it cannot be.
 
     Temporaries are named after what is stored, since plans number kernels each in its own way, and
     after what the kernel's name has besides its number.
@@ -142,9 +148,10 @@ def opening(made: Form, parts: tuple[str, int] | None, kernel: str) -> Opening |
     if parts is None:
         return Opening(made)
     _, besides, suffix = kernel.partition("_")
-    scanned = parts[0] == made.stepped or made.steps.inner
+    (axis, count), stem = parts, made.stored[0].buffer + besides + suffix
+    scanned = axis == made.stepped or made.steps.inner
     how = divide_scans if scanned else divide
-    division = how(made, *parts, made.stored[0].buffer + besides + suffix)
+    division = turn(made, axis, stem) if count == TURNED else how(made, axis, count, stem)
     if division is None:
         return None
     return Opening(form(division.first, division.first_facts), division)

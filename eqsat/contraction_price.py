@@ -13,7 +13,7 @@ from eqsat.graph.dtypes import BY_NAME, is_held
 from eqsat.narrow_price import is_joined, narrowing, products_of
 from eqsat.partial_sums import count_parts
 from eqsat.pipeline_price import copy_seconds, spread
-from eqsat.prepare import Need, lies_right, rows_of_pages
+from eqsat.prepare import Need, lies_right, read_alike, rows_of_pages
 from eqsat.rates import Array, Contraction
 from eqsat.relayout import points as elements
 from eqsat.relayout import walked_axes
@@ -167,7 +167,7 @@ def misplaced(
         read = side.args[0]
         if side.op == "read" and isinstance(read, Read) and side is not through:
             need = tiling.pricer.need(operation, read.dtype.name)
-            right = need is None or lies_right(read, need, found.summed, tiling.form)
+            right = need is None or lies_right(read, need, found.summed, found.batch, tiling.form)
             if need is not None and (need.converts or not right):
                 yield side, need
 
@@ -182,8 +182,8 @@ def gathered(tiling: Tiling, operation: ParallelOperation, found: Contraction) -
         read = side.args[0]
         need = tiling.pricer.need(operation, read.dtype.name) if isinstance(read, Read) else None
         if side.op == "read" and isinstance(read, Read) and need and not need.converts:
-            across = not lies_right(read, need, found.summed, tiling.form)
-            if across and lies_right(read, replace(need, summed=False), found.summed, tiling.form):
+            names, across = (found.summed, found.batch, tiling.form), replace(need, summed=False)
+            if not lies_right(read, need, *names) and lies_right(read, across, *names):
                 return side
     return None
 
@@ -192,7 +192,12 @@ def preparing_seconds(tiling: Tiling, operation: ParallelOperation, found: Contr
     """What it takes to prepare factors for the operation before the kernel runs."""
     spec, facts, seconds = tiling.spec, tiling.form.facts, 0.0
     launch = (spec.graph_launch_latency_us or spec.launch_latency_us) * 1e-6
+    alike = set[object]()
     for side, need in misplaced(tiling, operation, found):
+        key = (read_alike(side, found.summed, tiling.form), need)
+        if key in alike:
+            continue
+        alike.add(key)
         points, size = tiling.points(facts.free(side)), facts.dtype(side).itemsize
         axes = walked_axes(side.args[0], tiling.form.extents)  # type: ignore[arg-type]
         points = min(points, elements(axes)) if axes else points
@@ -243,7 +248,8 @@ def is_copied(tiling: Tiling, operation: ParallelOperation, found: Contraction, 
     if side.op != "gather" or not isinstance(read, Read):
         return side.op == "read"
     need = tiling.pricer.need(operation, read.dtype.name)
-    if need is None or need.converts or not lies_right(read, need, found.summed, tiling.form):
+    names = (found.summed, found.batch, tiling.form)
+    if need is None or need.converts or not lies_right(read, need, *names):
         return False
     index = tiling.form.facts.free(side.children[0])
     return rows_of_pages(read, tiling.form.facts.universe.members(index))

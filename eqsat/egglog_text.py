@@ -46,7 +46,7 @@ OPAQUE = frozenset({"read", "gather", "position", "reindex"})
 LAW_PLACE = {"weighted_sum": 3, "weighted_contract": 4, "weighted_min": 3}
 SCHEDULE = frozenset(
     {"kernel", "untiled", "tile", "stream", "keep", "launch", "stage", "split", "cluster", "share"}
-    | {"stream_k"}
+    | {"stream_k", "turn"}
 )
 SORTS = {
     "Expr": "E", "Indices": "i64", "Count": "i64", "Number": "f64", "Text": "String", "Read": "i64",

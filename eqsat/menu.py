@@ -26,6 +26,7 @@ from eqsat.price import Pricer
 from eqsat.specs import ParallelProcessingUnit
 from eqsat.split import PartMenu, core_parts, part_menu
 from eqsat.stream_k import stream_k_parts
+from eqsat.turned import turned_names
 
 SWIZZLED = 128  # bytes of a row of staged operands that keeps clear of bank conflicts
 SHORT_ROWS = 128  # rows below which several names share the rows of a tile
@@ -85,6 +86,7 @@ class Menus:
     """What the schedule rules may choose from: axes in order, and the sizes of each.
 
     `parts`: for a schedule that settles every axis, in how many parts a reduction may be split;
+    `turned`: names that what is stored may have outermost;
     `clusters`: how many blocks may compute a tile, `sharers`: how many copy for each other,
     `last_parts`: in how many the tiles of a last wave, of so many `processors`, may be; `extents`:
     of the grid's names.
@@ -97,6 +99,7 @@ class Menus:
     threads: tuple[int, ...]
     stages: tuple[tuple[str, int], ...]
     parts: PartMenu = field(default_factory=PartMenu)
+    turned: tuple[str, ...] = ()
     clusters: tuple[int, ...] = ()
     sharers: tuple[int, ...] = ()
     last_parts: tuple[int, ...] = ()
@@ -112,6 +115,8 @@ class Menus:
         lines += [f"(thread_menu {count})" for count in self.threads]
         lines += [f'(stage_menu "{memory}" {count})' for memory, count in self.stages]
         lines += [f'(axis {len(self.axes)} "parts")'] if self.parts.counts else []
+        lines += [f'(axis {len(self.axes)} "turn")'] if self.turned else []
+        lines += [f'(turn_menu "{name}")' for name in self.turned]
         lines += [f'(axis {len(self.axes)} "cluster")'] if self.clusters else []
         lines += [f"(cluster_menu {count})" for count in self.clusters]
         lines += [f'(axis {len(self.axes)} "share")'] if self.sharers else []
@@ -177,7 +182,8 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit, most: int = 4000) -
     last_parts = stream_k_parts(form) if matrix and started else ()
     extents = {name: form.extents[name] for name in form.grid}
     sizes = (tuple(axes), tiles, chunks, kept, threads, stages)
-    return Menus(*sizes, parts, blocks, pairs, last_parts, spec.processors, extents)
+    turned = turned_names(form) if matrix else ()
+    return Menus(*sizes, parts, turned, blocks, pairs, last_parts, spec.processors, extents)
 
 
 def _even(lengths: tuple[int, ...], extent: int) -> tuple[int, ...]:
@@ -226,6 +232,8 @@ def _block_sizes(form: Form, name: str) -> list[int]:
     elif name in inner and not _is_row(form, name):
         offered = [512, 128, 1024, 2048, 64, 32, 256]
         offered = list(dict.fromkeys(_power(size // inner[name]) for size in offered))
+        if any(left and right for left, right in sides):  # each point a product of its own
+            offered[:0] = [1, 8, 16]
     else:
         offered = [1, 4, 16, 2, 8, 32]
         if any(one.term.op in SCATTERS for one in form.stored):

@@ -94,28 +94,51 @@ def started(made: Form, buffers: Mapping[str, Buffer]) -> tuple[Preparation, ...
 def preparations(made: Form, spec: ParallelProcessingUnit) -> tuple[Preparation, ...]:
     """What could be done beforehand for the products of a form, by the operations of the spec.
 
-    The index that numbers terms is added to the form's universe once.
+    The index that numbers terms is added to the form's universe once. Factors that are read alike,
+    as of a matrix times its transpose, have one copy.
     """
     wanted: dict[tuple[Term, _Layout], set[str]] = {}
+    over: dict[Term, int] = {}
     for term in made.terms:
         factors = list(_factors(made, term))
-        places = window_places(made, (factor for factor, _ in factors))
-        for factor, summed in factors:
+        places = window_places(made, (factor for factor, *_ in factors))
+        for factor, summed, batch in factors:
             read = factor.args[0]
             if factor.op != "read" or not isinstance(read, Read):
                 continue
             for operation, need in _needs(spec, read.dtype.name, made.facts.dtype(term).name):
-                if need.converts or not lies_right(read, need, summed, made):
-                    layout = _layout(read, need, summed, places, made)
+                if need.converts or not lies_right(read, need, summed, batch, made):
+                    layout = _layout(read, need, summed, places | batch, made)
                     if layout is not None:
                         wanted.setdefault((factor, layout), set()).add(operation.name)
+                        over[factor] = summed
     universe = made.facts.universe
     narrow = {layout.dtype for _, layout in wanted if layout.terms > 1}
     index = {name: universe.add(TERMS[name]) for name in sorted(narrow)}
-    return tuple(
-        _prepared(factor, layout, made, number, index.get(layout.dtype, ""), frozenset(names))
-        for number, ((factor, layout), names) in enumerate(wanted.items())
-    )
+    found: list[Preparation] = []
+    copies: dict[object, tuple[int, Preparation]] = {}
+    for number, ((factor, layout), names) in enumerate(wanted.items()):
+        key = (layout.alike(made.extents), read_alike(factor, over[factor], made))
+        same, first = copies.get(key, (number, None))
+        terms = index.get(layout.dtype, "")
+        one = _prepared(factor, layout, made, same, terms, frozenset(names))
+        if first is not None:
+            one = replace(one, stored=first.stored, buffer=first.buffer)
+        copies.setdefault(key, (number, one))
+        found.append(one)
+    return tuple(found)
+
+
+def read_alike(factor: Term, summed: int, made: Form) -> object:
+    """What two factors have in common that are read alike, but for the names of their own."""
+    read = factor.args[0]
+    assert isinstance(read, Read)
+    plain = all(isinstance(atom, str) for atom, _ in read.address.terms)
+    if read.guards or read.extent or not plain:
+        return read
+    over, extents = {*made.facts.universe.members(summed)}, made.extents
+    steps = sorted((step, extents[str(n)], n in over) for n, step in read.address.terms)
+    return read.buffer, read.dtype.name, read.address.constant, read.fill, tuple(steps)
 
 
 def allowed_preparations(
@@ -150,8 +173,14 @@ def used(prepared: Iterable[Preparation], stored: Iterable[Stored]) -> tuple[Pre
     return tuple(one for one in prepared if one.copy in terms)
 
 
-def lies_right(read: Read, need: Need, summed: int, made: Form) -> bool:
-    """Whether a factor can be copied as boxes that an operation takes.
+def copies(prepared: Iterable[Preparation]) -> tuple[Preparation, ...]:
+    """One for each copy that is made: several factors may read the same."""
+    return tuple({one.stored: one for one in reversed([*prepared])}.values())[::-1]
+
+
+def lies_right(read: Read, need: Need, summed: int, batch: int, made: Form) -> bool:
+    """Whether a factor can be copied as boxes that an operation takes: not where memory has the
+    points of `batch`, names of both factors that stay, side by side.
 
     What guards and quotients make of an address is left to the target to judge, unless a window
     slides along what is contiguous by less than a unit, or a name walks an axis backwards.
@@ -178,7 +207,8 @@ def lies_right(read: Read, need: Need, summed: int, made: Form) -> bool:
         return False
     if read.address.constant * size % need.alignment:
         return False
-    return not need.summed or bool(made.facts.universe.mask(inner) & summed)
+    along = made.facts.universe.mask(inner)
+    return bool(along & summed) if need.summed else not along & batch
 
 
 def rows_of_pages(read: Read, moved: Collection[str]) -> bool:
@@ -240,15 +270,22 @@ def _box_alignment(spec: ParallelProcessingUnit, memory: str) -> int:
     return min(found, default=1)
 
 
-def _factors(made: Form, term: Term) -> Iterator[tuple[Term, int]]:
-    """The factors of a product that may lie in memory, with the names that are summed over."""
+def _factors(made: Form, term: Term) -> Iterator[tuple[Term, int, int]]:
+    """The factors of a product that may lie in memory, with the names that are summed over, and
+    those that both factors have and the product too.
+    """
+    free, summed = made.facts.free, term.args[0]
     if term.op in WEIGHTED_SUMS:
-        factors: tuple[Term, ...] = (made.beneath_cast(term.children[1]),)
+        weights, values = term.children
+        sides = (weights, made.beneath_cast(values))
+    elif found := made.contraction(term):
+        sides = found
     else:
-        factors = made.contraction(term) or ()
-    for factor in factors:
-        assert isinstance(term.args[0], int)
-        yield factor, term.args[0]
+        return
+    assert isinstance(summed, int)
+    batch = free(sides[0]) & free(sides[1]) & ~summed
+    for factor in sides[1:] if term.op in WEIGHTED_SUMS else sides:
+        yield factor, summed, batch
 
 
 def window_places(made: Form, factors: Iterable[Term]) -> int:
@@ -278,11 +315,16 @@ class _Layout:
     terms: int
     axes: tuple[WalkedAxis, ...] = ()
 
+    def alike(self, extents: Mapping[str, int]) -> object:
+        """What layouts have in common that are the same but for names."""
+        sizes = tuple(extents[name] for name in self.names)
+        return replace(self, names=()), sizes
+
 
 def _layout(read: Read, need: Need, summed: int, places: int, made: Form) -> _Layout | None:
     """A factor as it lies, its rows apart as an operation needs; the longest summed name innermost
-    where the operation asks for that, or memory has none innermost but one of `places` in windows.
-    None where there is no such.
+    where the operation asks for that, or memory has none innermost but one of `places`, in windows
+    or of a batch. None where there is no such.
     """
     universe, extents = made.facts.universe, made.extents
     names = list(universe.members(universe.mask(read.names)))

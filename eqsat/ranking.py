@@ -11,7 +11,7 @@ from eqsat.algebra import Facts, Term
 from eqsat.choice import Alike, Choice, Opening, opening
 from eqsat.form import WEIGHTED, Form, Stored, form
 from eqsat.menu import least_seconds
-from eqsat.prepare import Preparation, used
+from eqsat.prepare import Preparation, copies, used
 from eqsat.price import Pricer
 from eqsat.priced import Price
 from eqsat.scans import without_contractions
@@ -56,6 +56,11 @@ class Ranked:
         blocks that copy for each other, or take parts of tiles, take what each would alone.
         """
         return (self.body, self._tile, self.choice.memory)
+
+    @property
+    def shared(self) -> tuple[object, ...]:
+        """What decides whether blocks have something to copy for each other."""
+        return (self.body, tuple(self.choice.tiles.items()), self.choice.shared)
 
     @property
     def _tile(self) -> tuple[object, ...]:
@@ -153,7 +158,7 @@ def offers(
         names = {*shaped.operations.values()}
         if any(not one.operations & names for one in before):
             continue  # prepared for an operation that it does not use
-        ahead = sum(preparation_seconds(one, facts, pricer) for one in before)
+        ahead = sum(preparation_seconds(one, facts, pricer) for one in copies(before))
         openings: dict[tuple[str, int] | None, tuple[Opening, float] | None] = {}
         for group in groups:
             choices = group.choices

@@ -11,6 +11,7 @@ from eqsat.coalesce import coalesce
 from eqsat.errors import TraceError
 from eqsat.form import Form, Stored, form
 from eqsat.merged_batches import merged_batches
+from eqsat.merged_rows import merged_rows
 from eqsat.merged_sums import merged_sums
 from eqsat.pieces import in_pieces
 from eqsat.pixels import merged_pixels, walks_windows
@@ -46,6 +47,7 @@ RECASTS: Mapping[str, Callable[[Values], Form | None]] = {
     "single rows": _with_single_rows,
     "one sum": _merged(merged_sums),
     "along batches": _merged(merged_batches),
+    "rows together": _merged(merged_rows),
     "whole rows": _with_whole_rows,
     "in pieces": _merged(in_pieces),
 }
@@ -85,3 +87,5 @@ def recasts(stored: tuple[Stored, ...], facts: Facts, rates: Rates) -> Iterator[
         yield "one sum", made
     if (made := found["along batches"]) and walks_windows(rates.spec, rates.operations):
         yield "along batches", made
+    if (made := found["rows together"]) and rates.overlap:
+        yield "rows together", made

@@ -91,7 +91,7 @@ class Region:
         schedule = known[0]
         assert isinstance(schedule, Term)
         entries = chain(schedule)
-        split = bool(entries) and entries[-1][0] == "split"
+        split = bool(entries) and entries[-1][0] in ("split", "turn")
         entries = entries[: len(entries) - split]
         if len(entries) != len(self.menus.axes):
             return
@@ -100,6 +100,7 @@ class Region:
         offered: list[Row] = [("share", "", n) for n in menus.sharers if n <= grid]
         if not split:
             offered += [("parts", axis, n) for axis, n in menus.parts.offered(grid)]
+            offered += [("turn", axis, 1) for axis in menus.turned]
             if any(op == "stream" for op, *_ in entries):
                 waves = (n for n in menus.last_parts if fit(grid, n, processors))
                 offered += [("stream_k", "", n) for n in waves]

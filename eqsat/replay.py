@@ -18,6 +18,7 @@ from eqsat.inlining import Inlining
 from eqsat.kernel import Buffer
 from eqsat.library import LibraryCall, check_call, is_call
 from eqsat.matching import Setting, bindings, failed, results, show_condition
+from eqsat.prepare import copies
 from eqsat.region import Region
 from eqsat.renaming import pushed_down, same_when_pushed
 from eqsat.rule import ALGEBRA, Rewrite, Rule
@@ -322,7 +323,7 @@ def _check_prepared(
     parts = zip(region.made.stored, region.parts(record.trace.target.children[0]), strict=True)
     body = [replace(one, term=part) for one, part in parts]
     prepared = region.before(body)
-    wanted = [*(one.stored for one in prepared), *((one,) for one in starts(body))]
+    wanted = [*(one.stored for one in copies(prepared)), *((one,) for one in starts(body))]
     if [one.stored for one in before] != wanted:
         names = ", ".join(one.buffer for kernel in wanted for one in kernel) or "nothing"
         raise TraceError(f"{record.trace.name} reads {names} prepared, which no kernel stores so")

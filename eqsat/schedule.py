@@ -32,7 +32,7 @@ from eqsat.menu import schedule_menus
 from eqsat.parted import in_two, operation_by_operation
 from eqsat.partial_sums import rounded_facts
 from eqsat.placed import placed
-from eqsat.prepare import Preparation, allowed_preparations, prepared_rows, started
+from eqsat.prepare import Preparation, allowed_preparations, copies, prepared_rows, started
 from eqsat.price import Pricer
 from eqsat.ranking import Offer, Ranked, drawn, offers, rank
 from eqsat.recast import FOR_PRODUCTS, recasts
@@ -203,6 +203,7 @@ class _Choosing:
         self._expected: dict[Division, float] = {}  # seconds around the kernel of a division
         self._kept: list[object] = []
         self._cramped: list[object] = []  # what takes too many registers, in whatever stages
+        self._alone: list[object] = []  # tiles whose blocks have nothing to copy for each other
 
     def run(self, ranked: list[Ranked], more: Iterator[Ranked]) -> list[Predicted]:
         """The best kernel with its alternatives, and what joins its parts; empty if none fits.
@@ -239,7 +240,7 @@ class _Choosing:
                 return None
             self._join(division)
         after = self._rest[division] if division else ()
-        wanted = (*one.before, *started(one.body, self.buffers))
+        wanted = (*copies(one.before), *started(one.body, self.buffers))
         ahead = self._prepared(wanted, one.body.facts)
         return None if after is None or ahead is None else (ahead, after)
 
@@ -283,6 +284,8 @@ class _Choosing:
                 heapq.heappush(queue, (one.seconds + rest, order, replace(one, rest=rest)))
                 continue
             if self._kept.count(one.sizes) >= MOST_OF_SIZES or one.held in self._cramped:
+                continue
+            if one.shared in self._alone:
                 continue
             twin = (one.sizes, one.total)  # of another number of stages, say
             many = self._kept.count(one.body) >= -(-self.search.candidates // 2)
@@ -344,7 +347,7 @@ class _Choosing:
         self, one: Ranked, ahead: tuple[Predicted, ...], after: tuple[Predicted, ...]
     ) -> bool:
         """Keep the kernel, with those before and after it, if it is another one and fits."""
-        one, held = one.settled(), one.held
+        one, held, shared = one.settled(), one.held, one.shared
         search, made, division = self.search, one.opening.made, one.opening.division
         buffers = self._made[division] if division else self.buffers
         buffers = {**buffers, **{one.buffer.name: one.buffer for one in one.before}}
@@ -358,8 +361,9 @@ class _Choosing:
         if misfit:
             self.refused.add(misfit)
             self._cramped += [held] if misfit == "registers" else []
+            self._alone += [shared] if unshared else []
             return False
-        prepared = [f"prepare x{len(one.before)}"] if one.before else []
+        prepared = [f"prepare x{len(copies(one.before))}"] if one.before else []
         how = self.forms[one.body.facts]
         rules = (*[how] * bool(how), *body_rules(one.body), *prepared, *one.choice.rules)
         kernel = replace(lowered, rules=rules)

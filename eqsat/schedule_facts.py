@@ -24,6 +24,7 @@ MENUS = (
     "(relation part_menu (String i64))",
     "(relation most_tiles (i64))",
     "(relation filling (String i64 i64))",
+    "(relation turn_menu (String))",
     "(relation cluster_menu (i64))",
     "(relation share_menu (i64))",
     "(relation stream_k_menu (i64))",
@@ -62,8 +63,8 @@ def schedule_facts(ops: Ops) -> list[str]:
 
 def _offered(ops: Ops) -> list[str]:
     """What a schedule s that settles every axis, of c tiles, may have besides, n of it: parts of a
-    reduction over x, blocks that compute a tile, blocks that copy for each other, parts of the
-    tiles of a last wave.
+    reduction over x, x outermost in what is stored, blocks that compute a tile, blocks that copy
+    for each other, parts of the tiles of a last wave.
     """
     wave = f"(processors p) (> (% c p) 0) (<= (* (% c p) n) p) (< c (* p {MOST_WAVES}))"
     lines = [
@@ -71,15 +72,17 @@ def _offered(ops: Ops) -> list[str]:
         for what, axis, when in (
             ("parts", "x", "(part_menu x n) (most_tiles m) (<= (* c n) m)"),
             ("parts", "x", "(filling x c n)"),
+            ("turn", "x", "(turn_menu x) (= n 1)"),
             ("cluster", NO_AXIS, "(whole s) (cluster_menu n)"),
             ("share", NO_AXIS, "(share_menu n) (<= n c)"),
             ("stream_k", NO_AXIS, f"(streamed s) (stream_k_menu n) {wave}"),
         )
     ]
-    if "split" in ops:  # parts may be copied for each other too
-        split = f'(= s ({constructor("split")} x m t)) (next_axis t "share") (= c (grid s))'
-        shared = f'(on_offer s "share" {NO_AXIS} n)'
-        lines.append(_rule(f"{split} (share_menu n) (<= n c)", shared))
+    for op, names in (("split", "x m"), ("turn", "x")):  # their blocks may copy for each other too
+        if op in ops:
+            before = f'(= s ({constructor(op)} {names} t)) (next_axis t "share") (= c (grid s))'
+            shared = f'(on_offer s "share" {NO_AXIS} n)'
+            lines.append(_rule(f"{before} (share_menu n) (<= n c)", shared))
     return lines
 
 

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any, SupportsIndex
 
+import numpy as np
+
 from eqsat.errors import ShapeError
 from eqsat.graph import build as primitives
 from eqsat.graph import movement
@@ -116,19 +118,33 @@ def roll(x: Tensor, shift: int | Sequence[int], axis: int | Sequence[int] | None
     return view(x, x.shape, movement.roll(x.shape, dict(zip(axes, shifts, strict=True))))
 
 
-def pad(x: Tensor, widths: Sequence[tuple[int, int]], value: Scalar | None = None) -> Tensor:
+def pad(
+    x: Tensor,
+    widths: int | tuple[int, int] | Sequence[tuple[int, int]],
+    value: Scalar | None = None,
+) -> Tensor:
     """x surrounded by (before, after) positions per axis that hold `value`: 0 unless given, False
-    of a bool.
+    of a bool. As in NumPy one pair, or one width, serves all sides.
     """
     if value is None:
         value = False if x.dtype.kind == "bool" else 0
-    pairs = [(int(before), int(after)) for before, after in widths]
-    if len(pairs) != x.ndim or any(width < 0 for pair in pairs for width in pair):
+    given = _widths(widths, x.ndim)
+    if given is None:
         raise ShapeError(
-            f"pad: widths {pairs} for {x}. Give one (before, after) pair of at least 0 for each of "
-            f"the {x.ndim} axes."
+            f"pad: widths {widths} for {x}. Give one (before, after) pair of at least 0 for each "
+            f"of the {x.ndim} axes, or one pair or width for all."
         )
-    return view(x, *movement.pad(x.shape, pairs), fill=value)
+    return view(x, *movement.pad(x.shape, given), fill=value)
+
+
+def _widths(widths: Any, ndim: int) -> list[tuple[int, int]] | None:
+    """The pair of each axis; None where these are no widths of so many."""
+    try:
+        pairs = np.broadcast_to(np.asarray(widths), (ndim, 2)) if ndim else np.zeros((0, 2), int)
+    except ValueError:
+        return None
+    whole = pairs.dtype.kind in "iu" and not (pairs < 0).any()
+    return [(int(before), int(after)) for before, after in pairs] if whole else None
 
 
 def repeat(x: Tensor, repeats: int, axis: int) -> Tensor:

@@ -113,6 +113,16 @@ def split(b: "Expr", s: "Expr", x: "Text", n: "Count") -> Iterator[Rewrite]:
 
 
 @rule("tiling")
+def turn(b: "Expr", s: "Expr", x: "Text") -> Iterator[Rewrite]:
+    """kernel b under s  ->  kernel b under s, x outermost in what it stores, which a kernel orders
+    when: s settles every axis; both factors of a product have x, and memory has it innermost.
+    """
+    yield rewrite(kernel(b, s), kernel(b, apply("turn", x, s))).when(
+        fact("on_offer", s, "turn", x, 1)
+    )
+
+
+@rule("tiling")
 def cluster(b: "Expr", s: "Expr", n: "Count") -> Iterator[Rewrite]:
     """kernel b under s  ->  kernel b under s, each tile computed by the n blocks of a cluster
     when: s settles every axis and streams none, so that a cluster holds a tile that is too much

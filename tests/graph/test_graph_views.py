@@ -225,6 +225,20 @@ def test_errors_name_op_operands_limit_and_next_step():
     assert not hasattr(x, "detach") and graph.evaluate([x + 2**70], {"x": np.zeros((2, 3), "f")})
 
 
+@pytest.mark.parametrize("widths", [1, (2, 1), [(0, 3)], ((1, 2), (0, 3))])
+def test_widths_of_all_axes_are_given_as_to_numpy(widths):
+    (found,) = graph.evaluate(
+        [graph.pad(graph.input("x", (2, 3)), widths)], {"x": np.ones((2, 3), np.float32)}
+    )
+    np.testing.assert_array_equal(found, np.pad(np.ones((2, 3), np.float32), widths))
+
+
+@pytest.mark.parametrize("widths", [-1, 1.5, (1, 2, 3), [(1, 2)] * 3, [[1], [2, 3]]])
+def test_other_widths_are_refused(widths):
+    with pytest.raises(ShapeError, match="one pair or width for all"):
+        graph.pad(graph.input("x", (2, 3)), widths)
+
+
 def test_a_bool_is_padded_with_false():
     x = graph.input("x", (3,), "bool")
     (found,) = graph.evaluate([graph.pad(x, [(1, 2)])], {"x": np.ones(3, bool)})

@@ -82,7 +82,7 @@ def schedule_rows() -> dict[str, Row]:
     clustered, streams = Term("cluster", 4, kept), Term("cluster", 4, streamed)
     blocks = ('(axis 1 "cluster")', "(cluster_menu 4)")
     paired, pairs = Term("share", 2, tiled), ('(axis 1 "share")', "(share_menu 2)")
-    parted = Term("share", 2, cut_grid)
+    parted, turned = Term("share", 2, cut_grid), Term("turn", "k", UNTILED)
     summed = Term("tile", "i", 2, streamed)  # 4 tiles of 2, or 3
     shared, waves = Term("stream_k", 2, summed), ('(axis 2 "stream_k")', "(stream_k_menu 2)")
     return {
@@ -113,6 +113,21 @@ def schedule_rows() -> dict[str, Row]:
             (case(UNTILED, staged, '(axis 0 "stages")', '(stage_menu "shared" 2)'),),
             (case(UNTILED, staged, '(axis 0 "stages")', '(stage_menu "registers" 2)'),),
         ),
+        "turn": Row(
+            (
+                case(UNTILED, turned, '(axis 0 "turn")', '(turn_menu "k")'),
+                case(
+                    tiled,
+                    Term("turn", "k", tiled),
+                    *('(axis 1 "turn")', '(turn_menu "k")', '(extent "i" 7)'),
+                ),
+            ),
+            (
+                case(UNTILED, turned, '(axis 0 "turn")', '(turn_menu "i")'),
+                case(tiled, Term("turn", "k", tiled), '(axis 0 "turn")', '(turn_menu "k")'),
+                case(turned, Term("turn", "k", turned), '(axis 0 "turn")', '(turn_menu "k")'),
+            ),
+        ),
         "cluster": Row(
             (case(kept, clustered, *blocks),),
             (
@@ -127,6 +142,11 @@ def schedule_rows() -> dict[str, Row]:
                 case(tiled, paired, *pairs, '(extent "i" 7)'),  # 4 tiles of 2
                 case(tiled, paired, *pairs, '(extent "i" 6)'),  # 3, of which one is repeated
                 case(cut_grid, parted, *pairs, '(extent "i" 7)'),
+                case(
+                    Term("turn", "k", tiled),
+                    Term("share", 2, Term("turn", "k", tiled)),
+                    *(*pairs, '(extent "i" 7)'),
+                ),
             ),
             (
                 case(cut_grid, parted, *pairs, '(extent "i" 2)'),  # of each part one tile
@@ -251,7 +271,10 @@ def matmul(t: Terms) -> Term:
     return Term("add", product, t.read("c", "k"))
 
 
-@pytest.mark.parametrize("name", sorted(schedule_rows().keys() - {"split"}))  # see test_split.py
+IN_TWO = {"split", "turn"}  # see test_split.py, test_batches.py
+
+
+@pytest.mark.parametrize("name", sorted(schedule_rows().keys() - IN_TWO))
 @pytest.mark.parametrize(
     "program",
     [matmul, attention_like, weighted_sums, variance_like, first_largest],
