@@ -204,7 +204,7 @@ def test_errors_name_op_operands_limit_and_next_step():
         (lambda: graph.concat([x, y]), "differ in more than axis 0"),
         (lambda: graph.stack([x, y]), "differ in shape"),
         (lambda: graph.broadcast_to(x, (3, 3)), "does not broadcast to"),
-        (lambda: graph.pad(x, [(1, 1)]), "one .before, after. pair"),
+        (lambda: graph.pad(x, [(1, 1)] * 3), "one .before, after. pair"),
         (lambda: graph.input("z", (2, -1)), "extent -1"),
         (lambda: graph.constant([[1, 2], [3]]), "ragged"),
         (lambda: y.T, "T: y float32\\[4\\] has 1 dimensions, not 2"),
