@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,13 +100,21 @@ class Occupancy(Tiling):
         return 2 * self.steps() * np.maximum(self.live_bytes() / self.blocks - room, 0.0)
 
     def _read_bytes(self, term: Term) -> Array:
-        """What a read takes of registers: the threads of each row hold what lacks the row, each of
-        them all of it at the most.
+        """What a read takes of registers: the threads of each row that it is met with hold what
+        lacks the row, each of them all of it at the most.
         """
         assert self.blocking is not None
         mask, itemsize = self.form.facts.free(term), self.form.facts.dtype(term).itemsize
         most = self.tile_points(mask) * self.blocking.threads * self.blocks
-        return np.minimum(self.tile_points(mask | self.grid), most) * itemsize
+        return np.minimum(self.tile_points(mask | self._met_with(mask)), most) * itemsize
+
+    def _met_with(self, mask: int) -> int:
+        """The names of the grid that some value has beside those of a mask which are reduced: all
+        where none are. Rows that are reduced by themselves lie on the threads of what is stored.
+        """
+        reduced = mask & ~self.grid
+        found = (free for t in self.form.terms if (free := self.form.facts.free(t)) & reduced)
+        return self.grid & reduce(or_, found, 0) if reduced else self.grid
 
     def held_points(self, term: Term) -> Array:
         """Points of a value in the registers of a tile; what overlapping windows share once."""
@@ -468,8 +477,9 @@ class Occupancy(Tiling):
         cycles = self.shape * (self.pricer.dram.latency_cycles + phases * cache)
         if self._holds and self.form.reduced:  # a thread adds up its own points one by one
             assert self.blocking is not None
-            masks = {t.args[0] for t in self.form.terms if t.op in REDUCING} or {0}  # or scans
-            rows = [self.tile_points(mask | self.grid) for mask in masks if isinstance(mask, int)]
+            terms, free = self.form.terms, self.form.facts.free
+            masks = {free(t) | t.args[0] for t in terms if t.op in REDUCING} or {self.grid}  # scans
+            rows = [self.tile_points(mask) for mask in masks if isinstance(mask, int)]
             each = np.max(rows, axis=0) / (self.blocking.threads * self.blocks)
             cycles = cycles + (phases - 1) * (each * self._add_cycles + self._exchange_cycles())
         if self.pricer.overlap and self.blocking is not None:

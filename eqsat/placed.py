@@ -104,10 +104,18 @@ def _computed(kernel: Kernel) -> list[Statement]:
 
 
 def _read_bytes(kernel: Kernel) -> list[int]:
-    """What each load takes of registers, as it lies in memory: the threads of each row hold it."""
-    rows = [axis.name for axis in kernel.grid]
+    """What each load takes of registers, as it lies in memory: the threads of each row that it is
+    met with hold it.
+    """
+    rows = {axis.name for axis in kernel.grid}
     loads = [s for s in _computed(kernel) if isinstance(s, Load)]
-    return [_held(kernel, s, s.dtype.itemsize, *rows) for s in loads]
+    found: list[int] = []
+    for load in loads:
+        reduced = {*load.indices} - rows
+        met = (s.indices for s in kernel.statements() if reduced & {*s.indices})
+        names = {i for indices in met for i in indices} & rows if reduced else rows
+        found.append(_held(kernel, load, load.dtype.itemsize, *names))
+    return found
 
 
 def _held(kernel: Kernel, s: Statement, itemsize: int, *others: str) -> int:

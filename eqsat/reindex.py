@@ -15,14 +15,15 @@ def push(
     """The term at re-indexed positions; a `reindex` node remains at the terms in `stops` alone.
 
     Bound indices that would capture an index of the targets get fresh names. Where the re-indexing
-    is guarded, every read below is guarded too, so that none leaves its buffer.
+    is guarded, reads below at indices that the guards are about are guarded too, so that none
+    leaves its buffer.
     """
     replacements = dict(zip(renaming.source, renaming.target, strict=True))
     if renaming.guards and _absorbs(term, renaming):
         read = term.args[0]
         assert isinstance(read, Read)
         term = Term("read", replace(read, fill=renaming.fill))
-        return _Pusher(facts, renaming.guards, stops).push(term, replacements)
+        return _Pusher(facts, (), stops).read(term, replacements, renaming.guards)
     if (
         renaming.guards
         and term.op in {"cast", "rounded"}
@@ -71,7 +72,7 @@ class _Pusher:
     def push(self, term: Term, at: dict[str, Affine]) -> Term:
         names = set(self.facts.universe.members(self.facts.free(term)))
         at = {name: target for name, target in at.items() if name in names and target != var(name)}
-        if not at and not self.guards:
+        if not at:
             return term
         key = (term, tuple(sorted(at.items(), key=lambda item: item[0])))
         if key not in self._done:
@@ -86,10 +87,7 @@ class _Pusher:
             renaming = Renaming(tuple(order), tuple(at[n] for n in order), self.guards)
             return Term("reindex", renaming, term)
         if term.op in {"read", "gather"}:
-            read = term.args[0]
-            assert isinstance(read, Read)
-            children = tuple(self.push(child, at) for child in term.children)
-            return Term(term.op, self._read(read, at), *children)
+            return self.read(term, at, self._about(at))
         if term.op == "position":
             expression = term.args[0]
             assert isinstance(expression, Affine)
@@ -135,7 +133,7 @@ class _Pusher:
         mask = term.args[0]
         assert isinstance(mask, int)
         bound = universe.members(mask)
-        placed = [*at.values(), *(guard.expression for guard in self.guards)]
+        placed = [*at.values(), *(guard.expression for guard in self._about(at))]
         used = frozenset[str]().union(*map(free_names, placed))
         inner = dict(at)
         names = []
@@ -150,11 +148,21 @@ class _Pusher:
         fresh = with_children(term, children)
         return Term(term.op, universe.mask(names), *fresh.args[1:])
 
-    def _read(self, read: Read, at: dict[str, Affine]) -> Read:
-        extents = self.facts.universe.extents
+    def _about(self, at: dict[str, Affine]) -> tuple[Guard, ...]:
+        """The guards that decide over indices which others are placed at: no other index leaves
+        its extent.
+        """
+        names = frozenset[str]().union(*map(free_names, at.values()))
+        return tuple(guard for guard in self.guards if names & free_names(guard.expression))
+
+    def read(self, term: Term, at: dict[str, Affine], more: tuple[Guard, ...]) -> Term:
+        """A read or a gather with more guards."""
+        read, extents = term.args[0], self.facts.universe.extents
+        assert isinstance(read, Read)
+        children = tuple(self.push(child, at) for child in term.children)
         guards = tuple(
             replace(guard, expression=substitute(guard.expression, at, extents))
             for guard in read.guards
         )
         address = substitute(read.address, at, extents)
-        return replace(read, address=address, guards=guards + self.guards)
+        return Term(term.op, replace(read, address=address, guards=guards + more), *children)

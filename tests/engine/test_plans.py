@@ -18,7 +18,7 @@ from eqsat.fold import settle
 from eqsat.graph.evaluate import evaluate, topological
 from eqsat.graph.ops import ELEMENTWISE
 from eqsat.graph.tensor import Tensor
-from eqsat.kernel import Contract, Kernel, Load, Map
+from eqsat.kernel import Contract, Kernel, Load, Map, Reduce
 from eqsat.program import Program
 from eqsat.specs import ParallelOperation, load
 
@@ -52,6 +52,28 @@ def test_cross_entropy_reads_the_logits_once() -> None:
     assert len(kernels) == 1 and not temporary
     (streamed,) = (phase for phase in kernels[0].phases if phase.stream)
     assert len([s for s in streamed.body if isinstance(s, Load)]) == 1
+
+
+def turned_halves(y: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    half = y.shape[-1] // 2
+    a, b = y[..., :half], y[..., half:]
+    return g.concat([a * cos - b * sin, b * cos + a * sin], axis=-1)
+
+
+def plus_turned(y: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    half = y.shape[-1] // 2
+    other = g.concat([-y[..., half:], y[..., :half]], axis=-1)
+    return y * g.concat([cos, cos], axis=-1) + other * g.concat([sin, sin], axis=-1)
+
+
+@pytest.mark.parametrize("rotary", [turned_halves, plus_turned])
+def test_rows_that_are_normed_and_turned_by_halves_are_summed_once(rotary) -> None:
+    """What of a row is the same at all of its places stays so where these move under a guard."""
+    x, w, cos, sin = bf16(x=(4096, 32, 128), w=(128,), cos=(4096, 1, 64), sin=(4096, 1, 64))
+    kernels, temporary = planned(rotary(g.rms_norm(x, w), cos, sin))
+    assert len(kernels) == 1 and not temporary
+    (summed,) = (s for s in kernels[0].statements() if isinstance(s, Reduce))
+    assert len(summed.indices) == 2
 
 
 def huber(x: Tensor, y: Tensor) -> Tensor:
