@@ -17,7 +17,11 @@ Held = TypeVar("Held", Statement, Carry)
 Range = tuple[int, int]
 LIMIT = iinfo(int32)
 EXTREMES = frozenset({"min", "max"})
-KNOWN = frozenset({"where", "minimum", "maximum", "add", "sub"})
+SHIFTS = 32  # bits from which on an int32 is not shifted
+KNOWN = frozenset(
+    {"where", "minimum", "maximum", "add", "sub", "mul", "neg", "abs", "floor_divide", "remainder"}
+    | {"shift_right", "bitwise_and"}
+)
 
 
 def in_short_integers(kernel: Kernel) -> Kernel:
@@ -94,7 +98,7 @@ def _range(
         case Map(op="cast", arguments=(name,)) if s.dtype in (int32, int64):
             return ranges.get(name) or _whole(dtypes[name])
         case Map(op=op, arguments=names) if op in KNOWN:
-            return _joint(op, [ranges.get(name) for name in names[op == "where" :]])
+            return joint(op, [ranges.get(name) for name in names[op == "where" :]])
     return None
 
 
@@ -106,16 +110,38 @@ def _whole(dtype: DType) -> Range | None:
     return limits and (int(limits.min), int(limits.max))
 
 
-def _joint(op: str, found: Sequence[Range | None]) -> Range | None:
-    """The range of a sum, a difference or one of two values."""
+def joint(op: str, found: Sequence[Range | None]) -> Range | None:
+    """The range of what an operation makes of integers in some ranges, as one of them may be; None
+    where it may be anything.
+    """
     if None in found:
         return None
-    (low, high), (least, most) = found  # type: ignore[misc]
-    if op == "add":
-        return low + least, high + most
-    if op == "sub":
-        return low - most, high - least
-    return min(low, least), max(high, most)
+    (low, high), *others = found  # type: ignore[misc]
+    if op == "neg":
+        return -high, -low
+    if op == "abs":
+        return max(low, -high, 0), max(high, -low)
+    ((least, most),) = others
+    match op:
+        case "add":
+            return low + least, high + most
+        case "sub":
+            return low - most, high - least
+        case "mul":
+            ends = [a * b for a in (low, high) for b in (least, most)]
+        case "floor_divide" if least > 0:
+            ends = [a // b for a in (low, high) for b in (least, most)]
+        case "shift_right" if least >= 0 and most < SHIFTS:
+            ends = [a >> b for a in (low, high) for b in (least, most)]
+        case "remainder" if least > 0:
+            ends = [low, high] if low >= 0 and high < least else [0, most - 1]
+        case "bitwise_and" if least >= 0:
+            ends = [0, most]
+        case "where" | "minimum" | "maximum":
+            ends = [low, high, least, most]
+        case _:
+            return None
+    return min(ends), max(ends)
 
 
 def works_in(term: Term, facts: Facts) -> DType:
@@ -146,5 +172,5 @@ def _term_range(term: Term, facts: Facts) -> Range | None:
         case "cast", (_, Term() as inner) if facts.dtype(term) in (int32, int64):
             return facts.ranges[inner] or _whole(facts.dtype(inner))
         case op, _ if op in KNOWN:
-            return _joint(op, [facts.ranges[one] for one in term.children[op == "where" :]])
+            return joint(op, [facts.ranges[one] for one in term.children[op == "where" :]])
     return None

@@ -26,6 +26,7 @@ SOON = 1.03  # times the price of a kernel that computes a factor, which could b
 # cut to the next less is no gain
 WORTH = 0.02  # of these, for which a kernel stands that others may do without: prices tell no less
 OFF = 2.0  # times the price of a kernel, and of a plan, from where its time is worth another cut
+WELL_OFF = 1.15  # the same of a plan of few kernels
 CUTS = 8  # of a segment, at the most
 PATIENCE = 3  # cuts, one after the other, that gain nothing: what later ones know is little
 FEW = 3  # kernels of a plan, beyond which no cut is worth its time that gains so little
@@ -117,8 +118,9 @@ def _off(plan: Plan, stored: tuple[Stored, ...], one: _Known, extractor: Extract
     """
     if one.parted:
         return NEAR
-    soon = len(plan.kernels) <= FEW and extractor.computes_factors(stored)
-    return SOON if soon else OFF
+    if len(plan.kernels) > FEW:
+        return OFF
+    return SOON if extractor.computes_factors(stored) else WELL_OFF
 
 
 def _taught(plan: Plan, extractor: Extractor, known: Known) -> bool:

@@ -7,7 +7,7 @@ keep a reduction from capturing an index; guards on dtypes keep laws to where th
 import math
 from collections.abc import Iterator
 
-from eqsat.graph.dtypes import iinfo
+from eqsat.graph.dtypes import as_dtype, iinfo
 from eqsat.rule import (
     FLOATS,
     WIDE_FLOATS,
@@ -371,6 +371,21 @@ def small_power(a: "Expr", d: "Text") -> Iterator[Rewrite]:
     yield rewrite(power(3.0), a * (a * a)).when(dtype_in(a, *RING))
     yield rewrite(power(4.0), (a * a) * (a * a)).when(dtype_in(a, *RING))
     yield rewrite(power(-1.0), apply("reciprocal", a)).when(dtype_in(a, *FLOATS))
+
+
+@rule("algebra")
+def divide_by_power_of_two(a: "Expr", d: "Text") -> Iterator[Rewrite]:
+    """a // 2 ** n  ->  a >> n,  a % 2 ** n  ->  a & (2 ** n - 1),  n = 1 .. 30
+    when: a is an integer. Both round down, below 0 too.
+    """
+
+    def by(op: str, number: int) -> Node:
+        return apply(op, a, apply("literal", float(number), d))  # type: ignore[arg-type]
+
+    for n in range(1, 31):
+        whole = dtype_in(a, *(name for name in INTEGERS if iinfo(as_dtype(name)).max >= 1 << n))
+        yield rewrite(by("floor_divide", 1 << n), by("shift_right", n)).when(whole)
+        yield rewrite(by("remainder", 1 << n), by("bitwise_and", (1 << n) - 1)).when(whole)
 
 
 @rule("algebra")

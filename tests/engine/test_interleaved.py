@@ -110,8 +110,8 @@ def test_windows_of_a_factor_are_summed_by_one_thread():
 
 
 def test_factors_in_shared_memory_are_read_in_whole_words():
-    x = g.input("x", (1_000_000, 128))
+    x, y = g.input("x", (1_000_000, 128)), g.input("y", (1_000_000, 128))
     text = emit(
-        planned(x.mT @ x, H200).parts.launches[0].kernel, {o.name: o for o in H200.operations}
+        planned(x.mT @ y, H200).parts.launches[0].kernel, {o.name: o for o in H200.operations}
     ).text
     assert "const Pack<float, 4> pack = *reinterpret_cast<const Pack<float, 4>*>(s_" in text

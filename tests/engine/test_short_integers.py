@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import eqsat
 import eqsat.graph as g
@@ -26,7 +28,7 @@ from eqsat.kernel import (
     Store,
     Update,
 )
-from eqsat.short_integers import in_short_integers
+from eqsat.short_integers import in_short_integers, joint
 from eqsat.specs import load
 
 pytestmark = pytest.mark.usefixtures("shared_search")
@@ -114,3 +116,49 @@ def test_what_a_shorter_integer_leaves_of_a_position_is_not_its_range() -> None:
     (found,) = g.evaluate([g.sum(g.astype(at < 44, "int64"))], {})
     program = eqsat.compile(g.sum(g.astype(at < 44, "int64")), spec="cpu", cache=Cache(None))
     assert program() == found
+
+
+MADE = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "floor_divide": np.floor_divide,
+    "remainder": np.remainder,
+    "shift_right": np.right_shift,
+    "bitwise_and": np.bitwise_and,
+    "minimum": np.minimum,
+    "maximum": np.maximum,
+}
+
+
+@given(st.sampled_from(sorted(MADE)), *(st.integers(-40, 40),) * 2, *(st.integers(0, 25),) * 2)
+def test_ranges_hold_whatever_the_operation_is_given(
+    op: str, low: int, least: int, up: int, more: int
+) -> None:
+    found = joint(op, [(low, low + up), (least, least + more)])
+    if found is None:
+        assert op in {"floor_divide", "remainder", "shift_right", "bitwise_and"}
+        return
+    a, b = np.ogrid[low : low + up + 1, least : least + more + 1]
+    made = MADE[op](a, b)
+    assert found[0] <= made.min() and made.max() <= found[1]
+
+
+@given(st.integers(-40, 40), st.integers(0, 25))
+def test_ranges_of_one_value_hold(low: int, up: int) -> None:
+    values = np.arange(low, low + up + 1)
+    for op, made in (("neg", -values), ("abs", abs(values))):
+        assert joint(op, [(low, low + up)]) == (made.min(), made.max())
+
+
+def test_what_is_made_of_positions_is_computed_in_32_bits() -> None:
+    i, j = g.arange(40)[:, None], g.arange(50)[None, :]
+    away = g.abs(i - j) * 3 + (i - j) // 7 - (-j) % 5 + (j & 3) - (i >> 1)
+    out = g.astype(away, "float32") * g.input("x", (40, 50))
+    (launch,) = plan(out, load("h200"), cache=Cache(None)).parts.launches
+    assert not long_values(launch.kernel)
+    x = np.ones((40, 50), np.float32)
+    found = np.zeros((40, 50), np.float32)
+    run(launch.kernel, {b.name: found if b.role == "output" else x for b in launch.kernel.buffers})
+    (wanted,) = g.evaluate([out], {"x": x})
+    np.testing.assert_array_equal(found.reshape(wanted.shape), wanted)

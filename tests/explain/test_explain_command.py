@@ -69,8 +69,9 @@ def test_text_of_the_example(spec):
     assert done.returncode == 0, done.stderr
     for words in (
         *("naive_attention", f"spec       {spec}", "each one holds", "As written", "As run"),
-        *("sum_S a * b  ->  a * sum_S b", "carry_softmax", "at result", "kernel k0("),
-        *("predicted", " us", "most of it"),
+        *("sum_S a * b  ->  a * sum_S b", "factor_out_of_sum", "at result"),
+        *("predicted", " us", "most of it", "kernel k0("),
+        *(["carry_softmax"] if spec == "h200" else []),  # a CPU of large caches stores scores
     ):
         assert words in done.stdout, words
     assert "\x1b" not in done.stdout
@@ -142,7 +143,7 @@ def test_html_is_well_formed_and_loads_nothing(tmp_path):
     page = path.read_text()
     ElementTree.fromstring(page.removeprefix("<!DOCTYPE html>\n"))
     assert "http" not in page and "src=" not in page and "<script" not in page
-    assert "carry_softmax" in page
+    assert "factor_out_of_sum" in page
 
 
 def test_html_escapes_what_it_is_given():

@@ -46,6 +46,34 @@ def small_power(t: Terms) -> Row:
 
 
 @row
+def divide_by_power_of_two(t: Terms) -> Row:
+    a, n, h = t.read("a", "i"), t.read("n", "i", "int64"), t.read("h", "i", "int8")
+
+    def by(op: str, x: Term, number: float, dtype: str = "int64") -> Term:
+        return Term(op, x, t.number(number, dtype))
+
+    powers_of_two = [(k, 1 << k) for k in range(1, 31)]
+    return Row(
+        (
+            *((by("floor_divide", n, two), by("shift_right", n, k)) for k, two in powers_of_two),
+            *((by("remainder", n, two), by("bitwise_and", n, two - 1)) for _, two in powers_of_two),
+            (by("floor_divide", h, 4, "int8"), by("shift_right", h, 2, "int8")),
+        ),
+        (
+            Miss(by("floor_divide", n, 3), by("shift_right", n, 1)),
+            Miss(by("remainder", n, 3), by("bitwise_and", n, 2)),
+            Miss(by("floor_divide", n, -2), by("shift_right", n, 1)),
+            Miss(
+                by("floor_divide", a, 4, "float32"),
+                by("shift_right", a, 2, "float32"),
+                "dtype_in",
+                wrong=False,
+            ),
+        ),
+    )
+
+
+@row
 def half_power(t: Terms) -> Row:
     a, h = t.read("a", "i"), t.read("h", "i", "float16")
     square = Term("square", a)
