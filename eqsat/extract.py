@@ -27,7 +27,7 @@ from eqsat.extremes import COMPARED, EXTREMES
 from eqsat.form import REDUCING, Stored, form, is_product, multiplies_anew
 from eqsat.graph.dtypes import DType, as_dtype
 from eqsat.graph.index import row_major
-from eqsat.join import in_order, join
+from eqsat.join import in_order, join, without_copies
 from eqsat.menu import least_seconds
 from eqsat.narrow_stored import narrowed
 from eqsat.price import Pricer
@@ -444,6 +444,7 @@ class Extractor:
             for needed in sorted(best.closure):
                 self._emit(needed, cuts)
             one = Stored(buffer, best.term, names, as_dtype(self.graph.dtype[number]))
+            self.pricer.sizes[buffer] = self.load_bytes(number)
             cuts[-len(cuts) - 1] = Cut(number, one, best.closure)
         return cuts
 
@@ -460,17 +461,21 @@ class Extractor:
         return other if other.seconds < plan.seconds else plan
 
     def _joined(self, cuts: Mapping[int, Cut]) -> Plan:
-        separate = in_order([(cut.stored,) for cut in cuts.values()])
+        extents = self.graph.universe.extents
+        separate = in_order([(one,) for one in without_copies(cuts, extents)])
         joined = join(separate, self.facts, self.price_kernel)
         seconds = sum(self.price_kernel(kernel) for kernel in joined)
         return Plan(tuple(joined), seconds, tuple(one for kernel in separate for one in kernel))
 
     def _best_output(self, number: int, names: tuple[str, ...]) -> Candidate:
         dtype = self.graph.dtype[number]
-        return min(
-            self._options(number),
-            key=lambda c: self.price(c.term, names, dtype) + self.closure_seconds(c.closure),
-        )
+
+        def seconds(one: Candidate) -> float:
+            stored_so = self.names(number) == names and one.term == self.load(number)
+            own = 0.0 if stored_so else self.price(one.term, names, dtype)
+            return own + self.closure_seconds(one.closure)
+
+        return min(self._options(number), key=seconds)
 
     def _emit(self, number: int, cuts: dict[int, Cut]) -> None:
         if number in cuts:

@@ -1,10 +1,20 @@
 """Join kernels that share what they read, where the cost model says that one launch is cheaper."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from eqsat.algebra import Facts, Read, Renaming, Term, post_order
+from eqsat.algebra import (
+    SCATTERS,
+    Facts,
+    Read,
+    Renaming,
+    Term,
+    post_order,
+    rebuild,
+    with_children,
+)
+from eqsat.cuts import Cut
 from eqsat.form import Stored
 from eqsat.graph.index import var
 from eqsat.reindex import push
@@ -21,6 +31,39 @@ def read_buffers(kernel: Group) -> list[str]:
             assert isinstance(read, Read)
             names[read.buffer] = None
     return list(names)
+
+
+def without_copies(cuts: Mapping[int, Cut], extents: Mapping[str, int]) -> list[Stored]:
+    """What is stored; a value that an output merely repeats lies in that output's buffer alone."""
+    own = {cut.stored.buffer: cut.stored for number, cut in cuts.items() if number >= 0}
+    instead: dict[str, str] = {}
+    kept: list[Stored] = []
+    for number, cut in cuts.items():
+        one = cut.stored
+        read = one.term.args[0] if one.term.op == "read" else None
+        same = own.get(read.buffer) if isinstance(read, Read) and number < 0 else None
+        if same and same.buffer not in instead and _repeats(one, same, extents):
+            instead[same.buffer] = one.buffer
+        else:
+            kept.append(one)
+
+    def change(term: Term, children: tuple[Term, ...]) -> Term:
+        read = term.args[0] if term.op in {"read", "gather"} else None
+        if isinstance(read, Read) and read.buffer in instead:
+            return Term(term.op, replace(read, buffer=instead[read.buffer]), *children)
+        return with_children(term, children)
+
+    return [
+        replace(one, buffer=instead.get(one.buffer, one.buffer), term=rebuild(one.term, change))
+        for one in kept
+    ]
+
+
+def _repeats(one: Stored, other: Stored, extents: Mapping[str, int]) -> bool:
+    """Whether a value that reads another one is that, and stored as it is."""
+    same = Term("read", Read(other.buffer, other.dtype, other.address(extents)))
+    alike = replace(one, buffer=other.buffer, term=other.term) == other
+    return alike and one.term == same and other.term.op not in SCATTERS
 
 
 def in_order(kernels: Sequence[Group]) -> list[Group]:

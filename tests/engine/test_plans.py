@@ -19,7 +19,7 @@ from eqsat.graph.evaluate import evaluate, topological
 from eqsat.graph.ops import ELEMENTWISE
 from eqsat.graph.tensor import Tensor
 from eqsat.kernel import Contract, Kernel, Load, Map, Reduce
-from eqsat.program import Program
+from eqsat.program import Launch, Program
 from eqsat.specs import ParallelOperation, load
 
 pytestmark = pytest.mark.usefixtures("shared_search")
@@ -74,6 +74,25 @@ def test_rows_that_are_normed_and_turned_by_halves_are_summed_once(rotary) -> No
     assert len(kernels) == 1 and not temporary
     (summed,) = (s for s in kernels[0].statements() if isinstance(s, Reduce))
     assert len(summed.indices) == 2
+
+
+def test_an_output_that_others_are_made_of_is_stored_once() -> None:
+    """A product of weights that are asked for too reads them where they were stored."""
+    x, w, v = bf16(x=(4096, 4096), w=(4096, 1024), v=(1024, 4096))
+    weights = g.softmax(x @ w)
+    parts = plan([weights, weights @ v], load("h200"), cache=Cache(None)).parts
+    names = [name for name, *_ in parts.outputs]
+    (first,) = (launch for launch in parts.launches if names[0] in writes(launch))
+    last = parts.launches[-1]
+    assert operations(last.kernel) and names[1] in writes(last)
+    assert names[0] in {*last.buffers} - writes(last) and first is not last
+
+
+def writes(launch: Launch) -> set[str]:
+    """The program's buffers that a launch stores to."""
+    named = dict(zip((b.name for b in launch.kernel.buffers), launch.buffers, strict=True))
+    stores = (store for phase in launch.kernel.phases for store in phase.stores)
+    return {named[store.access.buffer] for store in stores}
 
 
 def huber(x: Tensor, y: Tensor) -> Tensor:
