@@ -31,7 +31,7 @@ from eqsat.codegen.cuda_placement import (
 from eqsat.codegen.cuda_roles import walked
 from eqsat.codegen.cuda_scatter import combine_stored
 from eqsat.codegen.cuda_stencils import find_stencils, load_stencil
-from eqsat.codegen.cuda_tiles import copy_chunk, fetch, tile_for
+from eqsat.codegen.cuda_tiles import copy_chunk, fetch, own_reader, tile_for
 from eqsat.codegen.cuda_warpgroup import rest_of
 from eqsat.codegen.cuda_warpgroup_operations import WarpgroupOperation
 from eqsat.codegen.cuda_windows import load_windows, shared_windows
@@ -194,7 +194,7 @@ class Statements:
                 block.barrier()
             block.before_reading(operands(s))
             copy_chunk(block, s, tile)
-        block.readers[s.name] = tile.reader(s.dtype)
+        block.readers[s.name] = own_reader(block, s, tile)
 
     def vector(self, access: Access, indices: list[str]) -> tuple[str, int]:
         """The index along which a thread's registers are contiguous in memory, and how many."""

@@ -8,14 +8,15 @@ the extents are zero.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import ceil, prod
 
 from eqsat.codegen.cuda_access import run_along, vector_width
 from eqsat.codegen.cuda_block import TILE_UNIT, Block, Frame, Point, Reader, Tile, flat_number
+from eqsat.codegen.cuda_box_tile import BoxTile
 from eqsat.codegen.cuda_distribution import Factor, cover
-from eqsat.codegen.cuda_math import literal, narrow, storage_type
+from eqsat.codegen.cuda_math import SIXTEEN, cast, literal, narrow, storage_type, widen
 from eqsat.codegen.cuda_operations import LANES
 from eqsat.codegen.cuda_placement import COMPUTED, INLINE, SHARED
 from eqsat.graph.dtypes import DType
@@ -346,6 +347,27 @@ def anywhere(block: Block, name: str) -> Reader:
     return stage(block, name, block.ordered(block.placement.indices[name])).reader(
         block.placement.dtypes[name]
     )
+
+
+def own_reader(block: Block, s: Load, tile: Tile) -> Reader:
+    """A reader of a tile of 16-bit elements, by words where a thread's registers are neighbours."""
+    plain = tile.reader(s.dtype)
+    inner = tile.order[-1] if tile.order else ""
+    rows = [tile.strides[i] for i in tile.order[:-1] if tile.extents[i] > 1]
+    even = isinstance(tile, BoxTile) or not any(stride % 2 for stride in rows)
+    paired = bool(inner) and even and block.distribution.vector(inner) % 2 == 0
+    if tile.dtype.name not in SIXTEEN or not paired:
+        return plain
+    number = block.index("r", inner)
+
+    def read(point: Point) -> str:
+        if point.register.get(inner) != number:
+            return plain(point)  # of other threads too
+        first = replace(point, at={**point.at, inner: f"({point.at[inner]} - {number} % 2)"})
+        word = f"*reinterpret_cast<const unsigned*>({tile.pointer} + {tile.offset(first)})"
+        return cast(tile.dtype, s.dtype, widen(tile.dtype, f"half_of({word}, {number} % 2)"))
+
+    return read
 
 
 def fetch(block: Block, load: Load, point: Point, frame: Frame | None = None) -> str:

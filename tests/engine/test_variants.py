@@ -141,8 +141,19 @@ def test_a_kernel_that_computes_a_factor_is_told_soon():
     first, second = (replace(one, seconds=0.02) for one in (PLANS[2], PLANS[1]))
     for computing, best in (("d", second), ("", first)):
         told = Told(computing)
-        found = planned({"a": 0.01, "c": 0.01, "d": 0.015}, told, [second, first])
-        assert found.plan == best and told.least == ({"d": 0.015} if computing else {})
+        found = planned({"a": 0.01, "c": 0.01, "d": 0.0107}, told, [second, first])
+        assert found.plan == best and told.least == ({"d": 0.0107} if computing else {})
+
+
+@pytest.mark.parametrize("kernels", ["ad", "abcd"])
+def test_a_plan_of_few_kernels_is_cut_again_sooner(kernels):
+    """The price of a kernel that is half as long again is told, of many once it is twice as long."""
+    first = Plan(tuple(one(name) for name in kernels), 0.01 * len(kernels))
+    told, few = Told(), len(kernels) == 2
+    found = planned(
+        {name: 0.015 for name in "abcd"}, told, [replace(PLANS[1], seconds=0.01), first]
+    )
+    assert (found.plan == first) != few and bool(told.least) == few
 
 
 def test_a_kernel_that_fits_nothing_is_told_too():
