@@ -156,7 +156,7 @@ class _Pricing(Occupancy):
                 reason = f"{one.buffer} lacks {', '.join(lacking)}"
                 self.refused[reason] = np.any([self.count[n] > 1 for n in lacking], axis=0)
             size = self.points(facts.universe.mask(one.names)) * one.dtype.itemsize
-            drawn = size * self.sectors(one.address(self.form.extents), one.dtype.itemsize)
+            drawn = size * self.written(one.address(self.form.extents), one.dtype.itemsize)
             self._move(one.buffer, size, drawn, self.lines(one.names[-1:], one.dtype))
         if any(one.term.op in SCATTERS for one in self.form.stored):
             found = combined(self)

@@ -19,6 +19,7 @@ from eqsat.stencils import Walk
 CROSSING = 0.25  # part of the cache's time for bytes that both halves keep, which memory waits for
 LINE = 128  # bytes that memory moves at best
 BROKEN = 1.5  # times as much is drawn of 160 columns, whose last box is half a line, in such rows
+PARTIAL = 4.8  # sectors in the time of which half a one is written, or less of it: 57 a ns, H100
 STREAMED = 32  # points of a reduction that a tile is taken to hold before it is scheduled
 LEAST_PART = 128  # points of a reduction that are worth a tile of their own
 
@@ -271,6 +272,11 @@ class Tiling:
         sector = self.pricer.cache.access_granularity_bytes
         drawn = np.minimum(np.ceil(run * step * size / sector), run) * sector
         return np.maximum(drawn / (run * size), 1.0)
+
+    def written(self, address: Affine, size: int) -> Array:
+        """The same of elements that are stored: half a sector takes longer than a whole one."""
+        times = self.sectors(address, size)
+        return np.where(times >= 2, times * PARTIAL, times)
 
     def crossed(self, side: Term) -> Array:
         """How many times its bytes a box draws from the cache: rows of a line each touch two where
