@@ -44,11 +44,12 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Cut:
-    """A class that a kernel stores, and the classes that this needs in memory."""
+    """A class that a kernel stores, the classes that it needs in memory, and how it has others."""
 
     number: int
     stored: Stored
     closure: frozenset[int]
+    ways: Mapping[int, Term] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

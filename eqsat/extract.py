@@ -417,7 +417,7 @@ class Extractor:
 
     def _others(self) -> list[frozenset[int]]:
         """What else might lie in memory besides: one value more that has a product which several
-        kernels compute, the smallest first.
+        kernels compute, in whatever way, the smallest first.
         """
         cuts, _ = self.best
         stored = frozenset(number for number in cuts if number >= 0)
@@ -428,11 +428,14 @@ class Extractor:
             if is_product(term, self.facts)
         )
         again = {term for term, count in products.items() if count > 1}
-        if not again or len(self.pruned.order) > MOST_CHANGED:
+        classes = Counter(number for cut in cuts.values() for number in cut.ways)
+        if not max(classes.values(), default=0) > 1 or len(self.pruned.order) > MOST_CHANGED:
             return []
-        sharing = [
-            n for n, own in self.reduced.items() if own & again and n in self.kernel.keys() - stored
-        ]
+        sharing: list[int] = []
+        for n in self.kernel.keys() - stored:
+            own = self.reduced[n]
+            if own & again or (classes[n] > 1 and any(is_product(t, self.facts) for t in own)):
+                sharing.append(n)
         sharing.sort(key=lambda n: (self.load_bytes(n), self.kernel[n][1], n))
         return [stored | {number} for number in sharing[:MOVES]]
 
@@ -445,7 +448,7 @@ class Extractor:
                 self._emit(needed, cuts)
             one = Stored(buffer, best.term, names, as_dtype(self.graph.dtype[number]))
             self.pricer.sizes[buffer] = self.load_bytes(number)
-            cuts[-len(cuts) - 1] = Cut(number, one, best.closure)
+            cuts[-len(cuts) - 1] = Cut(number, one, best.closure, best.ways)
         return cuts
 
     def joined(self, cuts: Mapping[int, Cut]) -> Plan:
@@ -485,7 +488,7 @@ class Extractor:
             self._emit(needed, cuts)
         dtype = as_dtype(self.graph.dtype[number])
         one = Stored(f"t{number}", best.term, self.names(number), dtype)
-        cuts[number] = Cut(number, one, best.closure)
+        cuts[number] = Cut(number, one, best.closure, best.ways)
 
 
 def _reductions(term: Term) -> Iterator[Term]:
