@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from eqsat.codegen import numba_gemm
 from eqsat.graph.dtypes import DType
-from eqsat.graph.index import Affine, bounds, free_names
+from eqsat.graph.index import Affine, bounds, evaluate, free_names
 from eqsat.kernel import (
     Access,
     Carry,
@@ -51,6 +51,24 @@ Strides = Mapping[str, int | None]
 
 User = tuple[int, str | int]
 """Phase number, and the statement's name or the store's place."""
+
+
+def existing_point(guards: Sequence[Guard], extents: Mapping[str, int]) -> dict[str, int] | None:
+    """The least point along the names of some guards at which these hold; None where none is found,
+    one name after the other.
+    """
+    point: dict[str, int] = {}
+    for guard in guards:
+        value, last = guard.expression.constant, guard.upper - 1
+        for name, step in guard.expression.terms:
+            if not isinstance(name, str):
+                return None
+            if name not in point:
+                lacking = guard.lower - value if step > 0 else value - last
+                point[name] = min(max(-(-lacking // abs(step)), 0), extents[name] - 1)
+            value += step * point[name]
+    holds = (g.lower <= evaluate(g.expression, point) < g.upper for g in guards)
+    return point if all(holds) else None
 
 
 class Values:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from eqsat.codegen import numba_scalars as scalars
 from eqsat.codegen.numba_plan import Plan, Stored
 from eqsat.codegen.numba_scope import Names, Scope, affine, hoist, place, product, summed, total
+from eqsat.codegen.numba_values import existing_point
 from eqsat.graph.dtypes import DType
-from eqsat.graph.index import bounds
+from eqsat.graph.index import Affine, bounds, evaluate, free_names, sub
 from eqsat.kernel import Access, Axis, Kernel, Literal, Load, Map, Number, Position, operands
 
 
@@ -241,6 +242,9 @@ class Writer:
         return variable
 
     def load(self, load: Load, scope: Scope) -> str:
+        selected = self.selected(load, scope)
+        if selected is not None:
+            return selected
         address, conditions = self.locate(load.access, scope)
         source = self.kernel.buffer(load.access.buffer).dtype
         read = scalars.load(f"peek({self.buffers[load.access.buffer]}, {address})", source)
@@ -254,15 +258,46 @@ class Writer:
         scope.close(f"if {' & '.join(conditions)}:", guarded)
         return variable
 
-    def locate(self, access: Access, scope: Scope) -> tuple[str, list[str]]:
-        """The source of an address, and the conditions under which the element exists."""
-        terms = [affine(access.address, scope, self.values.extents, self.names)]
+    def selected(self, load: Load, scope: Scope) -> str | None:
+        """A load whose guards hold or fail for all of the innermost loop: where they fail another
+        element is read, and the fill selected, so that the loop is done in vectors. Else None.
+        """
+        access, extents = load.access, self.values.extents
+        guards = self.values.guards(access)
+        if not guards or access.coordinates:
+            return None
+        where = scope.deepest(place(guard.expression, scope) for guard in guards)
+        point = existing_point(guards, extents)
+        if where.depth == scope.depth or point is None:
+            return None
+        terms = access.address.terms
+        within = [t for t in terms if place(Affine((t,), 0), scope).depth > where.depth]
+        moving = Affine(tuple(within), 0)
+        fixed = sub(access.address, moving)
+        inside = hoist(where, " & ".join(self.conditions(access, where)), self.names, "inside")
+        at = affine(fixed, where, extents, self.names)
+        elsewhere = evaluate(fixed, dict.fromkeys(free_names(fixed), 0) | point)
+        at = hoist(where, f"{at} if {inside} else {elsewhere}", self.names, "at")
+        address = total([at, affine(moving, scope, extents, self.names)])
+        source = self.kernel.buffer(access.buffer).dtype
+        read = scalars.load(f"peek({self.buffers[access.buffer]}, {address})", source)
+        read = self.variable(load.name, scalars.convert(read, source, load.dtype), scope)
+        return f"({read} if {inside} else {self.constant(load.fill, load.dtype)})"
+
+    def conditions(self, access: Access, scope: Scope) -> list[str]:
+        """What the guards of an access ask for."""
         conditions = []
         for guard in self.values.guards(access):
             text = affine(guard.expression, scope, self.values.extents, self.names)
             low, high = bounds(guard.expression, self.values.extents)
             conditions += [f"({text} >= {guard.lower})"] if low < guard.lower else []
             conditions += [f"({text} < {guard.upper})"] if high >= guard.upper else []
+        return conditions
+
+    def locate(self, access: Access, scope: Scope) -> tuple[str, list[str]]:
+        """The source of an address, and the conditions under which the element exists."""
+        terms = [affine(access.address, scope, self.values.extents, self.names)]
+        conditions = self.conditions(access, scope)
         for coordinate in access.coordinates:
             value = f"np.int64({self.value(coordinate.value, scope)})"
             value = hoist(scope, value, self.names, "at")
