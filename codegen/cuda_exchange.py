@@ -23,7 +23,9 @@ from eqsat.kernel import Access, Kernel
 LINE = 128  # bytes of a line of device memory in the caches
 BANKS, BANK = 32, 4  # of shared memory, and bytes of each
 PATCH = 2048  # bytes of a warp's patch, unless rows of one line need more
+SECTOR = 32  # bytes that the cache writes at once
 LINE_COST = 2  # a line on its way to memory, in passes over the banks
+PART_COST = 4  # the same of each sector that is written in part: 57 of them a ns on an H100
 WAIT_COST = 16  # of a pass, for the patch to be written and read
 SAMPLES = 8  # accesses of a pass that are looked at; registers only move their addresses
 
@@ -178,22 +180,34 @@ def exchange_for(
         return None
     digits = _digits(distribution, indices)
     buffer, axes = kernel.buffer(access.buffer), kernel.axes()
+    stores = any(access == store.access for phase in kernel.phases for store in phase.stores)
 
-    def cost(at: Mapping[str, Numbers]) -> int:
-        """Of one access by a warp: the lines that it touches."""
+    def cost(at: Mapping[str, Numbers], width: int) -> int:
+        """Of one access by a warp: the lines that it touches, and the sectors that it writes to but
+        in part.
+        """
         points = {name: at.get(name, 0) for name in free_names(access.address)}
         address = np.asarray(evaluate(access.address, points)) * buffer.dtype.itemsize
-        return LINE_COST * len(np.unique(address // LINE))
+        parts = _parts(np.atleast_1d(address), width * buffer.dtype.itemsize) if stores else 0
+        return LINE_COST * len(np.unique(address // LINE)) + PART_COST * parts
 
     by = vector_along(access, indices, buffer, axes, placement.indices, distribution.vector)
-    direct = _accesses(digits, by[1]) * _mean(map(cost, _own_points(digits, *by)))
+    direct = _accesses(digits, by[1]) * _mean(cost(at, by[1]) for at in _own_points(digits, *by))
     exchange = _lay_out(shape)
     own, far = exchange.bank_passes()
     vectors = -(-exchange.slots // WARP)
-    lines = _mean(cost(exchange.at(row, column)) for row, column in exchange.far_points())
+    points = (exchange.at(row, column) for row, column in exchange.far_points())
+    lines = _mean(cost(at, exchange.width) for at in points)
     each = _accesses(exchange.digits, exchange.own_width) * own + vectors * (far + lines)
     passes = _accesses(digits, 1) / _accesses(exchange.digits, 1)
     return exchange if passes * (each + WAIT_COST) < direct else None
+
+
+def _parts(address: Numbers, size: int) -> int:
+    """Sectors of which accesses of `size` bytes at some addresses cover but a part."""
+    sectors, place = np.unique(address // SECTOR, return_inverse=True)
+    covered = np.bincount(place.ravel(), minlength=len(sectors)) * size
+    return int((covered < SECTOR).sum())
 
 
 def shape_of(

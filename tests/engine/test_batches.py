@@ -138,6 +138,15 @@ def test_whole_lines_are_stored_of_rows_together():
     assert "*reinterpret_cast<Pack<unsigned short, 8>*>(p_y0" in emit(main.kernel, operations).text
 
 
+def test_halves_of_sectors_are_put_together_before_they_are_stored():
+    """Eight heads side by side are 16 bytes, of which a thread has all."""
+    out = einsum("bihd,bjhd->bijh", (16, 256, 8, 64), (16, 256, 8, 64))
+    (main,) = plan(out, H200, cache=Cache(None)).parts.launches
+    text = emit(main.kernel, {one.name: one for one in H200.operations}).text
+    (stored,) = (line for line in text.splitlines() if "Pack<unsigned short, 8>*>(p_y0" in line)
+    assert "(patch + " in stored
+
+
 @pytest.mark.parametrize("text", ["ki,kj->ij", "cki,ckj->cij"])
 def test_a_matrix_times_its_transpose_is_prepared_once(text):
     shape = (72, 45) if text[0] == "k" else (3, 72, 45)
