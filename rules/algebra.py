@@ -311,6 +311,21 @@ def distribute_in_sum(a: "Expr", b: "Expr", c: "Expr", S: "Indices") -> Iterator
 
 
 @rule("distribute")
+def distribute_weights_in_sum(
+    a: "Expr", c: "Expr", p: "Expr", r: "Expr", S: "Indices"
+) -> Iterator[Rewrite]:
+    """sum_S a * (exp(p) * r + c)  ->  sum_S a * (exp(p) * r) + sum_S a * c,  and for differences
+    when: r lacks an index of S, as what divides weights by their sum does; all are finite (0 * inf
+    would differ). float: rounding changes.
+    """
+    b = apply("exp", p) * r
+    guards = (nonempty(S.without(Free(r))), dtype_in(a, *WIDE_FLOATS), *finite(a, b, c))
+    yield rewrite(sum_(S, a * (b + c)), sum_(S, a * b) + sum_(S, a * c)).when(*guards)
+    yield rewrite(sum_(S, a * (b - c)), sum_(S, a * b) - sum_(S, a * c)).when(*guards)
+    yield rewrite(sum_(S, a * (c - b)), sum_(S, a * c) - sum_(S, a * b)).when(*guards)
+
+
+@rule("distribute")
 def split_sum_of_sum(a: "Expr", b: "Expr", S: "Indices") -> Iterator[Rewrite]:
     """sum_S (a + b)  ->  sum_S a + sum_S b
     when: a or b lacks an index of S, so that its sum is cheaper. float: rounding changes.

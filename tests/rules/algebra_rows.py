@@ -351,6 +351,30 @@ def distribute_in_sum(t: Terms) -> Row:
 
 
 @row
+def distribute_weights_in_sum(t: Terms) -> Row:
+    a, c, p, r = t.read("a", "jk"), t.read("c", "ij"), t.read("p", "ij"), t.read("r", "i")
+    x, y = t.read("x", "jk", "float16"), t.read("y", "ij", "float16")
+    q = t.read("q", "i", "float16")
+    weights = mul(Term("exp", p), r)
+
+    def split(join: str, b: Term, other: Term, a: Term = a) -> Pair:
+        return (
+            t.sum("j", mul(a, Term(join, b, other))),
+            Term(join, t.sum("j", mul(a, b)), t.sum("j", mul(a, other))),
+        )
+
+    return Row(
+        (split("add", weights, c), split("sub", weights, c), split("sub", c, weights)),
+        (
+            Miss(*split("add", p, c), wrong=False),
+            Miss(*split("add", mul(Term("exp", p), c), p), "nonempty", wrong=False),
+            Miss(*split("add", mul(Term("exp", y), q), y, x), "dtype_in", wrong=False),
+            Miss(*split("add", weights, c), "finite", awkward=("a",)),
+        ),
+    )
+
+
+@row
 def split_sum_of_sum(t: Terms) -> Row:
     b, c, d = t.read("b", "ij"), t.read("c", "i"), t.read("d", "ij")
     y, z = t.read("y", "ij", "float16"), t.read("z", "i", "float16")
