@@ -27,6 +27,13 @@ class PlainPrice:
     reductions: Reductions
     points: float
 
+    def times(self, known: Mapping[int, float]) -> float:
+        """Times this price that kernels have which are nested, by what is `known` of those with so
+        many reductions or fewer.
+        """
+        found = (times for count, times in known.items() if count <= len(self.reductions))
+        return max(found, default=1.0) if self.nested else 1.0
+
 
 @dataclass(frozen=True)
 class Candidate:

@@ -76,7 +76,7 @@ class Extractor:
         self._plain: dict[tuple[Stored, ...], PlainPrice] = {}
         self.floors: dict[tuple[Reductions, float], float] = {}
         self.unfit: set[tuple[object, ...]] = set()  # terms of kernels, and what they reduce
-        self.nested = 1.0  # times the price of kernels with reductions inside others' loops
+        self.nested: dict[int, float] = {}  # times a price, by how many reductions: `times`
         self._elsewhere: dict[int, set[int]] = {}
         self._orders: dict[int, tuple[str, ...]] = {}
 
@@ -130,7 +130,7 @@ class Extractor:
         write what scatters start from.
         """
         plain = self._plain_price(stored)
-        seconds = plain.seconds * (self.nested if plain.nested else 1.0)
+        seconds = plain.seconds * plain.times(self.nested)
         part, points = plain.reductions, plain.points
         found = [least for (r, n), least in self.floors.items() if r <= part and n <= points]
         before = sum(self.price(s.term, s.names, s.dtype.name) for s in starts(stored))
@@ -161,8 +161,8 @@ class Extractor:
     def learn(self, stored: tuple[Stored, ...], seconds: float) -> bool:
         """Take it from now on that a kernel with all reductions of these values, which stores as
         many points, and computes what it multiplies if these do, needs so long at least, and where
-        some are inside others' loops, that any such takes as many times its price; False where
-        there are no reductions, or that was known. Of the first that fits no schedule (UNFIT) that
+        some are inside others' loops, that any of as many takes as many times its price. False where
+        there are none, or that was known. Of the first that fits no schedule (UNFIT) that
         it needs so long itself: one that reads a factor which it computes may fit.
         """
         plain = self._plain_price(stored)
@@ -174,7 +174,8 @@ class Extractor:
         if not plain.reductions or self.floors.get(key, 0.0) >= seconds:
             return False
         if plain.nested:
-            self.nested *= max(seconds / self.price_kernel(stored), 1.0)
+            times = plain.times(self.nested) * max(seconds / self.price_kernel(stored), 1.0)
+            self.nested[len(plain.reductions)] = times
         self.floors[key] = seconds
         self.prices.clear()
         return True

@@ -368,10 +368,14 @@ class Parts:
         return over(term, tuple(inner))
 
     def keep(self, term: Term) -> Term:
-        """A value of each part, read back as it lies in memory: parts first, then the grid."""
+        """A value of each part, read back as it lies in memory: parts first, then the grid, its
+        short names, such as places in windows, before others.
+        """
         if term not in self.values:
             free = self.facts.universe.members(self.facts.free(term))
+            extents = self.first.extents
             grid = [name for name in self.made.grid if name in free]
+            grid.sort(key=lambda name: extents[name] >= LONG)
             inner = [name for name in free if name not in (*grid, self.part)]
             names = (self.part, *grid, *inner)
             name = f"t{self.stem}p{self.parts}_{len(self.values)}"
