@@ -23,7 +23,7 @@ from eqsat.planned import Planned
 from eqsat.program import Argument, Launch, Parts, Program, Report, flatten
 from eqsat.rule import PRECISIONS, Rule, allowed, collect, distinct, priced
 from eqsat.rule_check import checked
-from eqsat.rules import algebra, carries, kernels, masks, roundings
+from eqsat.rules import algebra, carries, kernels, masks, powers, roundings
 from eqsat.rules.carries import LAWS, carry_rules
 from eqsat.rules.substitution import float32_products, substitutions
 from eqsat.saturate import Limits, SearchWorker
@@ -38,7 +38,7 @@ from eqsat.version import code_digest
 
 def default_rules() -> tuple[Rule, ...]:
     """Every rule that ships with eqsat, besides those drawn from a spec's operations."""
-    own = collect(*map(vars, (algebra, masks, roundings, carries, kernels)))
+    own = collect(*map(vars, (algebra, powers, masks, roundings, carries, kernels)))
     return (*own, *carry_rules(LAWS))
 
 

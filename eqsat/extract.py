@@ -161,8 +161,8 @@ class Extractor:
     def learn(self, stored: tuple[Stored, ...], seconds: float) -> bool:
         """Take it from now on that a kernel with all reductions of these values, which stores as
         many points, and computes what it multiplies if these do, needs so long at least, and where
-        some are inside others' loops, that any of as many takes as many times its price. False where
-        there are none, or that was known. Of the first that fits no schedule (UNFIT) that
+        some are inside others' loops, that any of as many takes as many times its price. False
+        where none are, or that was known. Of the first that fits no schedule (UNFIT) that
         it needs so long itself: one that reads a factor which it computes may fit.
         """
         plain = self._plain_price(stored)

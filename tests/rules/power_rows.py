@@ -1,9 +1,10 @@
-"""Rows of the laws of powers and of numbers."""
+"""Rows of the laws of rules/powers.py, and of those of numbers."""
 
 import math
 from collections.abc import Callable
 
-from algebra_rows import ROWS, Miss, Pair, Row, row
+from algebra_rows import Miss, Pair, Row, row
+from distribute_rows import ROWS
 from terms import Terms, add, mul
 
 from eqsat.algebra import Term

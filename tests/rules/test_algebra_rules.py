@@ -13,14 +13,14 @@ from terms import Terms, universe
 from eqsat.algebra import Facts, Term, post_order
 from eqsat.graph.dtypes import as_dtype
 from eqsat.rule import Rule, applicable, collect
-from eqsat.rules import algebra, carries, masks, roundings
+from eqsat.rules import algebra, carries, masks, powers, roundings
 from eqsat.rules.carries import carry_rules
 from eqsat.saturate import FrozenEGraph, Limits, SearchWorker, saturate
 from eqsat.solve import ALGEBRA
 
 ROWS = mask_rows.ROWS
 RULES = (
-    *collect(*map(vars, (algebra, masks, roundings, carries))),
+    *collect(*map(vars, (algebra, powers, masks, roundings, carries))),
     *carry_rules((*carries.LAWS, *OWN)),
 )
 LAWS = {rule.name: rule for rule in RULES if rule.group in ALGEBRA}

@@ -1,0 +1,77 @@
+"""Rows of the laws by which sums distribute, as `algebra_rows` has them."""
+
+from algebra_rows import ROWS, Miss, Pair, Row, row
+from terms import Terms, add, mul
+
+from eqsat.algebra import Term
+
+__all__ = ["ROWS"]
+
+
+@row
+def distribute_in_sum(t: Terms) -> Row:
+    a, b, c = t.read("a", "j"), t.read("b", "ij"), t.read("c", "i")
+    x, y, z = t.read("x", "j", "float16"), t.read("y", "ij", "float16"), t.read("z", "i", "float16")
+
+    def split(join: str, p: Term, q: Term) -> Pair:
+        return (
+            t.sum("j", mul(a, Term(join, p, q))),
+            Term(join, t.sum("j", mul(a, p)), t.sum("j", mul(a, q))),
+        )
+
+    infinite = split("add", b, c)
+    return Row(
+        (split("add", c, b), split("add", b, c), split("sub", c, b), split("sub", b, c)),
+        (
+            Miss(*split("add", b, b), "nonempty", wrong=False),
+            Miss(
+                t.sum("j", mul(x, add(y, z))),
+                add(t.sum("j", mul(x, y)), t.sum("j", mul(x, z))),
+                "dtype_in",
+                wrong=False,
+            ),
+            Miss(*infinite, "finite", awkward=("a",)),
+        ),
+    )
+
+
+@row
+def distribute_weights_in_sum(t: Terms) -> Row:
+    a, c, p, r = t.read("a", "jk"), t.read("c", "ij"), t.read("p", "ij"), t.read("r", "i")
+    x, y = t.read("x", "jk", "float16"), t.read("y", "ij", "float16")
+    q = t.read("q", "i", "float16")
+    weights = mul(Term("exp", p), r)
+
+    def split(join: str, b: Term, other: Term, a: Term = a) -> Pair:
+        return (
+            t.sum("j", mul(a, Term(join, b, other))),
+            Term(join, t.sum("j", mul(a, b)), t.sum("j", mul(a, other))),
+        )
+
+    return Row(
+        (split("add", weights, c), split("sub", weights, c), split("sub", c, weights)),
+        (
+            Miss(*split("add", p, c), wrong=False),
+            Miss(*split("add", mul(Term("exp", p), c), p), "nonempty", wrong=False),
+            Miss(*split("add", mul(Term("exp", y), q), y, x), "dtype_in", wrong=False),
+            Miss(*split("add", weights, c), "finite", awkward=("a",)),
+        ),
+    )
+
+
+@row
+def split_sum_of_sum(t: Terms) -> Row:
+    b, c, d = t.read("b", "ij"), t.read("c", "i"), t.read("d", "ij")
+    y, z = t.read("y", "ij", "float16"), t.read("z", "i", "float16")
+
+    def split(p: Term, q: Term) -> Pair:
+        return t.sum("j", add(p, q)), add(t.sum("j", p), t.sum("j", q))
+
+    return Row(
+        (split(c, b), split(b, c)),
+        (
+            Miss(*split(b, d), "nonempty", wrong=False),
+            Miss(*split(y, z), "dtype_in", wrong=False),
+            Miss(*split(b, c), "finite", wrong=False, awkward=("b", "c")),
+        ),
+    )
