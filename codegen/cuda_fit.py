@@ -30,6 +30,7 @@ from eqsat.kernel import (
     operands,
     store_operands,
 )
+from eqsat.schedule import UNSAID
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
 
 SPARE = 40  # registers of a thread that addresses, masks and temporaries take
@@ -42,7 +43,7 @@ def misfit(kernel: Kernel, spec: ParallelProcessingUnit) -> str:
     try:
         placement, distribution = choose(kernel, operations)
     except UnsupportedError:
-        return "what the target can express"
+        return UNSAID
     registers = spec.memory("registers")
     limit = min(registers.limit_per_group_bytes, registers.size_bytes // kernel.threads)
     if needs_producer(placement.matrices.values()):
@@ -60,7 +61,7 @@ def misfit(kernel: Kernel, spec: ParallelProcessingUnit) -> str:
     try:
         return _shared_misfit(kernel, spec, operations)
     except UnsupportedError:
-        return "what the target can express"
+        return UNSAID
 
 
 def _side_by_side(kernel: Kernel, placement: Placement) -> int:

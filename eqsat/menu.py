@@ -336,14 +336,16 @@ def _has_few_columns(form: Form, name: str) -> bool:
 
 def _single(form: Form) -> set[str]:
     """Names that a product sums over beside a long one, the one that lies together in memory if
-    there is such: one point at a time.
+    there is such, or along which nothing slides beyond an edge: one point at a time.
     """
-    found: set[str] = set()
+    found, guarded = set[str](), guarded_names(form.terms)
     for names, own, unit in _sums(form):
         long = [name for name in own if form.extents[name] >= SHORT_SUM]
-        if long and own == names:  # windows are copied another way
-            long += [n for n in own if n in unit and form.extents[n] >= SHORT_SUM // 2]
-        inner = max(long, key=lambda name: (name in unit, form.extents[name]), default="")
+        if (long or guarded & {*names}) and own == names:  # windows are copied another way
+            even = {*unit} if set(long) - guarded else {*unit, *names} - guarded
+            long += [n for n in own if n in even and form.extents[n] >= SHORT_SUM // 2]
+        key = {name: (name in unit, name not in guarded, form.extents[name]) for name in long}
+        inner = max(long, key=key.__getitem__, default="")
         found |= {*names} - {inner} if inner else set()
     return found & set(form.reduced) - form.held
 

@@ -58,6 +58,11 @@ class Ranked:
         return (self.body, self._tile, self.choice.memory)
 
     @property
+    def cut(self) -> tuple[object, ...]:
+        """What decides whether a target has code for it, whatever threads and stages there are."""
+        return (self.body, tuple(self.choice.tiles.items()), tuple(self.choice.chunks.items()))
+
+    @property
     def shared(self) -> tuple[object, ...]:
         """What decides whether blocks have something to copy for each other."""
         return (self.body, tuple(self.choice.tiles.items()), self.choice.shared)

@@ -51,6 +51,7 @@ FEW = 3  # of each other body besides, where none of those fits
 MOST_DRAWN = 40  # times as many schedules as are drawn: most may not fit
 JOINED = "_joined"  # what joins the parts of a kernel
 MOST_JOINED = 2  # divisions, cheapest first, whose joins are searched for; half of a join's own
+UNSAID = "what the target can express"  # a target's word on a kernel that it has no code for
 LEAST_LOWERED = 12  # of these the part of one body, so that no operation keeps others from a try
 
 
@@ -204,6 +205,7 @@ class _Choosing:
         self._kept: list[object] = []
         self._cramped: list[object] = []  # what takes too many registers, in whatever stages
         self._alone: list[object] = []  # tiles whose blocks have nothing to copy for each other
+        self._unsaid: list[object] = []  # cuts for which the target has no code
 
     def run(self, ranked: list[Ranked], more: Iterator[Ranked]) -> list[Predicted]:
         """The best kernel with its alternatives, and what joins its parts; empty if none fits.
@@ -285,7 +287,7 @@ class _Choosing:
                 continue
             if self._kept.count(one.sizes) >= MOST_OF_SIZES or one.held in self._cramped:
                 continue
-            if one.shared in self._alone:
+            if one.shared in self._alone or one.cut in self._unsaid:
                 continue
             twin = (one.sizes, one.total)  # of another number of stages, say
             many = self._kept.count(one.body) >= -(-self.search.candidates // 2)
@@ -347,7 +349,7 @@ class _Choosing:
         self, one: Ranked, ahead: tuple[Predicted, ...], after: tuple[Predicted, ...]
     ) -> bool:
         """Keep the kernel, with those before and after it, if it is another one and fits."""
-        one, held, shared = one.settled(), one.held, one.shared
+        one, held, shared, cut = one.settled(), one.held, one.shared, one.cut
         search, made, division = self.search, one.opening.made, one.opening.division
         buffers = self._made[division] if division else self.buffers
         buffers = {**buffers, **{one.buffer.name: one.buffer for one in one.before}}
@@ -362,6 +364,7 @@ class _Choosing:
             self.refused.add(misfit)
             self._cramped += [held] if misfit == "registers" else []
             self._alone += [shared] if unshared else []
+            self._unsaid += [cut] if misfit == UNSAID else []
             return False
         prepared = [f"prepare x{len(copies(one.before))}"] if one.before else []
         how = self.forms[one.body.facts]

@@ -329,6 +329,18 @@ def test_gradients_of_a_convolution_are_products_of_warpgroups_that_store_no_win
         assert all(np.prod(b.shape) * b.dtype.itemsize <= most * size for b in stored)
 
 
+@pytest.mark.parametrize(("n", "size", "channels"), [(16, 14, 256), (32, 56, 64)])
+def test_gradients_by_weights_sum_over_the_batch_at_once(n: int, size: int, channels: int):
+    """Along rows windows slide beyond the image's edges; a batch has none."""
+    y, _, w = image(n, size, channels, channels, padding=1)
+    d = g.input("d", y.shape, "bfloat16")
+    planned = plan(g.grad(y, w, cotangent=d), specs.load("h200"), cache=Cache(None))
+    main, _ = (launch.kernel for launch in planned.parts.launches)
+    assert any("wgmma" in rule for rule in main.rules)
+    batch = [axis for axis in main.phases[0].stream if axis.extent == n and axis.tile == 1]
+    assert not batch and sum(axis.tile == 1 for axis in main.phases[0].stream) == 2
+
+
 def layer(act: Callable[[Tensor], Tensor]) -> tuple[Tensor, ...]:
     """The gradients of a layer in bfloat16, by its input, weights and bias."""
     shapes = {"x": (4096, 1024), "w": (1024, 2048), "b": (2048,)}
