@@ -14,7 +14,13 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from eqsat.codegen.cuda_access import VECTOR_BYTES, unit_stride, vector_along, vector_width
+from eqsat.codegen.cuda_access import (
+    VECTOR_BYTES,
+    continued,
+    unit_stride,
+    vector_along,
+    vector_width,
+)
 from eqsat.codegen.cuda_distribution import WARP, Distribution
 from eqsat.codegen.cuda_placement import Placement
 from eqsat.graph.index import evaluate, free_names
@@ -192,7 +198,9 @@ def exchange_for(
         return LINE_COST * len(np.unique(address // LINE)) + PART_COST * parts
 
     by = vector_along(access, indices, buffer, axes, placement.indices, distribution.vector)
-    direct = _accesses(digits, by[1]) * _mean(cost(at, by[1]) for at in _own_points(digits, *by))
+    _, on = continued(access, by, indices, buffer, axes, distribution.vector)
+    wide = by[1] * (on if stores else 1)
+    direct = _accesses(digits, wide) * _mean(cost(at, wide) for at in _own_points(digits, *by))
     exchange = _lay_out(shape)
     own, far = exchange.bank_passes()
     vectors = -(-exchange.slots // WARP)
