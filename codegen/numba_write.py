@@ -246,9 +246,7 @@ class Writer:
         if selected is not None:
             return selected
         address, conditions = self.locate(load.access, scope)
-        source = self.kernel.buffer(load.access.buffer).dtype
-        read = scalars.load(f"peek({self.buffers[load.access.buffer]}, {address})", source)
-        read = scalars.convert(read, source, load.dtype)
+        read = self.element(load, address)
         if not conditions:
             return read
         variable = self.names.fresh(load.name)
@@ -257,6 +255,13 @@ class Writer:
         guarded.lines.append(f"{variable} = {read}")
         scope.close(f"if {' & '.join(conditions)}:", guarded)
         return variable
+
+    def element(self, load: Load, address: str) -> str:
+        """The source of what a load reads at an address."""
+        buffer = load.access.buffer
+        source = self.kernel.buffer(buffer).dtype
+        read = scalars.load(f"peek({self.buffers[buffer]}, {address})", source)
+        return scalars.convert(read, source, load.dtype)
 
     def selected(self, load: Load, scope: Scope) -> str | None:
         """A load whose guards hold or fail for all of the innermost loop: where they fail another
@@ -279,9 +284,7 @@ class Writer:
         elsewhere = evaluate(fixed, dict.fromkeys(free_names(fixed), 0) | point)
         at = hoist(where, f"{at} if {inside} else {elsewhere}", self.names, "at")
         address = total([at, affine(moving, scope, extents, self.names)])
-        source = self.kernel.buffer(access.buffer).dtype
-        read = scalars.load(f"peek({self.buffers[access.buffer]}, {address})", source)
-        read = self.variable(load.name, scalars.convert(read, source, load.dtype), scope)
+        read = self.variable(load.name, self.element(load, address), scope)
         return f"({read} if {inside} else {self.constant(load.fill, load.dtype)})"
 
     def conditions(self, access: Access, scope: Scope) -> list[str]:

@@ -167,7 +167,7 @@ def misplaced(
         read = side.args[0]
         if side.op == "read" and isinstance(read, Read) and side is not through:
             need = tiling.pricer.need(operation, read.dtype.name)
-            right = need is None or lies_right(read, need, found.summed, found.batch, tiling.form)
+            right = need is None or _lies_right(tiling, found, read, need)
             if need is not None and (need.converts or not right):
                 yield side, need
 
@@ -182,10 +182,14 @@ def gathered(tiling: Tiling, operation: ParallelOperation, found: Contraction) -
         read = side.args[0]
         need = tiling.pricer.need(operation, read.dtype.name) if isinstance(read, Read) else None
         if side.op == "read" and isinstance(read, Read) and need and not need.converts:
-            names, across = (found.summed, found.batch, tiling.form), replace(need, summed=False)
-            if not lies_right(read, need, *names) and lies_right(read, across, *names):
+            across = not _lies_right(tiling, found, read, need)
+            if across and _lies_right(tiling, found, read, replace(need, summed=False)):
                 return side
     return None
+
+
+def _lies_right(tiling: Tiling, found: Contraction, read: Read, need: Need) -> bool:
+    return lies_right(read, need, found.summed, found.batch, tiling.form)
 
 
 def preparing_seconds(tiling: Tiling, operation: ParallelOperation, found: Contraction) -> float:
@@ -248,8 +252,7 @@ def is_copied(tiling: Tiling, operation: ParallelOperation, found: Contraction, 
     if side.op != "gather" or not isinstance(read, Read):
         return side.op == "read"
     need = tiling.pricer.need(operation, read.dtype.name)
-    names = (found.summed, found.batch, tiling.form)
-    if need is None or need.converts or not lies_right(read, need, *names):
+    if need is None or need.converts or not _lies_right(tiling, found, read, need):
         return False
     index = tiling.form.facts.free(side.children[0])
     return rows_of_pages(read, tiling.form.facts.universe.members(index))

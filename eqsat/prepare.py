@@ -175,7 +175,7 @@ def used(prepared: Iterable[Preparation], stored: Iterable[Stored]) -> tuple[Pre
 
 def copies(prepared: Iterable[Preparation]) -> tuple[Preparation, ...]:
     """One for each copy that is made: several factors may read the same."""
-    return tuple({one.stored: one for one in reversed([*prepared])}.values())[::-1]
+    return tuple({one.stored: one for one in prepared}.values())
 
 
 def lies_right(read: Read, need: Need, summed: int, batch: int, made: Form) -> bool:

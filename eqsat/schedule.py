@@ -203,9 +203,8 @@ class _Choosing:
         self._made: dict[Division, dict[str, Buffer]] = {}
         self._expected: dict[Division, float] = {}  # seconds around the kernel of a division
         self._kept: list[object] = []
-        self._cramped: list[object] = []  # what takes too many registers, in whatever stages
-        self._alone: list[object] = []  # tiles whose blocks have nothing to copy for each other
-        self._unsaid: list[object] = []  # cuts for which the target has no code
+        # What takes too many registers, has nothing to copy for another block, or no code.
+        self._hopeless: list[object] = []
 
     def run(self, ranked: list[Ranked], more: Iterator[Ranked]) -> list[Predicted]:
         """The best kernel with its alternatives, and what joins its parts; empty if none fits.
@@ -285,9 +284,8 @@ class _Choosing:
             if rest > one.rest:  # longer than it seemed: others may come first
                 heapq.heappush(queue, (one.seconds + rest, order, replace(one, rest=rest)))
                 continue
-            if self._kept.count(one.sizes) >= MOST_OF_SIZES or one.held in self._cramped:
-                continue
-            if one.shared in self._alone or one.cut in self._unsaid:
+            hopeless = any(key in self._hopeless for key in (one.held, one.shared, one.cut))
+            if hopeless or self._kept.count(one.sizes) >= MOST_OF_SIZES:
                 continue
             twin = (one.sizes, one.total)  # of another number of stages, say
             many = self._kept.count(one.body) >= -(-self.search.candidates // 2)
@@ -362,9 +360,8 @@ class _Choosing:
         misfit = "nothing new" if known else search.misfit(lowered, search.spec)
         if misfit:
             self.refused.add(misfit)
-            self._cramped += [held] if misfit == "registers" else []
-            self._alone += [shared] if unshared else []
-            self._unsaid += [cut] if misfit == UNSAID else []
+            found = {"registers": held, UNSAID: cut}.get(misfit)
+            self._hopeless += [shared] if unshared else [found] if found else []
             return False
         prepared = [f"prepare x{len(copies(one.before))}"] if one.before else []
         how = self.forms[one.body.facts]

@@ -8,7 +8,7 @@ in a temporary whole lines are stored; a copy then reads and writes whole lines 
 from dataclasses import replace
 
 from eqsat.algebra import SCATTERS, Facts, Read, Term
-from eqsat.form import Form
+from eqsat.form import Form, Stored
 from eqsat.graph.index import row_major
 from eqsat.kernel import Buffer
 from eqsat.split import Division
@@ -19,7 +19,7 @@ def turned_names(made: Form) -> tuple[str, ...]:
     there is one.
     """
     names = {one.names[-1] for one in made.stored if len(one.names) > 1}
-    if len(names) != 1 or any(_lies_elsewhere(made, number) for number in range(len(made.stored))):
+    if len(names) != 1 or any(map(_lies_elsewhere, made.stored)):
         return ()
     (name,) = names
     bit, free = made.facts.universe.mask([name]), made.facts.free
@@ -28,8 +28,7 @@ def turned_names(made: Form) -> tuple[str, ...]:
     return (name,) if shared and made.extents[name] > 1 else ()
 
 
-def _lies_elsewhere(made: Form, number: int) -> bool:
-    one = made.stored[number]
+def _lies_elsewhere(one: Stored) -> bool:
     return bool(one.at is not None or one.guards or one.pitch or one.term.op in SCATTERS)
 
 
@@ -45,7 +44,7 @@ def turn(made: Form, outermost: str, stem: str) -> Division | None:
         names = (outermost, *(name for name in one.names if name != outermost))
         name = f"t{stem}turned_{number}"
         first.append(replace(one, buffer=name, names=names))
-        copy = Term("read", Read(name, one.dtype, row_major(names, facts.universe.extents)))
+        copy = Term("read", Read(name, one.dtype, row_major(names, extents)))
         rest.append(replace(one, term=copy))
         shape = tuple(extents[n] for n in names)
         buffers.append(Buffer(name, shape, one.dtype, "temporary"))
