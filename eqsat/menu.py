@@ -225,7 +225,7 @@ def _block_sizes(form: Form, name: str) -> list[int]:
     crossed = set() if form.reduced or form.nested else _crossed(form)
     if any(bool(left) != bool(right) for left, right in sides):
         offered = [128, 64, 256, 192, 160, 96, 32, 16]
-        if len(group) > 1 and inside >= LEAST_ROWS:  # others fill the rows of a tile
+        if form.stepped or (len(group) > 1 and inside >= LEAST_ROWS):  # others fill the tile
             offered.insert(0, 1)
     elif name in crossed:
         return [size for size in (64, 128) if size < extent] if extent > 64 else [extent]

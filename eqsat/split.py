@@ -367,9 +367,9 @@ class Parts:
             inner = [over(placed[0], tuple(self.neutral(c, "sum") for c in placed[0].children))]
         return over(term, tuple(inner))
 
-    def keep(self, term: Term) -> Term:
-        """A value of each part, read back as it lies in memory: parts first, then the grid, its
-        short names, such as places in windows, before others.
+    def keep(self, term: Term, together: bool = False) -> Term:
+        """A value of each part, read back as it lies in memory: parts first, or `together` after
+        all else; then the grid, its short names, such as places in windows, before others.
         """
         if term not in self.values:
             free = self.facts.universe.members(self.facts.free(term))
@@ -377,7 +377,7 @@ class Parts:
             grid = [name for name in self.made.grid if name in free]
             grid.sort(key=lambda name: extents[name] >= LONG)
             inner = [name for name in free if name not in (*grid, self.part)]
-            names = (self.part, *grid, *inner)
+            names = (*grid, *inner, self.part) if together else (self.part, *grid, *inner)
             name = f"t{self.stem}p{self.parts}_{len(self.values)}"
             dtype = self.facts.dtype(term).compute
             self.values[term] = Stored(name, term, names, dtype)

@@ -69,7 +69,8 @@ class _ScanParts(Parts):
         """The scan of a part, and the sums of those before it."""
         (child,) = (self.placed(child) for child in term.children)
         own = self.first.mask([self.axis])
-        total = self.keep(Term("reduce_sum", own, child))
+        rows = all(one.names[-1] == self.axis for one in self.made.stored)
+        total = self.keep(Term("reduce_sum", own, child), together=rows)
         read = total.args[0]
         assert isinstance(read, Read)
         place = {self.part: var(self.earlier)}
