@@ -10,9 +10,10 @@ from eqsat.algebra import Read, Term, post_order
 from eqsat.copy_price import one_by_one
 from eqsat.form import SUBSTITUTED, WEIGHTED, Form
 from eqsat.graph.dtypes import BY_NAME, is_held
+from eqsat.issue_price import copy_seconds
 from eqsat.narrow_price import is_joined, narrowing, products_of
 from eqsat.partial_sums import count_parts
-from eqsat.pipeline_price import copy_seconds, spread
+from eqsat.pipeline_price import spread
 from eqsat.prepare import Need, lies_right, read_alike, rows_of_pages
 from eqsat.rates import Array, Contraction
 from eqsat.relayout import points as elements
@@ -73,12 +74,19 @@ def matrix_seconds(
 
 
 def threads_padding(tiling: Tiling, operation: ParallelOperation, found: Contraction) -> Array:
-    """Rows and columns that groups of threads which wait for their products have between them, for
-    each of the tile's: all have as many fragments.
+    """Rows and columns that groups of threads have between them, for each of the tile's: all have
+    as many fragments. Of operations that are started, rows alone, where these stay in their group.
     """
-    if operation.asynchronous or not all(operation.extents.values()):
+    if not all(operation.extents.values()):
         return tiling.shape
-    return _padding(tiling, [operation], (found.rows, found.columns))[0]
+    if not operation.asynchronous:
+        return _padding(tiling, [operation], (found.rows, found.columns))[0]
+    if tiling.blocking is None or not rows_stay(tiling.form):
+        return tiling.shape
+    extent, *_ = operation.extents.values()
+    teams = tiling.blocking.threads / tiling.spec.members(operation.supported_by, "thread")
+    points = tiling.tile_points(found.rows)
+    return np.ceil(points / (extent * teams)) * extent * teams / points
 
 
 def narrowing_work(
@@ -380,9 +388,9 @@ def early(spec: ParallelProcessingUnit, made: Form, started: Collection[str]) ->
 
 
 def is_factor(tiling: Tiling, product: Term) -> bool:
-    """Whether weights of a later product follow from this one: they lie as its rows do."""
-    weighted = (t for t in tiling.form.terms if t.op == "weighted_contract")
-    return any(product in post_order(t.children) for t in weighted)
+    """Whether a factor of a later product follows from this one: it lies as its rows do."""
+    later = (t for t in tiling.form.terms if t.op in SUBSTITUTED and t is not product)
+    return any(product in post_order(t.children) for t in later)
 
 
 def as_factor(tiling: Tiling, found: Contraction) -> Array:

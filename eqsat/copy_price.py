@@ -14,6 +14,7 @@ from eqsat.specs import ParallelOperation
 from eqsat.tiling import Tiling
 
 VECTOR_BYTES = 16  # the widest access of a thread
+IN_ROWS = 0.25  # times the work of an element of a window, that of one of plain rows
 
 
 def is_sliding(side: Term, made: Form) -> bool:
@@ -48,6 +49,15 @@ def _in_words(tiling: Tiling, read: Read) -> bool:
     return _together(read, tiling.form.extents) >= max(word // read.dtype.itemsize, 1)
 
 
+def is_waited_for(tiling: Tiling, side: Term) -> bool:
+    """Whether threads wait for what they copy of a factor's rows: no copy that runs on by itself is
+    that narrow. Those of windows are priced one by one.
+    """
+    read = tiling.form.beneath_cast(side).args[0]
+    rows = isinstance(read, Read) and not read.extent and not is_windowed(read, tiling.form)
+    return rows and not _in_words(tiling, read)
+
+
 def _together(read: Read, extents: Mapping[str, int]) -> int:
     """Elements that one copy may take, as they lie together wherever they are read: a power of two
     that their number, every step and the place where a read begins are multiples of; 0 where more
@@ -63,7 +73,7 @@ def _together(read: Read, extents: Mapping[str, int]) -> int:
 def copied_alone(
     tiling: Tiling, operation: ParallelOperation | None, found: Contraction, side: Term
 ) -> Array:
-    """Lanes that copy an element of a factor each, where those of windows are taken one by one;
+    """Lanes that copy an element of a factor each, where they are taken one by one; of windows,
     with lanes that have nothing to copy: a power of two of them is given to each name of the sum,
     and as many as an operation sums over at once to the one that memory is read along.
     """
@@ -73,10 +83,12 @@ def copied_alone(
     reads = [one.args[0] for one in map(made.beneath_cast, (found.left, found.right))]
     together = max(_together(read, made.extents), 1)
     windows = any(isinstance(one, Read) and is_windowed(one, made) for one in reads)
-    if not windows or together * read.dtype.itemsize >= VECTOR_BYTES:
+    if together * read.dtype.itemsize >= VECTOR_BYTES:
         return 0 * tiling.shape
     mask = made.facts.free(side)
     lanes = tiling.points(mask) * tiling.times(mask) / together
+    if not windows:
+        return IN_ROWS * lanes
     for name in made.facts.universe.members(found.summed):
         points, least = made.extents[name], 1
         if operation and name in unit_names(read.address):

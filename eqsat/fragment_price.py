@@ -65,3 +65,17 @@ def _read_again(tiling: Tiling, side: Term, found: Contraction, own: int) -> Arr
         [tiling.tile_points(made.facts.universe.mask([name])) >= longest for name in unit], axis=0
     )
     return np.where(lies, size, CONFLICTS * max(size, WORD))
+
+
+def chain_cycles(tiling: Tiling) -> Array | float:
+    """Cycles for which operations that are waited for add to the same sums of a tile, one after the
+    other.
+    """
+    cycles = 0.0
+    for term, name in tiling.form.operations.items():
+        one, over = tiling.spec.operation(name), term.args[0]
+        assert isinstance(over, int)
+        if not one.asynchronous and any(one.extents.values()):
+            *_, depth = one.extents.values()
+            cycles += np.ceil(tiling.points(over) / depth) * one.latency_cycles
+    return cycles

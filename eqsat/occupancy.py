@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from eqsat.algebra import REDUCTIONS, SCANS, Term
 from eqsat.clusters import CLUSTER, clusters
 from eqsat.contraction_price import absorbed
+from eqsat.copy_price import is_waited_for
 from eqsat.factor_price import computed_of_reads
 from eqsat.form import REDUCING, SUBSTITUTED, Form, shares_factors
+from eqsat.fragment_price import chain_cycles
 from eqsat.graph.ops import ELEMENTWISE
 from eqsat.partial_sums import count_parts
 from eqsat.pipeline_price import LOADED
@@ -87,7 +89,16 @@ class Occupancy(Tiling):
         reads = [self._read_bytes(t) * loaded_part(self, t) for t in self.form.terms if t in read]
         beside = sum(reads) - np.max(reads, axis=0) if reads else 0.0
         around = np.where(self.blocks > 1, AROUND + PEERS, AROUND if self._holds else AROUND_LOOP)
-        return held + around * self.blocking.threads * self.blocks + largest + beside
+        held = held + (largest + beside) * self._idle_lanes()
+        return held + around * self.blocking.threads * self.blocks
+
+    def _idle_lanes(self) -> Array:
+        """How many times a tile's points its threads have registers for: rows that are longer than
+        a warp take whole ones.
+        """
+        lanes, one = self.spec.members("warp", "thread"), self.form.stored[0]
+        row = self.tile_points(self.form.facts.universe.mask(one.names[-1:]))
+        return np.where(row > lanes, np.ceil(row / lanes) * lanes / row, 1.0)
 
     def spilled_bytes(self) -> Array:
         """Bytes that the threads of a tile hold beyond their registers, so that they are written to
@@ -271,11 +282,14 @@ class Occupancy(Tiling):
         rate = self.pricer.cache.bandwidth_gb_per_s * 1e9
         return waves * trips / self.spec.cycles_per_s + stored / rate
 
-    def busy(self, tiles: Array) -> Array:
-        """The part of the device's arithmetic that the threads in flight keep busy."""
+    def busy(self, tiles: Array, least: float = 0.0) -> Array:
+        """The part of the device's arithmetic that the threads in flight keep busy; of those
+        processors' alone that have a block, where that is the `least` one has.
+        """
         if self.blocking is None or not self.pricer.overlap:
             return self.shape
-        return np.minimum(1.0, self.beside(tiles) * self.turns() * at_work(self) / FILLED)
+        beside = np.maximum(self.beside(tiles), least)
+        return np.minimum(1.0, beside * self.turns() * at_work(self) / FILLED)
 
     def kept_busy(self, unit: str, busy: Array) -> Array:
         """The part of a unit that they keep busy with points of a tile: all, where operations run
@@ -443,21 +457,9 @@ class Occupancy(Tiling):
         if self.blocking is None or not self.blocking.staged or self.started:
             return False
         bit, staged = self.form.facts.universe.mask([name]), {*self.form.operands()}
+        staged = {side for side in staged if not is_waited_for(self, side)}
         reads = (t for t in self.form.terms if t.op in {"read", "gather"} and t not in staged)
         return any(self.form.facts.free(read) & bit for read in reads)
-
-    def _in_turn(self) -> float:
-        """Cycles for which operations that are waited for add to the same sums of a tile, one after
-        the other.
-        """
-        cycles = 0.0
-        for term, name in self.form.operations.items():
-            one, over = self.spec.operation(name), term.args[0]
-            assert isinstance(over, int)
-            if not one.asynchronous and any(one.extents.values()):
-                *_, depth = one.extents.values()
-                cycles += np.ceil(self.points(over) / depth) * one.latency_cycles
-        return cycles
 
     def _tile_latency(self) -> Array:
         """What one tile costs in latency: a trip to memory, one to the cache for each phase, and
@@ -491,7 +493,7 @@ class Occupancy(Tiling):
                 if name == self.form.stepped:  # no thread waits for others, only for what it reads
                     each = step_cycles(self)
                 cycles = cycles + steps * each
-            cycles = cycles + self._in_turn()
+            cycles = cycles + chain_cycles(self)
         return cycles / self.spec.cycles_per_s
 
 

@@ -14,10 +14,6 @@ from numpy.typing import NDArray
 from eqsat.specs import ParallelMemory, ParallelProcessingUnit
 
 Array = NDArray[np.float64]
-COPIES = "copies"  # the unit of elements that are copied one by one
-ISSUED = "issue"  # the unit that starts all instructions, whatever other units they are for
-CHUNK_WORK = 150  # instructions of a thread for each chunk of staged operands
-COPY_WORK = 50  # the same of an element of a window, copied with no other under way
 LOADED = 3  # latencies that a trip takes while memory is busy
 HAND_OVER = 6  # trips from a block's sums to another's: 2560^3 in 2 and 4 parts, 3.0 and 4.9 us
 LATE = 0.04  # of the time of copies, in a ring of three slots: 6 of half the size gain 4 to 5 %
@@ -133,26 +129,3 @@ def in_flight(
     """Bytes a second that so many bytes can draw, in stages of which one is not under way."""
     way = LOADED * memory.latency_cycles / spec.cycles_per_s
     return held * np.maximum(stages - 1, 0.125) / stages / way
-
-
-def issue_seconds(
-    spec: ParallelProcessingUnit, chunks: Array, copies: Array, work: Array | float
-) -> dict[str, Array]:
-    """Seconds to issue the elementwise work, and what every thread does for each chunk besides:
-    waiting, addresses, copies; and those for elements that are copied one by one alone, which take
-    turns with multiply-adds. A processor issues one instruction a cycle for each part of a warp's
-    size of its lanes.
-    """
-    alone = copies * copy_seconds(spec)
-    each = instruction_seconds(spec) * CHUNK_WORK
-    return {ISSUED: work + chunks * each + alone, COPIES: alone}
-
-
-def copy_seconds(spec: ParallelProcessingUnit) -> float:
-    """Seconds of the whole device for an element that is copied by itself."""
-    return instruction_seconds(spec) * COPY_WORK
-
-
-def instruction_seconds(spec: ParallelProcessingUnit) -> float:
-    """Seconds of the whole device for an instruction of one thread."""
-    return 1 / (spec.group("thread").count * spec.cycles_per_s)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from eqsat.algebra import Read, Term
 from eqsat.copy_price import VECTOR_BYTES, one_by_one
 from eqsat.graph.index import free_names
-from eqsat.pipeline_price import copy_seconds
+from eqsat.issue_price import copy_seconds
 from eqsat.pixels import divided_names, pixel_axes
 from eqsat.rates import Array, Contraction
 from eqsat.relayout import WalkedAxis, walked_axes
