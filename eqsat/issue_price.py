@@ -13,6 +13,7 @@ CHUNK_WORK = 60  # instructions of a thread for each chunk of staged operands
 VECTOR_WORK = 12  # the same for each vector that it copies
 COPY_WORK = 50  # the same of an element of a window, copied with no other under way
 IN_TURN = 1.25  # times what threads do one after the other, as none of it begins at once
+COMPUTING = 0.4  # the part of elementwise work that nothing else of the same threads hides
 SIDE_BY_SIDE = 3  # blocks on a processor from where on they fill each other's pauses
 
 

@@ -1,4 +1,4 @@
-"""How many tiles a processor holds at once, and the waits that no other tile's work hides."""
+"""How many tiles a processor holds at once, and how busy they keep it."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,15 +11,12 @@ from numpy.typing import NDArray
 from eqsat.algebra import REDUCTIONS, SCANS, Term
 from eqsat.clusters import CLUSTER, clusters
 from eqsat.contraction_price import absorbed
-from eqsat.copy_price import is_waited_for
 from eqsat.factor_price import computed_of_reads
 from eqsat.form import REDUCING, SUBSTITUTED, Form, shares_factors
-from eqsat.fragment_price import chain_cycles
 from eqsat.graph.ops import ELEMENTWISE
 from eqsat.partial_sums import count_parts
-from eqsat.pipeline_price import LOADED
 from eqsat.rates import Array, Blocking, Contraction, Rates
-from eqsat.scan_price import at_work, step_cycles
+from eqsat.scan_price import at_work
 from eqsat.stencil_price import loaded_part
 from eqsat.sum_price import reread_seconds
 from eqsat.tiling import Tiling
@@ -27,12 +24,8 @@ from eqsat.window_price import held_elements, windowed
 
 MOST_IN_TURN = 4  # reductions that wait for one another, beyond which no tile of threads is tried
 AROUND = 40  # bytes of a thread's registers for addresses and what is at hand
-FEW_CHUNKS = 8  # for which threads that copy for themselves wait: 424 x 984 x 296
 PEERS = 8  # more of them for a thread's place in a cluster
 AROUND_LOOP = 128  # the same where there are products, streams or staged operands
-AT_ONCE = 8  # blocks of a processor that start as fast as one
-TELLING = 1.4  # times as long starts one of few blocks, which tells the next launch to be set up
-MEETING = 12  # barriers' time until blocks that meet first copy for each other: 1024^3, 2048^3
 SHORT = 64  # points of a sum that a thread adds up by itself
 FILLED = 512  # threads that keep a processor's arithmetic busy
 FRAGMENTS = "fragments"  # of factors, read from shared memory by those who multiply them
@@ -272,16 +265,6 @@ class Occupancy(Tiling):
         beyond = ~found.columns | self.form.facts.universe.mask(self.chunks)
         return any(int(t.args[0]) & beyond for t in terms if t not in products)
 
-    def between_tiles(self, waves: Array) -> Array:
-        """Seconds in which teams that take turns neither multiply nor wait for operands: what they
-        read first and exchange for each tile, and what they store.
-        """
-        sums = sum(t.op in REDUCING and t not in self.form.phase for t in self.form.terms)
-        trips = self.pricer.dram.latency_cycles + sums * self.pricer.cache.latency_cycles
-        stored = sum(self.points(mask) * size for mask, size in self.stored_points())
-        rate = self.pricer.cache.bandwidth_gb_per_s * 1e9
-        return waves * trips / self.spec.cycles_per_s + stored / rate
-
     def busy(self, tiles: Array, least: float = 0.0) -> Array:
         """The part of the device's arithmetic that the threads in flight keep busy; of those
         processors' alone that have a block, where that is the `least` one has.
@@ -297,7 +280,7 @@ class Occupancy(Tiling):
         """
         if unit in self.started:
             return self.shape
-        if unit == FRAGMENTS or unit in self.form.operations.values():
+        if unit in (FRAGMENTS, "fma") or unit in self.form.operations.values():
             return np.minimum(1.0, busy * FILLED / MULTIPLYING)
         return busy / self.padded
 
@@ -310,64 +293,6 @@ class Occupancy(Tiling):
             return self.shape
         assert self.blocking is not None
         return np.maximum(self.blocking.threads / self.tile_points(mask), 1)
-
-    @property
-    def _start_seconds(self) -> float:
-        """From the start of one block to that of the next, on the whole device."""
-        group = self.spec.group(self.spec.tile_group)
-        return group.start_interval_cycles / self.spec.cycles_per_s
-
-    def waits(self, tiles: Array) -> Array:
-        """Seconds for which tiles wait, one after the other where they do not fit side by side.
-
-        A tile that holds what it reads asks for no more until it is done: of those after the first,
-        memory is busy with others meanwhile, and each trip takes longer. Nor do blocks start faster
-        than the device starts them.
-        """
-        rounds = np.ceil(tiles / self.resident())
-        if self._holds:
-            rounds = 1 + LOADED * (rounds - 1)
-        waits = self._tile_latency() * rounds
-        if self.blocking is None or self.started or not self.pricer.overlap:
-            return waits
-        return np.maximum(waits, tiles * self.blocks * self._start_seconds)
-
-    def exposed(self, tiles: Array, busy: Array) -> Array:
-        """Latency that no other tile's work hides: all where a processor holds one tile. A tile
-        that holds what it reads waits for one half of its time, the blocks of a cluster, which wait
-        for each other too, for all of it.
-
-        Staged operands are under way while their tile computes, of chunks before them or, where a
-        producer copies, of the tile before; threads that copy for themselves wait for the first.
-        """
-        if (
-            self.blocking is None
-            or not self.pricer.overlap
-            or (self.blocking.staged and (self.started or (self.chunks and not self._multiplies)))
-        ):
-            return np.zeros_like(self.shape)
-        if self.blocking.staged and self.chunks:
-            few = self.steps() <= FEW_CHUNKS
-            return np.where(few, busy / np.maximum(self.beside(tiles), 1), 0.0)
-        if self.blocking.staged:  # tiles that all start at once wait at once
-            rounds = np.where(tiles > self.resident(), np.maximum(self.beside(tiles), 1), 1.0)
-            return 0.5 * busy / rounds
-        waiting = np.where(self.blocks > 1, 1.0, 0.5) if self._holds else 1.0
-        return waiting * busy / np.maximum(self.beside(tiles), 1)
-
-    def starts(self, tiles: Array) -> Array | float:
-        """Seconds in which clusters start, each when there is room for all of its blocks, or many
-        blocks that are all there is of a kernel; blocks that copy for each other meet before the
-        first copy.
-        """
-        if not (self.blocks > 1).any():
-            late = np.maximum(tiles - AT_ONCE * self.spec.processors, 0.0)
-            few = (tiles <= self.resident()) & (self.blocking is not None)
-            begun = np.where(few, late * self._start_seconds * TELLING, 0.0)
-            return MEETING * self.meeting() / self.spec.cycles_per_s + begun
-        cluster = self.spec.group(CLUSTER)
-        each = np.where(self.blocks > 1, (self.blocks / cluster.size) ** 2, 0.0)
-        return tiles * each * cluster.start_interval_cycles / self.spec.cycles_per_s
 
     @cached_property
     def _adds_in_place(self) -> bool:
@@ -430,71 +355,6 @@ class Occupancy(Tiling):
             if (term.op in SUBSTITUTED or free) and (not free or shares_factors(*free)):
                 return True
         return False
-
-    @property
-    def _add_cycles(self) -> float:
-        """Latency of an addition of two floats."""
-        return max(row.latency_cycles for row, _ in self.spec.elementwise("add", "float32"))
-
-    def meeting(self) -> Array | float:
-        """Cycles until blocks that copy for each other hear from all of them."""
-        if self.blocking is None or not (self.blocking.shared > 1).any():
-            return 0.0
-        barrier = self.spec.group(CLUSTER).barrier_latency_cycles
-        return np.where(self.blocking.shared > 1, barrier, 0.0)
-
-    def _exchange_cycles(self) -> Array:
-        """What it takes the blocks of a cluster to hand each other a result: all wait until each
-        has written to the memory of the others.
-        """
-        if not (self.blocks > 1).any():
-            return 0 * self.shape
-        barrier = self.spec.group(CLUSTER).barrier_latency_cycles
-        return np.where(self.blocks > 1, barrier + self.spec.memory("shared").latency_cycles, 0.0)
-
-    def _reads_beside(self, name: str) -> bool:
-        """Whether threads read, in chunks of a name, what is not copied ahead as factors are."""
-        if self.blocking is None or not self.blocking.staged or self.started:
-            return False
-        bit, staged = self.form.facts.universe.mask([name]), {*self.form.operands()}
-        staged = {side for side in staged if not is_waited_for(self, side)}
-        reads = (t for t in self.form.terms if t.op in {"read", "gather"} and t not in staged)
-        return any(self.form.facts.free(read) & bit for read in reads)
-
-    def _tile_latency(self) -> Array:
-        """What one tile costs in latency: a trip to memory, one to the cache for each phase, and
-        for each chunk of a stream two barriers and what its stages leave of a trip to the cache, or
-        all of one where something is read that no stage holds.
-        Until it is scheduled, and where a tile holds what it reads, a trip for each reduction that
-        waits for another one.
-        """
-        phases = 1 + max(self.form.phase.values(), default=0)
-        if self._holds:
-            phases = 1 + self.reductions_in_turn(pivots=True)
-        if self.blocking is None:
-            turns = self.reductions_in_turn()
-            phases = max(phases, turns)
-            self.refused["reductions in turn"] = self.shape * turns > MOST_IN_TURN
-        cache = self.pricer.cache.latency_cycles
-        cycles = self.shape * (self.pricer.dram.latency_cycles + phases * cache)
-        if self._holds and self.form.reduced:  # a thread adds up its own points one by one
-            assert self.blocking is not None
-            terms, free = self.form.terms, self.form.facts.free
-            masks = {free(t) | t.args[0] for t in terms if t.op in REDUCING} or {self.grid}  # scans
-            rows = [self.tile_points(mask) for mask in masks if isinstance(mask, int)]
-            each = np.max(rows, axis=0) / (self.blocking.threads * self.blocks)
-            cycles = cycles + (phases - 1) * (each * self._add_cycles + self._exchange_cycles())
-        if self.pricer.overlap and self.blocking is not None:
-            barrier = self.spec.group(self.spec.tile_group).barrier_latency_cycles
-            for name, chunk in self.chunks.items():
-                steps = np.ceil(self.form.extents[name] / chunk) * self.streams(name)
-                each = 2 * barrier + cache / self.blocking.stages
-                each = each + cache * self._reads_beside(name)
-                if name == self.form.stepped:  # no thread waits for others, only for what it reads
-                    each = step_cycles(self)
-                cycles = cycles + steps * each
-            cycles = cycles + chain_cycles(self)
-        return cycles / self.spec.cycles_per_s
 
 
 def _stages(form: Form) -> bool:

@@ -34,11 +34,12 @@ from eqsat.extremes import met_again
 from eqsat.factor_price import computed_again, gather_cycles
 from eqsat.form import REDUCING, SUBSTITUTED, WEIGHTED, Form, passes, walked
 from eqsat.fragment_price import fragment_seconds
-from eqsat.issue_price import COPIES, ISSUED, in_turn_seconds, issue_seconds
+from eqsat.issue_price import COPIES, ISSUED, issue_seconds
+from eqsat.latency import Latency
 from eqsat.line_price import looked_up
 from eqsat.narrow_price import is_joined
 from eqsat.nest_price import fetched_again, loop_seconds, rearranged, tests
-from eqsat.occupancy import FRAGMENTS, Occupancy
+from eqsat.occupancy import FRAGMENTS
 from eqsat.partial_sums import count_parts
 from eqsat.pipeline_price import SLOT, Flow, handed_over, in_flight, pipelined
 from eqsat.priced import Price
@@ -89,7 +90,7 @@ class Pricer(Rates):
         return price
 
 
-class _Pricing(Occupancy):
+class _Pricing(Latency):
     def __init__(
         self,
         pricer: "Pricer",
@@ -381,14 +382,11 @@ class _Pricing(Occupancy):
             name: value * imbalance / self.kept_busy(name, working)
             for name, value in self.units.items()
         }
-        turns: list[Array] = []  # what threads that wait for products do one after the other
+        staging, computing = None, parts.get(ISSUED, 0 * self.shape)
         if self.blocking is not None and self.blocking.staged and not self.started:
             chunks, copied = tiles * self.steps() * self.blocking.threads, sum(self.copied.values())
-            work = parts.get(ISSUED, 0.0)
-            issued, staging = issue_seconds(spec, chunks, copied, self.copies, work)
+            issued, staging = issue_seconds(spec, chunks, copied, self.copies, computing)
             parts |= issued
-            units = {*self.form.operations.values(), FRAGMENTS} & parts.keys()
-            turns = [staging, *(parts[name] for name in units)] if self.form.operations else []
         compute = sum((parts.get(one, 0.0) for one in self.waited), 0 * self.shape)  # of one unit
         for value in parts.values():
             compute = np.maximum(compute, value) if self.pricer.overlap else compute + value
@@ -428,9 +426,8 @@ class _Pricing(Occupancy):
             parts["scratch"] = self.scratch_traffic / level * imbalance
         memory = np.maximum(parts["dram"] + self.halved / cache_bw, parts[cache.name])
         parts["latency"] = self.waits(tiles) + self.extra_latency
-        if turns:
-            beside = np.maximum(self.beside(tiles), 1)
-            parts["latency"] = in_turn_seconds([*turns, parts["latency"]], beside)
+        if staging is not None:
+            parts["latency"] = self.in_turn(tiles, parts, staging, computing)
         launch = (spec.graph_launch_latency_us or spec.launch_latency_us) * 1e-6
         parts["launch"] = launch * np.where(tiles > every, 2.0, 1.0)
         if self.pricer.overlap:
@@ -438,7 +435,8 @@ class _Pricing(Occupancy):
             if self.started:
                 parts["pipeline"] = self._pipelined(tiles, parts[cache.name])
             waits = parts.get("pipeline", parts["latency"])
-            hidden = np.minimum(memory if turns else work, waits)
+            waited_for = self._multiplies and staging is not None
+            hidden = np.minimum(memory if waited_for else work, waits)
             exposed = self.exposed(tiles, hidden) + self.starts(tiles)
             seconds = np.maximum(work, waits) + exposed + parts["launch"]
             rate, trip = cache.bandwidth_gb_per_s * 1e9, pricer.dram.latency_cycles

@@ -2,17 +2,18 @@
 
 import numpy as np
 
+from eqsat.latency import FEW_CHUNKS
 from eqsat.nest_price import across_lanes
-from eqsat.occupancy import FEW_CHUNKS
 from eqsat.rates import Array, Contraction
 from eqsat.tiling import Tiling
 
 SAME_BANK = 8.0  # threads of a warp that wait for each other's bank
+WARP = 32.0  # threads along a row of results, at the most
 WORD = 4.0  # bytes of an operand of a multiply-add
 RESULT_ROWS = 2.0  # that a thread has of a matrix operation's results
 CACHED = 4.0  # times as long as from shared memory (float32 attention: 558 us for 114 without)
 IN_TURN = 1.6  # times as long as where it reads ahead
-UNEVEN = 4 / 3  # times as long by three times so many threads where no side of a tile has thirds
+VECTOR = 4.0  # operands that are read at once along what results lie together along
 
 
 def update_seconds(tiling: Tiling, found: Contraction, dtype: str) -> Array:
@@ -34,15 +35,45 @@ def update_seconds(tiling: Tiling, found: Contraction, dtype: str) -> Array:
     results = found.batch | found.rows | found.columns
     sums = tiling.tile_points(results) / tiling.blocking.threads
     few, sums = sums < 1, np.maximum(sums, 1.0)
-    sides = (RESULT_ROWS + CACHED * sums / RESULT_ROWS) / sums
+    sides, times = (RESULT_ROWS + CACHED * sums / RESULT_ROWS) / sums, tiling.shape
     if not tiling.form.operations:
-        sides = 2.0 / np.sqrt(sums) * np.where(few & tiling.blocking.staged, SAME_BANK, 1.0)
+        sides, times = _square(tiling, found) or (2.0 / np.sqrt(sums), times)
+        sides = sides * np.where(few & tiling.blocking.staged, SAME_BANK, 1.0)
     read = WORD * sides / (tiling.spec.memory("shared").sustained_gb_per_s * 1e9)
-    uneven = tiling.blocking.threads % 3 == 0
-    for size in tiling.tiles.values():
-        uneven = uneven & (size % 3 > 0)
-    times = np.where(uneven, UNEVEN, 1.0) * tiling.overhang(results | found.summed)
-    return np.maximum(arithmetic, read) * times
+    return np.maximum(arithmetic, read) * times * tiling.overhang(results | found.summed)
+
+
+def _square(tiling: Tiling, found: Contraction) -> tuple[Array, Array] | None:
+    """Words that a thread reads for each multiply-add of the nearly square part that it has of a
+    tile, and how many times the tile's points all threads have: a power of two of them lies along
+    what results lie together along, the rest along the others. None where that is no row or column.
+    """
+    assert tiling.blocking is not None
+    last = tiling.form.facts.universe.mask(tiling.form.stored[0].names[-1:])
+    along = next((own for own in (found.columns, found.rows) if own & last), 0)
+    others = (found.batch | found.rows | found.columns) & ~along
+    if not along or not others:
+        return None
+    points, rest = tiling.tile_points(along), tiling.tile_points(others)
+    threads = tiling.blocking.threads
+    each = np.maximum(points * rest / threads, 1)
+    side = 2.0 ** np.maximum(np.floor(np.log2(np.sqrt(each))), 0)
+    vectors = np.ceil(points / VECTOR)
+    most = _power_above(np.maximum(np.floor(points / side), 1))
+    most = np.where(each < VECTOR, np.minimum(_power_above(vectors), WARP), most)
+    offered = np.stack([np.maximum(most / 2**shift, 1) for shift in range(3)])
+    best = (np.ceil(vectors / offered) * offered).argmin(axis=0)
+    lanes = np.minimum(np.take_along_axis(offered, best[np.newaxis], axis=0)[0], threads)
+    width = np.ceil(vectors / lanes) * VECTOR
+    height = np.ceil(rest * lanes / threads)
+    padded = width * lanes / points * np.maximum(height * threads / (lanes * rest), 1)
+    padded = np.where(height > 1, padded, width * lanes / points)
+    return 1 / width + 1 / height, np.maximum(padded, 1.0)
+
+
+def _power_above(count: Array) -> Array:
+    """The least power of two that is no less."""
+    return np.asarray(2.0 ** np.ceil(np.log2(count)))
 
 
 def in_turn(tiling: Tiling, found: Contraction) -> Array:
