@@ -75,7 +75,8 @@ def matrix_seconds(
 
 def threads_padding(tiling: Tiling, operation: ParallelOperation, found: Contraction) -> Array:
     """Rows and columns that groups of threads have between them, for each of the tile's: all have
-    as many fragments. Of operations that are started, rows alone, where these stay in their group.
+    as many fragments. Of operations that are started, whole ones of rows alone, where these stay in
+    their group.
     """
     if not all(operation.extents.values()):
         return tiling.shape
@@ -85,8 +86,8 @@ def threads_padding(tiling: Tiling, operation: ParallelOperation, found: Contrac
         return tiling.shape
     extent, *_ = operation.extents.values()
     teams = tiling.blocking.threads / tiling.spec.members(operation.supported_by, "thread")
-    points = tiling.tile_points(found.rows)
-    return np.ceil(points / (extent * teams)) * extent * teams / points
+    whole = np.ceil(tiling.tile_points(found.rows) / extent)
+    return np.ceil(whole / teams) * teams / whole
 
 
 def narrowing_work(

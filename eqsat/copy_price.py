@@ -14,7 +14,7 @@ from eqsat.specs import ParallelOperation
 from eqsat.tiling import Tiling
 
 VECTOR_BYTES = 16  # the widest access of a thread
-IN_ROWS = 0.25  # times the work of an element of a window, that of one of plain rows
+IN_ROWS = 0.375  # times the work of an element of a window, that of one of plain rows
 
 
 def is_sliding(side: Term, made: Form) -> bool:

@@ -1,4 +1,4 @@
-"""Instructions that threads issue, and what it takes threads that wait for what they start."""
+"""Instructions that threads issue: for each chunk of operands, and for each copy."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,24 +12,21 @@ ISSUED = "issue"  # the unit that starts all instructions, whatever other units 
 CHUNK_WORK = 60  # instructions of a thread for each chunk of staged operands
 VECTOR_WORK = 12  # the same for each vector that it copies
 COPY_WORK = 50  # the same of an element of a window, copied with no other under way
-IN_TURN = 1.25  # times what threads do one after the other, as none of it begins at once
-COMPUTING = 0.4  # the part of elementwise work that nothing else of the same threads hides
-SIDE_BY_SIDE = 3  # blocks on a processor from where on they fill each other's pauses
 
 
 def issue_seconds(
     spec: ParallelProcessingUnit, chunks: Array, copied: Array, copies: Array, work: Array | float
 ) -> tuple[dict[str, Array], Array]:
     """Seconds to issue the elementwise work, and what every thread does for each chunk besides:
-    waiting, addresses, copies of so many bytes; those for elements that are copied one by one
-    alone, which take turns with multiply-adds; and all but the elementwise work. A processor issues
-    one instruction a cycle for each part of a warp's size of its lanes.
+    waiting, addresses, copies of so many bytes, which are told alone too; and those for elements
+    that are copied one by one, which take turns with multiply-adds. A processor issues one
+    instruction a cycle for each part of a warp's size of its lanes.
     """
     alone = copies * copy_seconds(spec)
     vectors = copied / spec.memory("shared").vector_access_bytes
     instructions = chunks * CHUNK_WORK + vectors * VECTOR_WORK
-    staging = instructions * instruction_seconds(spec) + alone
-    return {ISSUED: work + staging, COPIES: alone}, staging
+    staging = instructions * instruction_seconds(spec)
+    return {ISSUED: work + staging + alone, COPIES: alone}, staging
 
 
 def copy_seconds(spec: ParallelProcessingUnit) -> float:
@@ -40,10 +37,3 @@ def copy_seconds(spec: ParallelProcessingUnit) -> float:
 def instruction_seconds(spec: ParallelProcessingUnit) -> float:
     """Seconds of the whole device for an instruction of one thread."""
     return 1 / (spec.group("thread").count * spec.cycles_per_s)
-
-
-def in_turn_seconds(parts: list[Array], beside: Array) -> Array:
-    """Seconds of products that threads wait for: they copy, read fragments and multiply one after
-    the other, until many blocks on a processor do so side by side.
-    """
-    return IN_TURN * np.minimum(1.0, SIDE_BY_SIDE / beside) * sum(parts)

@@ -6,7 +6,7 @@ from eqsat.clusters import CLUSTER
 from eqsat.copy_price import is_waited_for
 from eqsat.form import REDUCING
 from eqsat.fragment_price import chain_cycles
-from eqsat.issue_price import COMPUTING, in_turn_seconds
+from eqsat.issue_price import COPIES
 from eqsat.occupancy import FRAGMENTS, MOST_IN_TURN, Occupancy
 from eqsat.pipeline_price import LOADED
 from eqsat.rates import Array
@@ -16,6 +16,8 @@ FEW_CHUNKS = 8  # for which threads that copy for themselves wait: 424 x 984 x 2
 AT_ONCE = 8  # blocks of a processor that start as fast as one
 TELLING = 1.4  # times as long starts one of few blocks, which tells the next launch to be set up
 MEETING = 12  # barriers' time until blocks that meet first copy for each other: 1024^3, 2048^3
+IN_TURN = 1.5  # times what threads do between products: none of it begins at once
+COMPUTING = 0.4  # the part of elementwise work that nothing else of the same threads hides
 
 
 class Latency(Occupancy):
@@ -154,13 +156,11 @@ class Latency(Occupancy):
             cycles = cycles + chain_cycles(self)
         return cycles / self.spec.cycles_per_s
 
-    def in_turn(self, tiles: Array, parts: dict[str, Array], staging: Array, work: Array) -> Array:
-        """Seconds of tiles of products that threads wait for, with all that these do besides:
-        `staging` operands, and elementwise `work`.
+    def in_turn(self, parts: dict[str, Array], staging: Array, work: Array) -> Array:
+        """Seconds of what threads that wait for products do beside them, one after the other: they
+        stage operands, read fragments, compute elements, and wait.
         """
-        waits = parts["latency"]
         if not self._multiplies:
-            return waits
-        units = sorted({*self.form.operations.values(), FRAGMENTS, "fma"} & parts.keys())
-        turns = [waits, staging, work * COMPUTING, *(parts[name] for name in units)]
-        return in_turn_seconds(turns, np.maximum(self.beside(tiles), 1))
+            return parts["latency"]
+        computing = work * COMPUTING + parts.get(FRAGMENTS, 0.0)
+        return IN_TURN * (parts["latency"] + staging + computing) + parts[COPIES]

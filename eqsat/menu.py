@@ -21,12 +21,12 @@ from eqsat.clusters import clusters, sharers
 from eqsat.form import REDUCING, Form, shares_factors
 from eqsat.graph.index import Affine, free_names, unit_names
 from eqsat.pixels import pixel_axes
-from eqsat.prepare import window_places
 from eqsat.price import Pricer
 from eqsat.specs import ParallelProcessingUnit
 from eqsat.split import PartMenu, core_parts, part_menu
 from eqsat.stream_k import stream_k_parts
 from eqsat.turned import turned_names
+from eqsat.window_factors import window_places
 
 SWIZZLED = 128  # bytes of a row of staged operands that keeps clear of bank conflicts
 SHORT_ROWS = 128  # rows below which several names share the rows of a tile

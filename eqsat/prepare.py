@@ -16,13 +16,14 @@ from math import prod
 from eqsat.algebra import WEIGHTED_SUMS, Read, Term, post_order
 from eqsat.form import Form, Stored
 from eqsat.graph.dtypes import BY_NAME, is_held
-from eqsat.graph.index import Affine, FloorDiv, Mod, add, const, free_names, scale, var
+from eqsat.graph.index import Affine, FloorDiv, Mod, add, const, scale, var
 from eqsat.kernel import Buffer, Guard
 from eqsat.narrow import TERMS
 from eqsat.pixels import divided_names, pixel_axes
 from eqsat.relayout import WalkedAxis, first_place, in_order
 from eqsat.scatter import starts
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
+from eqsat.window_factors import strided_factors, window_places
 
 WIDE = "float32"
 SIXTEEN = ("bfloat16", "float16")
@@ -65,7 +66,7 @@ class Preparation:
 
     `narrow` is the float of its terms, or that which holds it; `terms` the mask of the index that
     numbers its terms, 0 where there are none. `operations` are
-    those of the spec that take it.
+    those of the spec that take it, none where it is for threads that multiply by themselves.
     """
 
     source: Term
@@ -75,6 +76,10 @@ class Preparation:
     narrow: str
     terms: int
     operations: frozenset[str]
+
+    def suits(self, operations: Collection[str]) -> bool:
+        """Whether it is for one of the operations that a kernel uses, or for threads where none."""
+        return bool(self.operations & {*operations}) if self.operations else not operations
 
     @property
     def row(self) -> tuple[Term, Term, str, int]:
@@ -113,6 +118,11 @@ def preparations(made: Form, spec: ParallelProcessingUnit) -> tuple[Preparation,
                         wanted.setdefault((factor, layout), set()).add(operation.name)
                         over[factor] = summed
     universe = made.facts.universe
+    if spec.group(spec.tile_group).max_resident > 1:  # threads share a tile, each reads for itself
+        for factor, order in strided_factors(made):
+            pitch = made.extents[order[-1]]
+            wanted.setdefault((factor, _Layout(order, pitch, "", 1)), set())
+            over[factor] = 0
     narrow = {layout.dtype for _, layout in wanted if layout.terms > 1}
     index = {name: universe.add(TERMS[name]) for name in sorted(narrow)}
     found: list[Preparation] = []
@@ -154,7 +164,7 @@ def allowed_preparations(
     found = []
     for one in preparations(made, spec):
         wide = made.facts.dtype(one.source).name == WIDE
-        if one.operations & names & ({*float32_products} if wide else names):
+        if not one.operations or one.operations & names & ({*float32_products} if wide else names):
             found.append(one)
     return tuple(found)
 
@@ -286,20 +296,6 @@ def _factors(made: Form, term: Term) -> Iterator[tuple[Term, int, int]]:
     batch = free(sides[0]) & free(sides[1]) & ~summed
     for factor in sides[1:] if term.op in WEIGHTED_SUMS else sides:
         yield factor, summed, batch
-
-
-def window_places(made: Form, factors: Iterable[Term]) -> int:
-    """The names that walk windows of one of the factors: beside each is a longer one, of the
-    windows. An operation, which sums over one index, takes their points one at a time.
-    """
-    found: set[str] = set()
-    for factor in factors:
-        read = factor.args[0] if factor.op == "read" else None
-        axes = pixel_axes(read, made.extents) if isinstance(read, Read) else None
-        for axis in axes or ():
-            names = sorted(free_names(axis.place), key=made.extents.__getitem__)
-            found |= {*names[:-1]} if axis.slides else set()
-    return made.facts.universe.mask(found)
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,13 @@ from eqsat.specs import ParallelOperation
 from eqsat.stencil_price import beyond_neighbours
 from eqsat.sum_price import added_again
 from eqsat.update_price import in_turn, update_seconds
-from eqsat.window_price import drawn_again, loaded_beside, overlapping, window_reads
+from eqsat.window_price import (
+    beside_windows,
+    drawn_again,
+    loaded_beside,
+    overlapping,
+    window_reads,
+)
 
 REDUCING_OP = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 FREE_OPS = frozenset({"read", "literal", "gather", "reindex"})  # reindex: is_stuck
@@ -209,6 +215,7 @@ class _Pricing(Latency):
         if found := window_reads(self, term):
             self.charge("loads", found[0])
             self._apply("add", found[1], "float32")  # guards
+        self.charge("loads", beside_windows(self, term))
 
     def _move(self, buffer: str, unique: float, traffic: Array, lines: Array) -> None:
         held = unique < self.pricer.cache.size_bytes / 2
@@ -427,7 +434,7 @@ class _Pricing(Latency):
         memory = np.maximum(parts["dram"] + self.halved / cache_bw, parts[cache.name])
         parts["latency"] = self.waits(tiles) + self.extra_latency
         if staging is not None:
-            parts["latency"] = self.in_turn(tiles, parts, staging, computing)
+            parts["latency"] = self.in_turn(parts, staging, computing)
         launch = (spec.graph_launch_latency_us or spec.launch_latency_us) * 1e-6
         parts["launch"] = launch * np.where(tiles > every, 2.0, 1.0)
         if self.pricer.overlap:

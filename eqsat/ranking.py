@@ -18,7 +18,7 @@ from eqsat.scans import without_contractions
 from eqsat.siblings import settle_operations, settled_alike
 from eqsat.split_scans import divide_scans
 
-MOST_RANKED = 24  # schedules of a body that differ in sizes alone
+MOST_RANKED = 48  # schedules of a body that differ in sizes alone
 MOST_OF_TILES = 8  # of these that have the same tiles
 
 
@@ -161,7 +161,7 @@ def offers(
             continue  # inside another loop's body the weights are held, not carried
         before = used(ready, body)
         names = {*shaped.operations.values()}
-        if any(not one.operations & names for one in before):
+        if not all(one.suits(names) for one in before):
             continue  # prepared for an operation that it does not use
         ahead = sum(preparation_seconds(one, facts, pricer) for one in copies(before))
         openings: dict[tuple[str, int] | None, tuple[Opening, float] | None] = {}

@@ -99,6 +99,32 @@ def window_reads(tiling: Tiling, term: Term) -> tuple[Array, Array] | None:
     return seconds, guards
 
 
+def beside_windows(tiling: Tiling, term: Term) -> Array:
+    """Seconds in which threads read a factor beside windows: for each place in one what goes with
+    their points along which results lie together, at once only if it lies together too.
+    """
+    read, form, last = term.args[0], tiling.form, tiling.form.stored[0].names[-1:]
+    windows = [other for other in form.terms if windowed(tiling, other)]
+    if not windows or term in windows or not isinstance(read, Read) or not {*last} & read.names:
+        return 0 * tiling.shape
+    assert tiling.blocking is not None
+    (name,), size = last, read.dtype.itemsize
+    across, along = (dict(one.address.terms).get(name, 0) for one in (read, _read_of(windows[0])))
+    vector = np.minimum(VECTOR_BYTES / size if along == 1 else 1.0, tiling.tiles.get(name, 1.0))
+    lanes = np.minimum(np.ceil(tiling.tiles.get(name, 1.0) / vector), LANES)
+    apart = np.minimum(np.ceil(lanes * vector * across * size / LINE), lanes)
+    lines = np.where(across == 1, np.ceil(lanes * vector * size / LINE), vector * apart)
+    places = tiling.points(form.facts.free(term) & ~tiling.grid)
+    loads = tiling.tiles_in_all() * tiling.blocking.threads / LANES * places
+    return loads * lines * LINE / _rate(tiling)
+
+
+def _read_of(term: Term) -> Read:
+    read = term.args[0]
+    assert isinstance(read, Read)
+    return read
+
+
 def _missed(tiling: Tiling, term: Term, axes: tuple[WalkedAxis, ...]) -> Array:
     """The part of such loads that no line near the threads serves: what the tiles of a processor
     read in all their chunks is more than these lines, which lie where shared memory is.

@@ -52,7 +52,8 @@ def contract(a: "Expr", b: "Expr", S: "Indices") -> Iterator[Rewrite]:
 @rule("fusion")
 def prepare(r: "Read", b: "Expr") -> Iterator[Rewrite]:
     """read r  ->  read b,  which a kernel of its own copied from r
-    when: a product's operation asks for its factor in another layout, and that of b is such.
+    when: a product's operation asks for its factor in another layout, or threads would read it
+    element by element, and that of b is such.
     """
     a = apply("read", r)
     yield rewrite(a, b).when(fact("prepared", a, b, "", 0))

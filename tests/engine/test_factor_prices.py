@@ -12,7 +12,7 @@ from eqsat.algebra import Facts
 from eqsat.cache import Cache
 from eqsat.driver import plan
 from eqsat.form import multiplies_anew
-from eqsat.pipeline_price import ISSUED
+from eqsat.issue_price import ISSUED
 from eqsat.rates import Rates
 from eqsat.specs import load
 

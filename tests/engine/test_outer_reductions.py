@@ -45,7 +45,11 @@ SHARED = {
     "largest of differences": g.max(g.abs(A - B), axis=-1),
     "least of sums": g.min(A + B, axis=-1),
     "products of sums": g.prod(A + B, axis=-1),
-    "with weights": g.sum((A - B) ** 2 * given("w", 48), axis=-1),
+    "with weights": g.sum(
+        (g.expand_dims(given("a", 2048, 48), 1) - g.expand_dims(given("b", 1536, 48), 0)) ** 2
+        * given("w", 48),
+        axis=-1,
+    ),
     "of rows that are scaled": g.sum(g.abs(A / g.expand_dims(given("s", 512, 1), 1) - B), axis=-1),
     "rounded before": g.sum(g.abs(NARROW[0] - NARROW[1]), axis=-1),
     "in batches": g.max(

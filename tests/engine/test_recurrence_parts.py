@@ -87,7 +87,7 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "states that are summed up": lambda: selective(2048, 16, 4),
     "whole numbers": lambda: g.affine_scan(x(4096, dtype="int32") % 3, x(4096, dtype="int32"), 0),
     "bfloat16": lambda: g.affine_scan(
-        g.sigmoid(x(4100, dtype="bfloat16")), x(4100, dtype="bfloat16"), 0
+        g.sigmoid(x(16400, dtype="bfloat16")), x(16400, dtype="bfloat16"), 0
     ),
 }
 

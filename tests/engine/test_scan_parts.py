@@ -82,6 +82,15 @@ def test_rows_that_tiles_hold_stay_whole(rows, columns):
     assert not in_parts(one) and len(one.parts.launches) == 1
 
 
+@pytest.mark.parametrize("shape", [(2, 1_000_000), (10, 500_000)])
+def test_parts_of_few_long_rows_lie_whole_in_a_tile(shape):
+    """Each is scanned by all threads of its tile; what parts before it add lies in one row."""
+    one = planned(g.cumulative_sum(g.input("x", shape), axis=1))
+    sums, scans = (launch.kernel for launch in one.parts.launches)
+    assert not any("stream" in rule and rule.endswith(" 1") for rule in scans.rules)
+    assert sums.buffers[-1].shape[0] == shape[0]
+
+
 def test_parts_take_a_fraction_of_the_steps():
     """A tile of a million steps waits for each; 245 tiles of 4096 do not."""
     one = planned(g.cumulative_sum(g.input("x", (1_000_000,)), axis=0))

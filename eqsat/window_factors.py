@@ -1,0 +1,47 @@
+"""Products over windows: the names that number places in them, and factors beside windows that
+threads would read element by element, such as the weights of a convolution of each channel by
+itself.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from eqsat.algebra import Read, Term
+from eqsat.form import Form
+from eqsat.graph.index import free_names
+from eqsat.pixels import pixel_axes
+
+
+def window_places(made: Form, factors: Iterable[Term]) -> int:
+    """The names that walk windows of one of the factors: beside each is a longer one, of the
+    windows. An operation, which sums over one index, takes their points one at a time.
+    """
+    found: set[str] = set()
+    for factor in factors:
+        read = factor.args[0] if factor.op == "read" else None
+        axes = pixel_axes(read, made.extents) if isinstance(read, Read) else None
+        for axis in axes or ():
+            names = sorted(free_names(axis.place), key=made.extents.__getitem__)
+            found |= {*names[:-1]} if axis.slides else set()
+    return made.facts.universe.mask(found)
+
+
+def strided_factors(made: Form) -> Iterator[tuple[Term, tuple[str, ...]]]:
+    """Factors without names of their own that do not lie along what results lie along, and their
+    names as a copy that does has them, outermost first.
+    """
+    universe, free, last = made.facts.universe, made.facts.free, made.stored[0].names[-1:]
+    for term in made.terms:
+        product = term.children[0] if term.op == "reduce_sum" else term
+        if product is term or product.op != "mul":
+            continue
+        sides = [made.beneath_cast(side) for side in product.children]
+        for own, other in (sides, sides[::-1]) if window_places(made, sides) else ():
+            read = own.args[0]
+            if own.op != "read" or not isinstance(read, Read) or free(own) & ~free(other):
+                continue
+            steps = {str(atom): step for atom, step in read.address.terms}
+            names = universe.members(universe.mask(read.names))
+            plain = {*steps} == {*names} and not (read.guards or read.extent or read.fill)
+            if plain and {*last} <= {*names} and steps[last[0]] > 1:
+                outer = sorted({*names} - {*last}, key=lambda name: (-steps[name], name))
+                yield own, (*outer, *last)
