@@ -230,9 +230,10 @@ class Block:
         steps: Mapping[str, int] | None = None,
         unroll: bool = True,
         outer: Collection[str] = (),
+        some: Mapping[str, tuple[str, int]] | None = None,
     ) -> Iterator[Point]:
         """Loops over this thread's points of some indices, those of `outer` around the others;
-        `steps` registers at a time.
+        `steps` registers at a time, or `some`: from a first one on, so many.
         """
         frame = frame or self.frame
         at, register, depth = {}, {}, 0
@@ -246,7 +247,10 @@ class Block:
             if unroll:
                 self.out.line("#pragma unroll")
             advance = f"++{number}" if step == 1 else f"{number} += {step}"
-            self.out.line(f"for (int {number} = 0; {number} < {count}; {advance}) {{")
+            begin, end = "0", str(count)
+            if some and i in some:
+                begin, end = some[i][0], f"{some[i][0]} + {some[i][1]}"
+            self.out.line(f"for (int {number} = {begin}; {number} < {end}; {advance}) {{")
             self.out.depth += 1
             depth += 1
             name = self.index(frame.prefix + "at", i)

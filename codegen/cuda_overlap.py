@@ -124,6 +124,8 @@ class ChainedStatements(Statements):
         self.pipeline, self.chain, self.first = pipeline, pipeline.chains[phase], first
         self.waited = first
         self.written: set[str] = set()
+        self.started = first  # whether the later products of the chunk before are under way
+        self.postponed: list[Update] = []  # whose factors would overwrite theirs
 
     def statement(self, s: Statement) -> None:
         heads = self.chain.heads
@@ -139,6 +141,8 @@ class ChainedStatements(Statements):
         self.out.line(f"products_wait<{later}>();")
         if s is heads[-1] and HEADS in self.rings:
             self.pipeline.release(self.rings[HEADS])
+        while s is heads[-1] and self.postponed:
+            self.update(self.postponed.pop(0))
 
     def start(self) -> None:
         """Start the first products of this chunk and the later ones of the chunk before, and read
@@ -154,6 +158,7 @@ class ChainedStatements(Statements):
             if LATER in self.rings:
                 self.pipeline.wait(self.rings[LATER])
             issue_delayed(self.block, self.phase, self.pipeline)
+        self.started = True
         for s in self.phase.body if len(self.chain.heads) > 1 else ():
             if self.is_read_from_memory(s):
                 self.statement(s)
@@ -166,6 +171,9 @@ class ChainedStatements(Statements):
     def update(self, s: Update) -> None:
         if s not in self.chain.delayed:
             super().update(s)
+            return
+        if not self.started:
+            self.postponed.append(s)
             return
         self.flush()
         block = self.block

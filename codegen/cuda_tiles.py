@@ -7,7 +7,7 @@ the extents are zero.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import ceil, prod
@@ -125,16 +125,25 @@ def _copy_words(block: Block, load: Load, tile: Tile, frame: Frame, target: str)
     """Copy elements that are too short for a copy that runs on: a thread reads many of them before
     it waits for the first.
     """
-    inner = _together(frame, tile)
+    inner, (name, batch) = _together(frame, tile)
     count = prod(frame.distribution.registers(i) for i in inner)
-    out = block.out
-    with block.points([i for i in tile.order if i not in inner], frame) as around:
-        out.line(f"int ahead[{count}] = {{}};")
+    out, some = block.out, {name: ("first", batch)}
+    outer = [i for i in tile.order if i not in (*inner, name)]
+    with block.points(outer, frame) as around, ExitStack() as batches:
+        if name:
+            out.line("#pragma unroll")
+            points = frame.distribution.registers(name)
+            head = f"for (int first = 0; first < {points}; first += {batch})"
+            batches.enter_context(out.block(head))
+        out.line(f"int ahead[{count * batch}] = {{}};")
         for is_read in (True, False):
-            with block.points(inner, frame) as within:
+            with block.points([*inner, *[name] * bool(name)], frame, some=some) as within:
                 at, register = {**around.at, **within.at}, {**around.register, **within.register}
                 point = Point(at, register, frame.origin)
-                held = f"ahead[{block.register_number(inner, point, frame)}]"
+                number = block.register_number(inner, point, frame)
+                if name:
+                    number = f"({number}) * {batch} + {register[name]} - first"
+                held = f"ahead[{number}]"
                 _if_inside(block, tile, frame, point)
                 with block.out.block():
                     if is_read:
@@ -226,12 +235,22 @@ def vector_number(frame: Frame, order: Sequence[str], width: int, point: Point) 
     return flat_number(places, counts)
 
 
-def _together(frame: Frame, tile: Tile) -> tuple[str, ...]:
-    """The indices of a tile of which a thread has the most points together, up to so many."""
+def _together(frame: Frame, tile: Tile) -> tuple[tuple[str, ...], tuple[str, int]]:
+    """The indices of a tile of which a thread has the most points together, up to so many; and of
+    which other one it takes how many points with each of these.
+    """
     counts = {i: frame.distribution.registers(i) for i in tile.order}
     subsets = (s for n in range(len(counts) + 1) for s in combinations(tile.order, n))
     sizes = {s: prod(counts[i] for i in s) for s in subsets}
-    return max((s for s, size in sizes.items() if size <= AHEAD), key=sizes.__getitem__)
+    inner = max((s for s, size in sizes.items() if size <= AHEAD), key=sizes.__getitem__)
+    most = AHEAD // sizes[inner]
+    batches = {
+        i: max(n for n in range(1, most + 1) if counts[i] % n == 0)
+        for i in tile.order
+        if i not in inner
+    }
+    name = max(batches, key=batches.__getitem__, default="")
+    return inner, (name, batches[name]) if batches.get(name, 1) > 1 else ("", 1)
 
 
 def _if_inside(block: Block, tile: Tile, frame: Frame, point: Point) -> None:

@@ -14,7 +14,6 @@ from eqsat.specs import ParallelOperation
 from eqsat.tiling import Tiling
 
 VECTOR_BYTES = 16  # the widest access of a thread
-IN_ROWS = 0.375  # times the work of an element of a window, that of one of plain rows
 
 
 def is_sliding(side: Term, made: Form) -> bool:
@@ -49,6 +48,19 @@ def _in_words(tiling: Tiling, read: Read) -> bool:
     return _together(read, tiling.form.extents) >= max(word // read.dtype.itemsize, 1)
 
 
+def in_vectors(tiling: Tiling, side: Term, copied: Array) -> Array:
+    """So many bytes of a factor, as if each copy of it took a whole vector: of rows that begin
+    anywhere it takes less. Beside windows each element is counted by itself.
+    """
+    made, read = tiling.form, tiling.form.beneath_cast(side).args[0]
+    reads = [one.args[0] for one in map(made.beneath_cast, made.operands())]
+    windows = any(isinstance(one, Read) and is_windowed(one, made) for one in reads)
+    if not isinstance(read, Read) or read.extent or windows:
+        return copied
+    together = max(_together(read, tiling.form.extents), 1) * read.dtype.itemsize
+    return copied * VECTOR_BYTES / min(together, VECTOR_BYTES)
+
+
 def is_waited_for(tiling: Tiling, side: Term) -> bool:
     """Whether threads wait for what they copy of a factor's rows: no copy that runs on by itself is
     that narrow. Those of windows are priced one by one.
@@ -73,7 +85,7 @@ def _together(read: Read, extents: Mapping[str, int]) -> int:
 def copied_alone(
     tiling: Tiling, operation: ParallelOperation | None, found: Contraction, side: Term
 ) -> Array:
-    """Lanes that copy an element of a factor each, where they are taken one by one; of windows,
+    """Lanes that copy an element of a factor each, where those of windows are taken one by one;
     with lanes that have nothing to copy: a power of two of them is given to each name of the sum,
     and as many as an operation sums over at once to the one that memory is read along.
     """
@@ -83,12 +95,10 @@ def copied_alone(
     reads = [one.args[0] for one in map(made.beneath_cast, (found.left, found.right))]
     together = max(_together(read, made.extents), 1)
     windows = any(isinstance(one, Read) and is_windowed(one, made) for one in reads)
-    if together * read.dtype.itemsize >= VECTOR_BYTES:
+    if not windows or together * read.dtype.itemsize >= VECTOR_BYTES:
         return 0 * tiling.shape
     mask = made.facts.free(side)
     lanes = tiling.points(mask) * tiling.times(mask) / together
-    if not windows:
-        return IN_ROWS * lanes
     for name in made.facts.universe.members(found.summed):
         points, least = made.extents[name], 1
         if operation and name in unit_names(read.address):

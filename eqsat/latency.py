@@ -6,7 +6,6 @@ from eqsat.clusters import CLUSTER
 from eqsat.copy_price import is_waited_for
 from eqsat.form import REDUCING
 from eqsat.fragment_price import chain_cycles
-from eqsat.issue_price import COPIES
 from eqsat.occupancy import FRAGMENTS, MOST_IN_TURN, Occupancy
 from eqsat.pipeline_price import LOADED
 from eqsat.rates import Array
@@ -163,4 +162,4 @@ class Latency(Occupancy):
         if not self._multiplies:
             return parts["latency"]
         computing = work * COMPUTING + parts.get(FRAGMENTS, 0.0)
-        return IN_TURN * (parts["latency"] + staging + computing) + parts[COPIES]
+        return IN_TURN * (parts["latency"] + staging + computing)

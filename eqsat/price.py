@@ -29,7 +29,7 @@ from eqsat.contraction_price import (
     unfit_operands,
     written_seconds,
 )
-from eqsat.copy_price import copied_alone, padded
+from eqsat.copy_price import copied_alone, in_vectors, padded
 from eqsat.extremes import met_again
 from eqsat.factor_price import computed_again, gather_cycles
 from eqsat.form import REDUCING, SUBSTITUTED, WEIGHTED, Form, passes, walked
@@ -52,13 +52,7 @@ from eqsat.specs import ParallelOperation
 from eqsat.stencil_price import beyond_neighbours
 from eqsat.sum_price import added_again
 from eqsat.update_price import in_turn, update_seconds
-from eqsat.window_price import (
-    beside_windows,
-    drawn_again,
-    loaded_beside,
-    overlapping,
-    window_reads,
-)
+from eqsat.window_price import drawn_again, loaded_beside, overlapping, window_reads
 
 REDUCING_OP = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 FREE_OPS = frozenset({"read", "literal", "gather", "reindex"})  # reindex: is_stuck
@@ -215,7 +209,6 @@ class _Pricing(Latency):
         if found := window_reads(self, term):
             self.charge("loads", found[0])
             self._apply("add", found[1], "float32")  # guards
-        self.charge("loads", beside_windows(self, term))
 
     def _move(self, buffer: str, unique: float, traffic: Array, lines: Array) -> None:
         held = unique < self.pricer.cache.size_bytes / 2
@@ -391,7 +384,8 @@ class _Pricing(Latency):
         }
         staging, computing = None, parts.get(ISSUED, 0 * self.shape)
         if self.blocking is not None and self.blocking.staged and not self.started:
-            chunks, copied = tiles * self.steps() * self.blocking.threads, sum(self.copied.values())
+            chunks = tiles * self.steps() * self.blocking.threads
+            copied = sum(in_vectors(self, side, size) for side, size in self.copied.items())
             issued, staging = issue_seconds(spec, chunks, copied, self.copies, computing)
             parts |= issued
         compute = sum((parts.get(one, 0.0) for one in self.waited), 0 * self.shape)  # of one unit

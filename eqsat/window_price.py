@@ -74,8 +74,8 @@ def _in_digits(read: Read) -> bool:
 
 def window_reads(tiling: Tiling, term: Term) -> tuple[Array, Array] | None:
     """Seconds in which threads read windows, a line of memory at a time, and those that a kernel
-    takes apart one by one, each for every value stored; instructions of all threads that tell
-    whether what they read is there. None of what is no window.
+    takes apart one by one, each for every value stored, or a factor beside windows; instructions of
+    all threads that tell whether what they read is there. None of what is neither.
     """
     axes, unfolded, read = windowed(tiling, term), is_unfolded(tiling, term), term.args[0]
     if is_beside_operands(tiling, term):
@@ -83,7 +83,7 @@ def window_reads(tiling: Tiling, term: Term) -> tuple[Array, Array] | None:
         copies = tiling.points(mask) * tiling.times(mask)
         return copies * copy_seconds(tiling.spec), 0 * tiling.shape
     if not axes and not unfolded:
-        return None
+        return _beside_windows(tiling, term)
     assert isinstance(read, Read) and tiling.blocking is not None
     seconds = guards = 0 * tiling.shape
     if axes:
@@ -99,14 +99,14 @@ def window_reads(tiling: Tiling, term: Term) -> tuple[Array, Array] | None:
     return seconds, guards
 
 
-def beside_windows(tiling: Tiling, term: Term) -> Array:
-    """Seconds in which threads read a factor beside windows: for each place in one what goes with
-    their points along which results lie together, at once only if it lies together too.
+def _beside_windows(tiling: Tiling, term: Term) -> tuple[Array, Array] | None:
+    """The same of a factor beside windows: threads read for each place in one what goes with their
+    points along which results lie together, at once only if it lies together too.
     """
     read, form, last = term.args[0], tiling.form, tiling.form.stored[0].names[-1:]
     windows = [other for other in form.terms if windowed(tiling, other)]
     if not windows or term in windows or not isinstance(read, Read) or not {*last} & read.names:
-        return 0 * tiling.shape
+        return None
     assert tiling.blocking is not None
     (name,), size = last, read.dtype.itemsize
     across, along = (dict(one.address.terms).get(name, 0) for one in (read, _read_of(windows[0])))
@@ -116,7 +116,7 @@ def beside_windows(tiling: Tiling, term: Term) -> Array:
     lines = np.where(across == 1, np.ceil(lanes * vector * size / LINE), vector * apart)
     places = tiling.points(form.facts.free(term) & ~tiling.grid)
     loads = tiling.tiles_in_all() * tiling.blocking.threads / LANES * places
-    return loads * lines * LINE / _rate(tiling)
+    return loads * lines * LINE / _rate(tiling), 0 * tiling.shape
 
 
 def _read_of(term: Term) -> Read:

@@ -310,6 +310,42 @@ def gradient(m: int, n: int, d: int, tiles: tuple[int, int], causal: bool = Fals
     return Sample(kernel, values, {"y": weights @ wide(values["b"])}, 1e-6)
 
 
+def two_sums(m: int, n: int, d: int, tiles: tuple[int, int]) -> Sample:
+    """sum_j s[i,j] b[j,k] and sum_j (a b)[i,j] * s[i,j] * b[j,k]: a factor of the first sum is
+    there before the product that the other waits for.
+    """
+    a, b = (Buffer(x, shape, bfloat16, "input") for x, shape in (("a", (m, d)), ("b", (n, d))))
+    s, y, y2 = buffers(s=(m, n), y=(m, d), y2=(m, d))
+    start, body = Body(), Body()
+    start.load("a", "i k", at(a, "i", "k"), dtype=bfloat16, memory="shared")
+    body.load("b", "j k", at(b, "j", "k"), dtype=bfloat16, memory="shared")
+    body.load("s", "i j", at(s, "i", "j"))
+    body.map("first", "i j", "cast", "s", dtype=bfloat16)
+    body.contract("part_y", "i k", "j", "first", "b", by(d, held=True))
+    body.update("sum_y", "i k", "acc_y", "sum", "part_y")
+    body.contract("p", "i j", "k", "a", "b", by(tiles[1]))
+    body.map("both", "i j", "mul", "p", "s")
+    body.map("narrow", "i j", "cast", "both", dtype=bfloat16)
+    body.contract("part_z", "i k", "j", "narrow", "b", by(d, held=True))
+    body.update("sum_z", "i k", "acc_z", "sum", "part_z")
+    carries = tuple(Carry(f"acc_{name}", float32, ("i", "k"), "sum") for name in "yz")
+    phases = (
+        start.phase(),
+        body.phase(stream=(Axis("j", n, tiles[1]),), carries=carries),
+        Body().phase(Store(at(y, "i", "k"), "acc_y"), Store(at(y2, "i", "k"), "acc_z")),
+    )
+    random = np.random.default_rng(11)
+    values = {"a": random.choice([-1, 0, 0, 1], (m, d)), "b": random.choice([-1, 0, 0, 1], (n, d))}
+    values = {x: value.astype(bfloat16.numpy) for x, value in values.items()}
+    values["s"] = random.integers(-1, 2, (m, n)).astype(np.float32)
+    wide_b = wide(values["b"])
+    weights = (wide(values["a"]) @ wide_b.T) * values["s"]
+    kernel = Kernel(
+        "two_sums", (a, b, s, y, y2), (Axis("i", m, tiles[0]),), (Axis("k", d, d),), phases
+    )
+    return Sample(kernel, values, {"y": values["s"] @ wide_b, "y2": weights @ wide_b}, 1e-6)
+
+
 def convolution(
     shape: tuple[int, int, int, int],
     tiles: Tiles,
@@ -435,6 +471,7 @@ def pipeline_cases() -> Iterator[Case]:
             name = f"gradient-{size[2]}-{'causal' if causal else 'plain'}"
             sample = gradient(*size, tiles, causal)
             yield case(name, sample, 2 * tiles[0], stages)
+    yield case("two-sums", two_sums(70, 160, 64, (64, 32)), 128, 3)
     yield case("gradient-two-slots", gradient(70, 96, 64, (64, 32)), 128, 2)
     yield case("convolution", convolution((9, 10, 24, 40), (4, 16, 16), 32), 128, 3)
     for k, stages in ((200, 3), (136, 3), (144, 4), (264, 3)):  # chunks and slots of a team's tile
