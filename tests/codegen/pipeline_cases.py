@@ -335,14 +335,12 @@ def two_sums(m: int, n: int, d: int, tiles: tuple[int, int]) -> Sample:
         Body().phase(Store(at(y, "i", "k"), "acc_y"), Store(at(y2, "i", "k"), "acc_z")),
     )
     random = np.random.default_rng(11)
-    values = {"a": random.choice([-1, 0, 0, 1], (m, d)), "b": random.choice([-1, 0, 0, 1], (n, d))}
-    values = {x: value.astype(bfloat16.numpy) for x, value in values.items()}
+    drawn = {x: random.choice([-1, 0, 0, 1], shape) for x, shape in (("a", (m, d)), ("b", (n, d)))}
+    values = {x: value.astype(bfloat16.numpy) for x, value in drawn.items()}
     values["s"] = random.integers(-1, 2, (m, n)).astype(np.float32)
-    wide_b = wide(values["b"])
-    weights = (wide(values["a"]) @ wide_b.T) * values["s"]
-    kernel = Kernel(
-        "two_sums", (a, b, s, y, y2), (Axis("i", m, tiles[0]),), (Axis("k", d, d),), phases
-    )
+    weights = (wide(values["a"]) @ (wide_b := wide(values["b"])).T) * values["s"]
+    grid, given = (Axis("i", m, tiles[0]),), (a, b, s, y, y2)
+    kernel = Kernel("two_sums", given, grid, (Axis("k", d, d),), phases)
     return Sample(kernel, values, {"y": values["s"] @ wide_b, "y2": weights @ wide_b}, 1e-6)
 
 

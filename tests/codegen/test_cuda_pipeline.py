@@ -82,7 +82,8 @@ def test_the_oracle_agrees(c):
 def test_cases_show_what_they_are_for():
     texts = {c.name: emit(c.kernel, OPERATIONS).text for c in CASES}
     held = {name for name, text in texts.items() if "_held<" in text}
-    assert held == {n for n in texts if n.startswith(("scaled", "attention", "gradient"))}
+    kinds = ("scaled", "attention", "gradient", "two-sums")
+    assert held == {n for n in texts if n.startswith(kinds)}
     for layout, template in (("nt", "<0, 0>"), ("nn", "<0, 1>"), ("tt", "<1, 0>")):
         assert template in texts[f"gemm-{layout}-2"]
     assert "<1, 1>" in texts["gemm-wide"] and "tile_j" in texts["gemm-turned"]
