@@ -73,7 +73,7 @@ def test_a_lane_reads_as_many_neighbours_as_fill_four_bytes(name, beside):
 
 
 @pytest.mark.parametrize(
-    ("stride", "size", "channels"), [(1, 28, 64), pytest.param(2, 29, 128, marks=pytest.mark.slow)]
+    ("stride", "size", "channels"), [(1, 28, 64), pytest.param(2, 29, 256, marks=pytest.mark.slow)]
 )
 def test_channels_that_lie_side_by_side_are_read_together(tmp_path, stride, size, channels):
     """A convolution of each channel by itself, channels last: the padding is no element. Weights,
