@@ -141,8 +141,8 @@ class ChainedStatements(Statements):
         self.out.line(f"products_wait<{later}>();")
         if s is heads[-1] and HEADS in self.rings:
             self.pipeline.release(self.rings[HEADS])
-        while s is heads[-1] and self.postponed:
-            self.update(self.postponed.pop(0))
+        for update in self.postponed if s is heads[-1] else ():
+            self.update(update)
 
     def start(self) -> None:
         """Start the first products of this chunk and the later ones of the chunk before, and read

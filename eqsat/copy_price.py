@@ -1,7 +1,7 @@
 """What copies of factors of products to shared memory cost where they are not of whole vectors."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -48,17 +48,21 @@ def _in_words(tiling: Tiling, read: Read) -> bool:
     return _together(read, tiling.form.extents) >= max(word // read.dtype.itemsize, 1)
 
 
-def in_vectors(tiling: Tiling, side: Term, copied: Array) -> Array:
-    """So many bytes of a factor, as if each copy of it took a whole vector: of rows that begin
-    anywhere it takes less. Beside windows each element is counted by itself.
+def vectors(tiling: Tiling, side: Term, copied: Array) -> Array:
+    """Copies that take so many bytes of a factor, whole vectors but for rows that begin anywhere.
+    Beside windows elements are counted by `copied_alone`.
     """
     made, read = tiling.form, tiling.form.beneath_cast(side).args[0]
-    reads = [one.args[0] for one in map(made.beneath_cast, made.operands())]
-    windows = any(isinstance(one, Read) and is_windowed(one, made) for one in reads)
-    if not isinstance(read, Read) or read.extent or windows:
-        return copied
-    together = max(_together(read, tiling.form.extents), 1) * read.dtype.itemsize
-    return copied * VECTOR_BYTES / min(together, VECTOR_BYTES)
+    if not isinstance(read, Read) or read.extent or _has_windows(made, made.operands()):
+        return copied / VECTOR_BYTES
+    together = max(_together(read, made.extents), 1) * read.dtype.itemsize
+    return copied / min(together, VECTOR_BYTES)
+
+
+def _has_windows(made: Form, sides: Iterable[Term]) -> bool:
+    """Whether some factors may walk overlapping windows."""
+    reads = (one.args[0] for one in map(made.beneath_cast, sides))
+    return any(isinstance(one, Read) and is_windowed(one, made) for one in reads)
 
 
 def is_waited_for(tiling: Tiling, side: Term) -> bool:
@@ -92,10 +96,11 @@ def copied_alone(
     made, read = tiling.form, tiling.form.beneath_cast(side).args[0]
     if tiling.blocking is None or not isinstance(read, Read):
         return 0 * tiling.shape
-    reads = [one.args[0] for one in map(made.beneath_cast, (found.left, found.right))]
     together = max(_together(read, made.extents), 1)
-    windows = any(isinstance(one, Read) and is_windowed(one, made) for one in reads)
-    if not windows or together * read.dtype.itemsize >= VECTOR_BYTES:
+    if (
+        not _has_windows(made, (found.left, found.right))
+        or together * read.dtype.itemsize >= VECTOR_BYTES
+    ):
         return 0 * tiling.shape
     mask = made.facts.free(side)
     lanes = tiling.points(mask) * tiling.times(mask) / together

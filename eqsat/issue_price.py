@@ -15,18 +15,16 @@ COPY_WORK = 50  # the same of an element of a window, copied with no other under
 
 
 def issue_seconds(
-    spec: ParallelProcessingUnit, chunks: Array, copied: Array, copies: Array, work: Array | float
+    spec: ParallelProcessingUnit, chunks: Array, vectors: Array, alone: Array, work: Array | float
 ) -> tuple[dict[str, Array], Array]:
     """Seconds to issue the elementwise work, and what every thread does for each chunk besides:
-    waiting, addresses, copies of so many bytes, which are told alone too; and those for elements
-    that are copied one by one, which take turns with multiply-adds. A processor issues one
-    instruction a cycle for each part of a warp's size of its lanes.
+    waiting, addresses, copies of so many vectors, which are told apart too; and those for elements
+    that are copied alone, which take turns with multiply-adds. A processor issues one instruction a
+    cycle for each part of a warp's size of its lanes.
     """
-    alone = copies * copy_seconds(spec)
-    vectors = copied / spec.memory("shared").vector_access_bytes
-    instructions = chunks * CHUNK_WORK + vectors * VECTOR_WORK
-    staging = instructions * instruction_seconds(spec)
-    return {ISSUED: work + staging + alone, COPIES: alone}, staging
+    copies = alone * copy_seconds(spec)
+    staging = (chunks * CHUNK_WORK + vectors * VECTOR_WORK) * instruction_seconds(spec)
+    return {ISSUED: work + staging + copies, COPIES: copies}, staging
 
 
 def copy_seconds(spec: ParallelProcessingUnit) -> float:

@@ -6,11 +6,12 @@ from eqsat.clusters import CLUSTER
 from eqsat.copy_price import is_waited_for
 from eqsat.form import REDUCING
 from eqsat.fragment_price import chain_cycles
-from eqsat.occupancy import FRAGMENTS, MOST_IN_TURN, Occupancy
+from eqsat.occupancy import FRAGMENTS, Occupancy
 from eqsat.pipeline_price import LOADED
 from eqsat.rates import Array
 from eqsat.scan_price import step_cycles
 
+MOST_IN_TURN = 4  # reductions that wait for one another, beyond which no tile of threads is tried
 FEW_CHUNKS = 8  # for which threads that copy for themselves wait: 424 x 984 x 296
 AT_ONCE = 8  # blocks of a processor that start as fast as one
 TELLING = 1.4  # times as long starts one of few blocks, which tells the next launch to be set up

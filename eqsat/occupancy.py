@@ -22,7 +22,6 @@ from eqsat.sum_price import reread_seconds
 from eqsat.tiling import Tiling
 from eqsat.window_price import held_elements, windowed
 
-MOST_IN_TURN = 4  # reductions that wait for one another, beyond which no tile of threads is tried
 AROUND = 40  # bytes of a thread's registers for addresses and what is at hand
 PEERS = 8  # more of them for a thread's place in a cluster
 AROUND_LOOP = 128  # the same where there are products, streams or staged operands

@@ -29,7 +29,7 @@ from eqsat.contraction_price import (
     unfit_operands,
     written_seconds,
 )
-from eqsat.copy_price import copied_alone, in_vectors, padded
+from eqsat.copy_price import copied_alone, padded, vectors
 from eqsat.extremes import met_again
 from eqsat.factor_price import computed_again, gather_cycles
 from eqsat.form import REDUCING, SUBSTITUTED, WEIGHTED, Form, passes, walked
@@ -385,8 +385,8 @@ class _Pricing(Latency):
         staging, computing = None, parts.get(ISSUED, 0 * self.shape)
         if self.blocking is not None and self.blocking.staged and not self.started:
             chunks = tiles * self.steps() * self.blocking.threads
-            copied = sum(in_vectors(self, side, size) for side, size in self.copied.items())
-            issued, staging = issue_seconds(spec, chunks, copied, self.copies, computing)
+            copies = sum(vectors(self, side, size) for side, size in self.copied.items())
+            issued, staging = issue_seconds(spec, chunks, copies, self.copies, computing)
             parts |= issued
         compute = sum((parts.get(one, 0.0) for one in self.waited), 0 * self.shape)  # of one unit
         for value in parts.values():

@@ -199,6 +199,11 @@ class Rates:
         return self._steps[key]
 
 
+def power_above(count: Array) -> Array:
+    """The least power of two that is no less, at least 1."""
+    return np.asarray(2.0 ** np.ceil(np.log2(np.maximum(count, 1.0))))
+
+
 def _roles(form: Form, term: Term, left: Term, right: Term) -> Contraction:
     a, b, s = form.facts.free(left), form.facts.free(right), term.args[0]
     assert isinstance(s, int)

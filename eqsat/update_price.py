@@ -4,11 +4,10 @@ import numpy as np
 
 from eqsat.latency import FEW_CHUNKS
 from eqsat.nest_price import across_lanes
-from eqsat.rates import Array, Contraction
+from eqsat.rates import Array, Contraction, power_above
 from eqsat.tiling import Tiling
 
 SAME_BANK = 8.0  # threads of a warp that wait for each other's bank
-WARP = 32.0  # threads along a row of results, at the most
 WORD = 4.0  # bytes of an operand of a multiply-add
 RESULT_ROWS = 2.0  # that a thread has of a matrix operation's results
 CACHED = 4.0  # times as long as from shared memory (float32 attention: 558 us for 114 without)
@@ -55,25 +54,19 @@ def _square(tiling: Tiling, found: Contraction) -> tuple[Array, Array] | None:
     if not along or not others:
         return None
     points, rest = tiling.tile_points(along), tiling.tile_points(others)
-    threads = tiling.blocking.threads
+    threads, warp = tiling.blocking.threads, tiling.spec.members("warp", "thread")
     each = np.maximum(points * rest / threads, 1)
     side = 2.0 ** np.maximum(np.floor(np.log2(np.sqrt(each))), 0)
     vectors = np.ceil(points / VECTOR)
-    most = _power_above(np.maximum(np.floor(points / side), 1))
-    most = np.where(each < VECTOR, np.minimum(_power_above(vectors), WARP), most)
+    most = power_above(np.floor(points / side))
+    most = np.where(each < VECTOR, np.minimum(power_above(vectors), warp), most)
     offered = np.stack([np.maximum(most / 2**shift, 1) for shift in range(3)])
     best = (np.ceil(vectors / offered) * offered).argmin(axis=0)
     lanes = np.minimum(np.take_along_axis(offered, best[np.newaxis], axis=0)[0], threads)
     width = np.ceil(vectors / lanes) * VECTOR
     height = np.ceil(rest * lanes / threads)
-    padded = width * lanes / points * np.maximum(height * threads / (lanes * rest), 1)
-    padded = np.where(height > 1, padded, width * lanes / points)
-    return 1 / width + 1 / height, np.maximum(padded, 1.0)
-
-
-def _power_above(count: Array) -> Array:
-    """The least power of two that is no less."""
-    return np.asarray(2.0 ** np.ceil(np.log2(count)))
+    rows = np.where(height > 1, height * threads / (lanes * rest), 1.0)
+    return 1 / width + 1 / height, width * lanes / points * rows
 
 
 def in_turn(tiling: Tiling, found: Contraction) -> Array:

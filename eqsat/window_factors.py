@@ -42,6 +42,6 @@ def strided_factors(made: Form) -> Iterator[tuple[Term, tuple[str, ...]]]:
             steps = {str(atom): step for atom, step in read.address.terms}
             names = universe.members(universe.mask(read.names))
             plain = {*steps} == {*names} and not (read.guards or read.extent or read.fill)
-            if plain and {*last} <= {*names} and steps[last[0]] > 1:
+            if plain and {*last} & {*names} and steps[last[0]] > 1:
                 outer = sorted({*names} - {*last}, key=lambda name: (-steps[name], name))
                 yield own, (*outer, *last)

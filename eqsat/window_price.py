@@ -12,7 +12,7 @@ from eqsat.copy_price import VECTOR_BYTES, one_by_one
 from eqsat.graph.index import free_names
 from eqsat.issue_price import copy_seconds
 from eqsat.pixels import divided_names, pixel_axes
-from eqsat.rates import Array, Contraction
+from eqsat.rates import Array, Contraction, power_above
 from eqsat.relayout import WalkedAxis, walked_axes
 from eqsat.tiling import LINE, Tiling
 
@@ -231,8 +231,7 @@ def _given(points: Array, most: Array, left: Array) -> tuple[Array, Array]:
     """The threads that are left when up to `most` of them are given to so many points, and the
     points that each of these has.
     """
-    wanted = 2.0 ** np.ceil(np.log2(np.maximum(points, 1.0)))
-    given = np.maximum(np.minimum(wanted, most), 1.0)
+    given = np.maximum(np.minimum(power_above(points), most), 1.0)
     return np.maximum(left / given, 1.0), np.ceil(points / given)
 
 

@@ -223,6 +223,12 @@ def test_weights_of_each_channel_are_laid_side_by_side_for_threads():
     assert copy.kernel.buffers[-1].shape == (7, 7, 96)
 
 
+def test_weights_of_a_sum_over_everything_lie_along_nothing():
+    x, w = g.input("x", (8, 28, 28, 96), "bfloat16"), g.input("w", (96, 1, 7, 7), "bfloat16")
+    program = planned(g.sum(g.conv(x, w, padding=3, layout="NHWC", groups=96)), H200)
+    assert program.parts.outputs[0][1] == ()
+
+
 def test_weights_that_lie_side_by_side_are_read_where_they_are():
     x, w = g.input("x", (8, 56, 56, 96), "bfloat16"), g.input("w", (7, 7, 1, 96), "bfloat16")
     out = g.conv(x, g.permute_dims(w, (3, 2, 0, 1)), padding=3, layout="NHWC", groups=96)
