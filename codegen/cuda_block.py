@@ -95,6 +95,11 @@ class Tile:
                 parts.append(point.local(i) + ("" if stride == 1 else f" * {stride}"))
         return " + ".join(parts) or "0"
 
+    @property
+    def places(self) -> "Tile":
+        """As it is copied."""
+        return self
+
     def distance(self, index: str, points: int) -> int:
         """How far every element lies from the one so many points of an index before it."""
         return points * self.strides[index]
@@ -163,6 +168,7 @@ class Block:
         self.scratch_bytes = 0
         self.tiles_written = False  # shared tiles written since the last barrier
         self.tiles_read = False
+        self.copies_started = False  # that a barrier must wait for
         self.whole: frozenset[str] = frozenset()  # names of which the chunk at hand has all points
         self.has_producer = False  # then no other warp ever uses the memory of a warp's patch
         # The number of a thread among those that compute a tile.
@@ -465,13 +471,21 @@ class Block:
 
     def scratch(self, size: int) -> str:
         """Memory for one collective of the whole block, which begins and ends with a barrier."""
+        self._await_copies()
         self.scratch_bytes = max(self.scratch_bytes, size)
         self.tiles_written = self.tiles_read = False
         return "shared + scratch"
 
     def barrier(self) -> None:
+        self._await_copies()
         self.out.line("block_barrier();")
         self.tiles_written = self.tiles_read = False
+
+    def _await_copies(self) -> None:
+        if self.copies_started:
+            self.out.line("commit_copies();")
+            self.out.line("wait_copies<0>();")
+            self.copies_started = False
 
     def before_reading(self, names: Iterable[str]) -> None:
         """A barrier if one of the values is a tile that may not be complete yet."""

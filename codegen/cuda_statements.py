@@ -74,6 +74,7 @@ class Statements:
         self.out = block.out
         self.phase = phase
         self.ring = ring or set()
+        self.copies_alone = not block.has_producer  # whoever waits for copies waits for these
         self.partial = partial or {}
         self.lagging = lagging  # products of this run may still be under way after it
         self.issued = False
@@ -193,7 +194,7 @@ class Statements:
             if block.tiles_read:
                 block.barrier()
             block.before_reading(operands(s))
-            copy_chunk(block, s, tile)
+            copy_chunk(block, s, tile, self.copies_alone and not self.ring)
         block.readers[s.name] = own_reader(block, s, tile)
 
     def vector(self, access: Access, indices: list[str]) -> tuple[str, int]:

@@ -166,6 +166,7 @@ class SteppedStatements(Statements):
         self, block: Block, phase: Phase, partial: Mapping[str, str], ahead: Ahead
     ) -> None:
         super().__init__(block, phase, None, partial)
+        self.copies_alone = False
         self.ahead = ahead
 
     def take(self) -> None:

@@ -19,6 +19,15 @@ from eqsat.codegen.cuda_distribution import Factor, cover
 from eqsat.codegen.cuda_math import SIXTEEN, cast, literal, narrow, storage_type, widen
 from eqsat.codegen.cuda_operations import LANES
 from eqsat.codegen.cuda_placement import COMPUTED, INLINE, SHARED
+from eqsat.codegen.cuda_window_tile import (
+    Places,
+    WindowTile,
+    at_place,
+    number_of_places,
+    read_strides,
+    shared_axes,
+    within_extents,
+)
 from eqsat.graph.dtypes import DType
 from eqsat.kernel import Load
 
@@ -27,21 +36,28 @@ SHORTEST = 64  # bytes of rows that are parted, where single elements of them ar
 AHEAD = 64  # shorter elements that a thread reads before it writes the first
 
 
-def lay_out(block: Block, name: str, dtype: DType, order: Sequence[str], slots: int = 1) -> Tile:
-    """Allocate a tile and declare its pointer, which for a ring is that of the first slot."""
-    extents = {}
+def lay_out(
+    block: Block,
+    name: str,
+    dtype: DType,
+    order: Sequence[str],
+    slots: int = 1,
+    places: Mapping[str, int] | None = None,
+) -> Tile:
+    """Allocate a tile and declare its pointer, which for a ring is that of the first slot; of some
+    indices it has so many `places`.
+    """
     unit = max(LANES * dtype.itemsize if block.placement.matrices else 0, TILE_UNIT)
-    for i in order:
-        extents[i] = _extent(block, i)
+    extents = {i: _extent(block, i) for i in order} | dict(places or {})
     strides, stride = {}, 1
-    rows = [i for i in order if extents[i] > 1]
+    row = _row(block, name, order, extents)
     shortest = 0 if block.placement.matrices else SHORTEST
     for i in reversed(order):
+        bytes_ = stride * dtype.itemsize
+        if i == row and bytes_ % unit == 0 and bytes_ >= shortest:
+            stride += 0 if bytes_ // unit % 2 else unit // dtype.itemsize
         strides[i] = stride
         stride *= extents[i]
-        bytes_ = stride * dtype.itemsize
-        if i in rows[1:][-1:] and bytes_ % unit == 0 and bytes_ >= shortest:
-            stride += 0 if bytes_ // unit % 2 else unit // dtype.itemsize
     pointer = f"s_{block.names.of(name)}"
     tile = Tile(pointer, dtype, tuple(order), extents, strides, slots)
     offset = block.allocate(tile.size * slots * dtype.itemsize)
@@ -49,6 +65,19 @@ def lay_out(block: Block, name: str, dtype: DType, order: Sequence[str], slots: 
     declared = pointer if slots == 1 else f"{pointer}_ring"
     block.out.line(f"{kind}* const {declared} = reinterpret_cast<{kind}*>(shared + {offset});")
     return tile
+
+
+def _row(block: Block, name: str, order: Sequence[str], extents: Mapping[str, int]) -> str:
+    """The index that numbers rows which are read together, those of an operation's factor: of
+    others the one next to the elements of a row.
+    """
+    *outer, inner = [i for i in order if extents[i] > 1] or [""]
+    for m in block.placement.matrices.values():
+        for one, free in ((m.left, m.rows), (m.right, m.columns)):
+            if one == name:
+                apart = (m.k,) if inner in free else free
+                return next((i for i in reversed(outer) if i in apart), "")
+    return outer[-1] if outer else ""
 
 
 def _extent(block: Block, index: str) -> int:
@@ -68,11 +97,23 @@ def tile_for(block: Block, load: Load, slots: int = 1) -> Tile:
         block.ordered(load.indices),
         key=lambda i: (_extent(block, i) > 1, -strides.get(i, buffer.size + 1), runs[i]),
     )
-    return lay_out(block, load.name, buffer.dtype, order, slots)
+    extents = {i: _extent(block, i) for i in order}
+    axes = shared_axes(block, load, extents)
+    numbered = {i: number_of_places(axis, extents) for i, axis in axes.items()}
+    first = tuple(str(a) for x in axes.values() for a, _ in x.place.terms if a not in axes)
+    copied = [i for i in order if i not in first]
+    tile = lay_out(block, load.name, buffer.dtype, copied, slots, numbered)
+    if not axes:
+        return tile
+    shape = (tile.pointer, tile.dtype, tile.order, tile.extents, tile.strides, slots)
+    held = Places(*shape, along=axes, first=first)
+    strides = read_strides(axes, tile.strides, order)
+    return WindowTile(tile.pointer, tile.dtype, tuple(order), extents, strides, slots, held=held)
 
 
 def copy_width(block: Block, load: Load, tile: Tile) -> int:
     """Elements that one thread copies at a time."""
+    tile = tile.places
     if not tile.order:
         return 1
     inner, buffer = tile.order[-1], block.kernel.buffer(load.access.buffer)
@@ -94,7 +135,7 @@ def copy(
     block: Block, load: Load, tile: Tile, origin: Mapping[str, str], target: str, asynchronous: bool
 ) -> None:
     """The whole block copies the tile at `origin` to `target`; the caller sees to barriers."""
-    width = copy_width(block, load, tile)
+    width, tile = copy_width(block, load, tile), tile.places
     order = [(i, tile.extents[i]) for i in tile.order]
     frame = Frame(cover(order, width, block.kernel.threads), origin, "copy_")
     readers = dict(block.readers)
@@ -113,12 +154,16 @@ def copy(
     block.tiles_written = True
 
 
-def copy_chunk(block: Block, load: Load, tile: Tile) -> None:
-    """Copy the tile at hand, of which each thread may have its part in registers."""
+def copy_chunk(block: Block, load: Load, tile: Tile, alone: bool) -> None:
+    """Copy the tile at hand, of which each thread may have its part in registers; `alone`: no other
+    copies are under way, so that the next barrier may wait for all there are.
+    """
     if load.name in block.ahead:
         block.ahead[load.name].write()
-    else:
-        copy(block, load, tile, block.frame.origin, tile.pointer, False)
+        return
+    started = alone and can_copy_async(block, load, tile)
+    copy(block, load, tile, block.frame.origin, tile.pointer, started)
+    block.copies_started |= started
 
 
 def _copy_words(block: Block, load: Load, tile: Tile, frame: Frame, target: str) -> None:
@@ -217,7 +262,7 @@ class RegisterCopy:
 
 def copied_by_registers(block: Block, load: Load, tile: Tile) -> RegisterCopy:
     """The copy of a tile that is not copied while other work runs on."""
-    width = copy_width(block, load, tile)
+    width, tile = copy_width(block, load, tile), tile.places
     order = [(i, tile.extents[i]) for i in tile.order]
     frame = Frame(cover(order, width, block.kernel.threads), block.frame.origin, "copy_")
     return RegisterCopy(block, load, tile, frame, width)
@@ -286,6 +331,7 @@ def _copy_vector(
         _write(block, tile, point, target, width, "pack")
         return
     source, place = block.buffer(load.access.buffer), f"{target} + {tile.offset(point)}"
+    point = at_place(tile, point)
     condition = _exists(block, load, tile, frame, point) or "true"
     address = block.address(load.access, point)
     bytes_ = width * tile.dtype.itemsize
@@ -307,6 +353,7 @@ def _read(
     block: Block, load: Load, tile: Tile, frame: Frame, point: Point, width: int, held: str
 ) -> None:
     """Set a register to what lies in memory."""
+    point = at_place(tile, point)
     if width == 1:
         block.out.line(f"{held} = {_element(block, load, tile, frame, point)};")
         return
@@ -316,7 +363,7 @@ def _read(
         block.out.line(f"{held} = {{}};")
     if load.fill:
         fill = _memory_literal(tile.dtype, load.fill)
-        valid = block.valid(tile.order, point, frame)
+        valid = within_extents(block, load, tile, point, frame)
         block.out.line(f"if ({' && '.join(valid) or 'true'})")
         block.out.line(f"    for (int e = 0; e < {width}; ++e) {held}.item[e] = {fill};")
     source = f"{block.buffer(access.buffer)} + {block.address(access, point)}"
@@ -335,7 +382,7 @@ def _write(block: Block, tile: Tile, point: Point, target: str, width: int, held
 
 def _exists(block: Block, load: Load, tile: Tile, frame: Frame, point: Point) -> str:
     """The condition for an element to be there; empty where it is known to be."""
-    valid = block.valid(tile.order, point, frame)
+    valid = within_extents(block, load, tile, point, frame)
     return " && ".join([*valid, *block.exists(load.access, point)])
 
 
@@ -344,7 +391,7 @@ def _element(block: Block, load: Load, tile: Tile, frame: Frame, point: Point) -
     beyond the extents.
     """
     access, kind = load.access, storage_type(tile.dtype)
-    valid = block.valid(tile.order, point, frame)
+    valid = within_extents(block, load, tile, point, frame)
     condition = _exists(block, load, tile, frame, point)
     fill = _memory_literal(tile.dtype, load.fill)
     absent = "0" if fill == "0" else f"{' && '.join(valid) or 'true'} ? {fill} : ({kind})0"

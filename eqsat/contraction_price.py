@@ -12,9 +12,10 @@ from eqsat.form import SUBSTITUTED, WEIGHTED, Form
 from eqsat.graph.dtypes import BY_NAME, is_held
 from eqsat.issue_price import copy_seconds
 from eqsat.narrow_price import is_joined, narrowing, products_of
+from eqsat.needs import Need
 from eqsat.partial_sums import count_parts
 from eqsat.pipeline_price import spread
-from eqsat.prepare import Need, lies_right, read_alike, rows_of_pages
+from eqsat.prepare import lies_right, read_alike, rows_of_pages
 from eqsat.rates import Array, Contraction
 from eqsat.relayout import points as elements
 from eqsat.relayout import walked_axes

@@ -8,12 +8,12 @@ import numpy as np
 from eqsat.algebra import Read, Term
 from eqsat.form import Form
 from eqsat.graph.index import unit_names
+from eqsat.needs import VECTOR_BYTES
 from eqsat.pixels import pixel_axes
 from eqsat.rates import Array, Contraction
+from eqsat.relayout import WalkedAxis, walked_axes
 from eqsat.specs import ParallelOperation
 from eqsat.tiling import Tiling
-
-VECTOR_BYTES = 16  # the widest access of a thread
 
 
 def is_sliding(side: Term, made: Form) -> bool:
@@ -104,14 +104,48 @@ def copied_alone(
         return 0 * tiling.shape
     mask = made.facts.free(side)
     lanes = tiling.points(mask) * tiling.times(mask) / together
-    for name in made.facts.universe.members(found.summed):
+    slides = {name for axis in _shared_axes(tiling, operation, side) for name in _names(axis)}
+    for name in {*made.facts.universe.members(found.summed)} - slides:
         points, least = made.extents[name], 1
         if operation and name in unit_names(read.address):
             *_, least = operation.extents.values()
         given = max(2.0 ** math.ceil(math.log2(points)), least)
         most = np.minimum(given, tiling.blocking.threads)
         lanes = lanes * np.ceil(points / most) * most / points
-    return lanes
+    return lanes * shared_places(tiling, operation, side)
+
+
+def shared_places(tiling: Tiling, operation: ParallelOperation | None, side: Term) -> Array:
+    """The part of the points of a tile of a factor that it takes in shared memory: places that
+    several windows read lie there once, where no chunk ends beyond what is summed over.
+    """
+    share, extents = tiling.shape, tiling.form.extents
+    for axis in _shared_axes(tiling, operation, side):
+        places, points, even = tiling.shape, tiling.shape, tiling.shape > 0
+        for name, step in zip(_names(axis), (step for _, step in axis.place.terms), strict=True):
+            own = tiling.tile_points(tiling.form.facts.universe.mask([name]))
+            places, points = places + step * (own - 1), points * own
+            even &= (extents[name] % own == 0) | (name in tiling.tiles)
+        share = share * np.where(even, np.minimum(places / points, 1.0), 1.0)
+    return share
+
+
+def _names(axis: WalkedAxis) -> list[str]:
+    return [str(atom) for atom, _ in axis.place.terms]
+
+
+def _shared_axes(
+    tiling: Tiling, operation: ParallelOperation | None, side: Term
+) -> list[WalkedAxis]:
+    """The axes of a factor along which windows overlap, where threads copy it: those of an
+    operation's are taken apart where elements lie together along one.
+    """
+    read = tiling.form.beneath_cast(side).args[0]
+    if not isinstance(read, Read) or (operation is not None and operation.asynchronous):
+        return []
+    axes = walked_axes(read, tiling.form.extents) or ()
+    found = [axis for axis in axes if axis.slides and min(s for _, s in axis.place.terms) == 1]
+    return [] if operation is not None and any(axis.stride == 1 for axis in found) else found
 
 
 def padded(made: Form, operation: ParallelOperation | None, side: Term) -> float:

@@ -13,6 +13,7 @@ from eqsat.pipeline_price import arrangements
 from eqsat.rates import Array, Contraction
 from eqsat.specs import ParallelOperation
 from eqsat.tiling import Tiling
+from eqsat.window_factors import window_places
 
 WORD = 4  # bytes that a bank holds: a lane's element takes one, however narrow it is
 CONFLICTS = 4  # lanes at one bank, of rows that neither a sum nor rows or columns lie along
@@ -39,12 +40,25 @@ def fragment_seconds(
             (found.right, found.columns, found.rows),
         )
     ]
+    whole_steps = _beyond_sum(tiling, operation, found)
     least = np.full_like(tiling.shape, np.inf)
     for along, across, whole in arrangements(teams):
         read = sides[0] * across * (not held) + sides[1] * along
         fits = whole & ((across == 1) | (not alone))
         least = np.where(fits, np.minimum(least, read), least)
-    return least / (tiling.spec.memory("shared").bandwidth_gb_per_s * 1e9)
+    return least * whole_steps / (tiling.spec.memory("shared").bandwidth_gb_per_s * 1e9)
+
+
+def _beyond_sum(tiling: Tiling, operation: ParallelOperation, found: Contraction) -> Array:
+    """How many times the points of a sum its operations take, whole ones, along the longest of its
+    names that number no places in windows.
+    """
+    universe = tiling.form.facts.universe
+    own = found.summed & ~window_places(tiling.form, (found.left, found.right))
+    names = universe.members(own or found.summed)
+    longest = np.max([tiling.tile_points(universe.mask([name])) for name in names], axis=0)
+    *_, depth = operation.extents.values()
+    return np.ceil(longest / depth) * depth / longest
 
 
 def _read_again(tiling: Tiling, side: Term, found: Contraction, own: int) -> Array:

@@ -12,6 +12,7 @@ ISSUED = "issue"  # the unit that starts all instructions, whatever other units 
 CHUNK_WORK = 60  # instructions of a thread for each chunk of staged operands
 VECTOR_WORK = 12  # the same for each vector that it copies
 COPY_WORK = 50  # the same of an element of a window, copied with no other under way
+STAGED_WORK = 25  # the same where a thread has many under way
 
 
 def issue_seconds(
@@ -22,7 +23,7 @@ def issue_seconds(
     that are copied alone, which take turns with multiply-adds. A processor issues one instruction a
     cycle for each part of a warp's size of its lanes.
     """
-    copies = alone * copy_seconds(spec)
+    copies = alone * STAGED_WORK * instruction_seconds(spec)
     staging = (chunks * CHUNK_WORK + vectors * VECTOR_WORK) * instruction_seconds(spec)
     return {ISSUED: work + staging + copies, COPIES: copies}, staging
 

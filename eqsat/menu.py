@@ -31,6 +31,7 @@ from eqsat.window_factors import window_places
 SWIZZLED = 128  # bytes of a row of staged operands that keeps clear of bank conflicts
 SHORT_ROWS = 128  # rows below which several names share the rows of a tile
 SHORT_TAIL = 16  # points of a stored value's last names below which tiles are long along the next
+TOGETHER = 32  # points of short products beside each other that lie together
 LEAST_ROWS = 64  # rows of a tile that fill a matrix operation
 FEW_COLUMNS = 8  # columns of a product that leave most of a matrix operation idle
 MOST_ROWS = 256  # rows of a tile that holds all of several names
@@ -217,6 +218,9 @@ def _block_sizes(form: Form, name: str) -> list[int]:
     if len(group) > 1 and extent < SHORT_ROWS and (inside > 1 or extent < LEAST_ROWS):
         found = _shared_sizes(extent, inside)
         if _has_few_columns(form, name):  # threads do as well: rows as memory has them
+            slides = _sliding(form)
+            if not any(slides.values()):  # channels lie together, of which a tile has several
+                return [size for size in (8, 16, 4) if size <= extent] if name in slides else [1]
             return list(dict.fromkeys([extent, 32, *found] if inside == 1 else [4, 8, 1, *found]))
         alone = max(form.extents[n] for n in group) >= LEAST_ROWS // 2  # rows of one name
         whole = extent >= LEAST_ROWS // 2 and extent not in found
@@ -238,6 +242,9 @@ def _block_sizes(form: Form, name: str) -> list[int]:
         offered = [1, 4, 16, 2, 8, 32]
         if any(one.term.op in SCATTERS for one in form.stored):
             offered += [64, 128]  # groups that stay have few tiles beside each other
+        tail = _tail(form, name)
+        if any(left and right for left, right in sides) and 1 < tail <= FEW_COLUMNS:
+            offered.insert(0, TOGETHER // _power(tail))
     kept = [size for size in offered if size < extent or (size == extent and size > 64)]
     if extent > max(offered) or extent in kept:
         return kept
@@ -267,6 +274,14 @@ def _innermost(form: Form) -> dict[str, int]:
             points *= form.extents[name]
             if points >= SHORT_TAIL or not is_short:
                 break
+    return found
+
+
+def _tail(form: Form, name: str) -> int:
+    """Points that lie inside a name where values are stored along it."""
+    found = 1
+    for names in (one.names for one in form.stored if name in one.names):
+        found = max(found, math.prod(form.extents[n] for n in names[names.index(name) + 1 :]))
     return found
 
 
@@ -332,6 +347,19 @@ def _has_few_columns(form: Form, name: str) -> bool:
             if not other & bit and math.prod(form.extents[n] for n in names) < FEW_COLUMNS:
                 return True
     return False
+
+
+def _sliding(form: Form) -> dict[str, bool]:
+    """Names along which windows of a product's factors move, and whether elements lie together
+    there.
+    """
+    found: dict[str, bool] = {}
+    for factor in (side for term in form.terms for side in form.contraction(term) or ()):
+        read = factor.args[0] if factor.op == "read" else None
+        axes = pixel_axes(read, form.extents) if isinstance(read, Read) else None
+        for axis in (axis for axis in axes or () if axis.slides):
+            found |= dict.fromkeys(free_names(axis.place), axis.stride == 1)
+    return found
 
 
 def _single(form: Form) -> set[str]:

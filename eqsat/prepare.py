@@ -15,49 +15,18 @@ from math import prod
 
 from eqsat.algebra import WEIGHTED_SUMS, Read, Term, post_order
 from eqsat.form import Form, Stored
-from eqsat.graph.dtypes import BY_NAME, is_held
+from eqsat.graph.dtypes import BY_NAME
 from eqsat.graph.index import Affine, FloorDiv, Mod, add, const, scale, var
 from eqsat.kernel import Buffer, Guard
 from eqsat.narrow import TERMS
+from eqsat.needs import WIDE, Need, started_needs, waited_needs
 from eqsat.pixels import divided_names, pixel_axes
 from eqsat.relayout import WalkedAxis, first_place, in_order
 from eqsat.scatter import starts
-from eqsat.specs import ParallelOperation, ParallelProcessingUnit
+from eqsat.specs import ParallelProcessingUnit
 from eqsat.window_factors import strided_factors, window_places
 
-WIDE = "float32"
-SIXTEEN = ("bfloat16", "float16")
-STORED_TERMS = frozenset({"bfloat16"})
-"""Narrow floats that are dtypes of memory, so that a factor's terms can be stored."""
-
 LARGEST = {"bfloat16": (2 - 2**-7) * 2.0**127}
-
-
-@dataclass(frozen=True)
-class Need:
-    """What an operation asks of a factor in memory.
-
-    alignment: bytes that divide the distance of rows, wherever the operation's copies leave a
-    choice; row: bytes at multiples of which rows best begin; summed: whether a summed index must be
-    contiguous; narrow: the float whose terms it takes in place of a float32; wide: that which it
-    takes in place of a narrower one.
-    """
-
-    alignment: int
-    row: int
-    summed: bool
-    narrow: str = ""
-    wide: str = ""
-
-    @property
-    def converts(self) -> str:
-        """The float that is stored in place of the factor's own, if one is."""
-        return self.narrow or self.wide
-
-    @property
-    def terms(self) -> int:
-        """How many of these for each element."""
-        return TERMS[self.narrow] if self.narrow else 1
 
 
 @dataclass(frozen=True)
@@ -104,6 +73,7 @@ def preparations(made: Form, spec: ParallelProcessingUnit) -> tuple[Preparation,
     """
     wanted: dict[tuple[Term, _Layout], set[str]] = {}
     over: dict[Term, int] = {}
+    universe = made.facts.universe
     for term in made.terms:
         factors = list(_factors(made, term))
         places = window_places(made, (factor for factor, *_ in factors))
@@ -111,13 +81,15 @@ def preparations(made: Form, spec: ParallelProcessingUnit) -> tuple[Preparation,
             read = factor.args[0]
             if factor.op != "read" or not isinstance(read, Read):
                 continue
-            for operation, need in _needs(spec, read.dtype.name, made.facts.dtype(term).name):
+            kinds = (read.dtype.name, made.facts.dtype(term).name)
+            own = {*universe.members(universe.mask(read.names) & places)}
+            beside = waited_needs(spec, *kinds) if own and not _slides(read, made) else ()
+            for operation, need in (*started_needs(spec, *kinds), *beside):
                 if need.converts or not lies_right(read, need, summed, batch, made):
                     layout = _layout(read, need, summed, places | batch, made)
                     if layout is not None:
                         wanted.setdefault((factor, layout), set()).add(operation.name)
                         over[factor] = summed
-    universe = made.facts.universe
     if spec.group(spec.tile_group).max_resident > 1:  # threads share a tile, each reads for itself
         for factor, order in strided_factors(made):
             pitch = made.extents[order[-1]]
@@ -128,7 +100,7 @@ def preparations(made: Form, spec: ParallelProcessingUnit) -> tuple[Preparation,
     found: list[Preparation] = []
     copies: dict[object, tuple[int, Preparation]] = {}
     for number, ((factor, layout), names) in enumerate(wanted.items()):
-        key = (layout.alike(made.extents), read_alike(factor, over[factor], made))
+        key = (layout.alike(factor, made.extents), read_alike(factor, over[factor], made))
         same, first = copies.get(key, (number, None))
         terms = index.get(layout.dtype, "")
         one = _prepared(factor, layout, made, same, terms, frozenset(names))
@@ -230,54 +202,9 @@ def rows_of_pages(read: Read, moved: Collection[str]) -> bool:
     return bool(rows) and not {*rows} & {*moved}
 
 
-def needs(spec: ParallelProcessingUnit, operation: ParallelOperation, dtype: str) -> Need | None:
-    """What the operation asks of a factor of that dtype in memory; None where it takes none."""
-    pair = operation.semantics.contraction if operation.semantics else None
-    if not operation.asynchronous or pair is None or operation.semantics is None:
-        return None
-    places = [operation.operand_memory.get(read.operand, "") for read in pair]
-    placed = [m.name for m in spec.memory_domains if m.managed == "software"]
-    inside = [place for place in places if place in placed and place != "registers"]
-    if not inside:
-        return None
-    alignment = _box_alignment(spec, inside[0])
-    row = max(operation.alignment_bytes, alignment)
-    summed = bool(set(operation.contiguous.values()) & {*operation.semantics.reduced_index_names})
-    kinds = {row.get(pair[0].operand) for row in operation.supported_data_types}
-    if dtype in kinds or (dtype == WIDE and "tfloat32" in kinds):
-        return Need(alignment, row, summed)
-    if len(inside) == len(pair):
-        for kind in sorted({*BY_NAME} & kinds):
-            if dtype == WIDE and kind in STORED_TERMS:
-                return Need(alignment, row, summed, narrow=kind)
-            if kind in SIXTEEN and dtype in BY_NAME and is_held(dtype, kind):
-                return Need(alignment, row, summed, wide=kind)
-    return None
-
-
-def _needs(
-    spec: ParallelProcessingUnit, dtype: str, out: str
-) -> Iterator[tuple[ParallelOperation, Need]]:
-    for operation in spec.operations:
-        need = needs(spec, operation, dtype)
-        if need is not None and operation.semantics is not None:
-            result = operation.semantics.output.operand
-            if any(row.get(result) == out for row in operation.supported_data_types):
-                yield operation, need
-
-
-def _box_alignment(spec: ParallelProcessingUnit, memory: str) -> int:
-    """What copies of boxes into a memory ask of the distance of rows, in bytes."""
-    found = [
-        operation.alignment_bytes
-        for operation in spec.operations
-        if operation.asynchronous
-        and operation.semantics is not None
-        and operation.semantics.update == "="
-        and len(operation.semantics.output.index_names) > 1
-        and operation.operand_memory.get(operation.semantics.output.operand) == memory
-    ]
-    return min(found, default=1)
+def _slides(read: Read, made: Form) -> bool:
+    """Whether a factor is read through overlapping windows."""
+    return any(axis.slides for axis in pixel_axes(read, made.extents) or ())
 
 
 def _factors(made: Form, term: Term) -> Iterator[tuple[Term, int, int]]:
@@ -311,9 +238,14 @@ class _Layout:
     terms: int
     axes: tuple[WalkedAxis, ...] = ()
 
-    def alike(self, extents: Mapping[str, int]) -> object:
-        """What layouts have in common that are the same but for names."""
-        sizes = tuple(extents[name] for name in self.names)
+    def alike(self, factor: Term, extents: Mapping[str, int]) -> object:
+        """What layouts of factors have in common that are the same but for names: how many points
+        lie along each, and how far apart they were.
+        """
+        read = factor.args[0]
+        assert isinstance(read, Read)
+        steps = {str(atom): step for atom, step in read.address.terms}
+        sizes = tuple((extents[name], steps.get(name, 0)) for name in self.names)
         return replace(self, names=()), sizes
 
 

@@ -29,7 +29,7 @@ from eqsat.contraction_price import (
     unfit_operands,
     written_seconds,
 )
-from eqsat.copy_price import copied_alone, padded, vectors
+from eqsat.copy_price import copied_alone, padded, shared_places, vectors
 from eqsat.extremes import met_again
 from eqsat.factor_price import computed_again, gather_cycles
 from eqsat.form import REDUCING, SUBSTITUTED, WEIGHTED, Form, passes, walked
@@ -52,7 +52,7 @@ from eqsat.specs import ParallelOperation
 from eqsat.stencil_price import beyond_neighbours
 from eqsat.sum_price import added_again
 from eqsat.update_price import in_turn, update_seconds
-from eqsat.window_price import drawn_again, loaded_beside, overlapping, window_reads
+from eqsat.window_price import drawn_again, loaded_beside, overlapping, window_charges
 
 REDUCING_OP = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 FREE_OPS = frozenset({"read", "literal", "gather", "reindex"})  # reindex: is_stuck
@@ -206,9 +206,8 @@ class _Pricing(Latency):
         self.copied[term] = drawn * self.repeat
         if read.guards and not self.pricer.overlap:
             self._apply("where", tests(self, mask), read.dtype.name)
-        if found := window_reads(self, term):
-            self.charge("loads", found[0])
-            self._apply("add", found[1], "float32")  # guards
+        for unit, seconds in window_charges(self, term):
+            self.charge(unit, seconds)
 
     def _move(self, buffer: str, unique: float, traffic: Array, lines: Array) -> None:
         held = unique < self.pricer.cache.size_bytes / 2
@@ -352,7 +351,8 @@ class _Pricing(Latency):
             mask, itemsize = facts.free(side), facts.dtype(side).itemsize
             if self.blocking is None or self.blocking.staged:
                 streamed = mask & facts.universe.mask(self.chunks)
-                held = self.tile_points(mask) * itemsize * (stages if streamed else 1)
+                places = shared_places(self, operation, side)
+                held = self.tile_points(mask) * places * itemsize * (stages if streamed else 1)
                 boxed = self.boxed(side) if self.started else padded(self.form, operation, side)
                 self.shared = self.shared + held * boxed
                 if self.started and self.blocking is not None:

@@ -11,8 +11,8 @@ from eqsat.algebra import WEIGHTED_SUMS, Term
 from eqsat.form import Form
 from eqsat.graph.dtypes import as_dtype, is_held
 from eqsat.issue_price import ISSUED, instruction_seconds
+from eqsat.needs import Need, needs
 from eqsat.partial_sums import rounded
-from eqsat.prepare import Need, needs
 from eqsat.siblings import Family, family, siblings
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
 

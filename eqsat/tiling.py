@@ -18,6 +18,7 @@ from eqsat.stencils import Walk
 
 CROSSING = 0.25  # part of the cache's time for bytes that both halves keep, which memory waits for
 LINE = 128  # bytes that memory moves at best
+SHORT = 40  # bytes of rows of boxes below which each takes as long, and longer, on an H200
 BROKEN = 1.5  # times as much is drawn of 160 columns, whose last box is half a line, in such rows
 PARTIAL = 4.8  # sectors in the time of which half a one is written, or less of it: 57 a ns, H100
 STREAMED = 32  # points of a reduction that a tile is taken to hold before it is scheduled
@@ -292,7 +293,8 @@ class Tiling:
         unit = [name for name in beside if name in extents]
         width = self.tile_points(self.form.facts.universe.mask(unit)) * size
         broken = (width > 2 * LINE) & (width % LINE > 0) & (apart < LINE)
-        return (2 - apart / LINE) * self.lines(unit, read.dtype) * np.where(broken, BROKEN, 1.0)
+        times = np.where(broken, BROKEN, 1.0) * np.maximum(SHORT / width, 1.0) ** 2
+        return (2 - apart / LINE) * self.lines(unit, read.dtype) * times
 
     def boxed(self, side: Term) -> Array:
         """How many times a factor's bytes its boxes have, whose parts are a line wide where the

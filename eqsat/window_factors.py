@@ -26,8 +26,9 @@ def window_places(made: Form, factors: Iterable[Term]) -> int:
 
 
 def strided_factors(made: Form) -> Iterator[tuple[Term, tuple[str, ...]]]:
-    """Factors without names of their own that do not lie along what results lie along, and their
-    names as a copy that does has them, outermost first.
+    """Factors beside windows that do not lie along what results lie along, or where they have no
+    part in that, along names that they alone have; their names as a copy that does has them,
+    outermost first.
     """
     universe, free, last = made.facts.universe, made.facts.free, made.stored[0].names[-1:]
     for term in made.terms:
@@ -37,11 +38,14 @@ def strided_factors(made: Form) -> Iterator[tuple[Term, tuple[str, ...]]]:
         sides = [made.beneath_cast(side) for side in product.children]
         for own, other in (sides, sides[::-1]) if window_places(made, sides) else ():
             read = own.args[0]
-            if own.op != "read" or not isinstance(read, Read) or free(own) & ~free(other):
+            if own.op != "read" or not isinstance(read, Read):
                 continue
             steps = {str(atom): step for atom, step in read.address.terms}
             names = universe.members(universe.mask(read.names))
-            plain = {*steps} == {*names} and not (read.guards or read.extent or read.fill)
-            if plain and {*last} & {*names} and steps[last[0]] > 1:
-                outer = sorted({*names} - {*last}, key=lambda name: (-steps[name], name))
-                yield own, (*outer, *last)
+            if {*steps} != {*names} or read.guards or read.extent or read.fill:
+                continue
+            order = sorted(names, key=lambda name: (-steps[name], name))
+            alone = universe.members(free(own) & ~free(other))
+            along = [n for n in order if n in last] or [n for n in order if n in alone][-1:]
+            if along and steps[along[0]] > 1:
+                yield own, (*(name for name in order if name not in along), *along)

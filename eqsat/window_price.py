@@ -4,23 +4,32 @@ Neighbouring points of a thread share what their windows overlap. The emitter gi
 side by side along an outer axis, and lanes of a warp points side by side in memory.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
 from eqsat.algebra import Read, Term
-from eqsat.copy_price import VECTOR_BYTES, one_by_one
+from eqsat.copy_price import one_by_one
+from eqsat.form import Form, shares_factors
 from eqsat.graph.index import free_names
-from eqsat.issue_price import copy_seconds
+from eqsat.issue_price import COPIES, copy_seconds, instruction_seconds
+from eqsat.needs import VECTOR_BYTES
 from eqsat.pixels import divided_names, pixel_axes
 from eqsat.rates import Array, Contraction, power_above
 from eqsat.relayout import WalkedAxis, walked_axes
 from eqsat.tiling import LINE, Tiling
 
+WORD = 4  # bytes of neighbours that a thread stores at once, of elements shorter than that
 AGAIN = 1.5  # times that windows together have a tensor's elements, from which on they overlap
-MOST_PLACES = 112  # elements that a thread holds for its points
+MOST_PLACES = (
+    88  # elements that a thread holds for its points: of 96, a few sums leave no registers
+)
 LANES = 32
 BUSY = 512  # threads of a processor that read windows at a time
 GUARD_WORK = 2  # instructions that tell whether an element of a window is there
+HELD_WORK = 6  # instructions of an element of a factor that a thread holds for many products
+ALONE_WORK = 12  # the same where it is read for each place of a window anew
 
 
 def windowed(tiling: Tiling, term: Term) -> tuple[WalkedAxis, ...]:
@@ -72,41 +81,64 @@ def _in_digits(read: Read) -> bool:
     return any(atom in nested for atom, _ in read.address.terms)
 
 
-def window_reads(tiling: Tiling, term: Term) -> tuple[Array, Array] | None:
-    """Seconds in which threads read windows, a line of memory at a time, and those that a kernel
-    takes apart one by one, each for every value stored, or a factor beside windows; instructions of
-    all threads that tell whether what they read is there. None of what is neither.
+def window_charges(tiling: Tiling, term: Term) -> Iterator[tuple[str, Array]]:
+    """Units and the seconds that each takes for a read: of windows a line of memory at a time, of
+    those that a kernel takes apart one by one for every value stored, of a factor beside windows;
+    and the instructions of threads which tell whether an element is there, or all it takes to read
+    one, of a factor whose products take turns with that.
     """
     axes, unfolded, read = windowed(tiling, term), is_unfolded(tiling, term), term.args[0]
+    mask, loads, spec = tiling.form.facts.free(term), 0 * tiling.shape, tiling.spec
+    assert isinstance(read, Read)
     if is_beside_operands(tiling, term):
-        mask = tiling.form.facts.free(term)
-        copies = tiling.points(mask) * tiling.times(mask)
-        return copies * copy_seconds(tiling.spec), 0 * tiling.shape
-    if not axes and not unfolded:
-        return _beside_windows(tiling, term)
-    assert isinstance(read, Read) and tiling.blocking is not None
-    seconds = guards = 0 * tiling.shape
+        loads = tiling.points(mask) * tiling.times(mask) * copy_seconds(spec)
+    elif not axes and not unfolded:
+        loads = _beside_windows(tiling, term)
     if axes:
-        runs = tiling.tiles_in_all() * tiling.chunks_of(tiling.form.facts.free(term))
-        reads = runs * tiling.blocking.threads * held_elements(tiling, term, axes)
+        assert tiling.blocking is not None
+        shared, alone, held = _shared_elements(tiling, term, axes)
+        runs = tiling.tiles_in_all() * tiling.chunks_of(mask) * tiling.blocking.threads
+        reads = runs * np.where(held, shared, alone)
         drawn = reads / LANES * _lines(tiling, term, axes) * LINE
         cache = tiling.pricer.cache.sustained_gb_per_s * 1e9
-        seconds = drawn / _rate(tiling) + drawn * _missed(tiling, term, axes) / cache
-        guards = GUARD_WORK * bool(read.guards) * reads
+        loads = drawn / _rate(tiling) + drawn * _missed(tiling, term, axes) / cache
+        if _is_shared_factor(tiling.form, term):
+            work = np.where(held, HELD_WORK, ALONE_WORK) / _together(tiling, term, axes)
+            yield COPIES, reads * work * instruction_seconds(spec)
+        elif read.guards:
+            for unit, seconds in tiling.pricer.rates("add", "float32"):
+                yield unit, GUARD_WORK * reads * seconds
     if unfolded:
-        copies = tiling.points(tiling.form.facts.free(term)) * len(tiling.form.stored)
-        seconds = seconds + copies * copy_seconds(tiling.spec)
-    return seconds, guards
+        loads = loads + tiling.points(mask) * len(tiling.form.stored) * copy_seconds(spec)
+    yield "loads", loads
 
 
-def _beside_windows(tiling: Tiling, term: Term) -> tuple[Array, Array] | None:
-    """The same of a factor beside windows: threads read for each place in one what goes with their
-    points along which results lie together, at once only if it lies together too.
+def _together(tiling: Tiling, term: Term, axes: tuple[WalkedAxis, ...]) -> Array:
+    """Elements that a thread reads of windows at once."""
+    inner = next((axis for axis in axes if axis.stride == 1 and not axis.slides), None)
+    along = _window(tiling, inner)[0] if inner else ""
+    most = VECTOR_BYTES / tiling.form.facts.dtype(term).itemsize
+    return np.minimum(most, tiling.tiles[along]) if along else tiling.shape
+
+
+def _is_shared_factor(form: Form, term: Term) -> bool:
+    """Whether a read is a factor of products each of whose sides several results share."""
+    sides = (form.factors(other) or () for other in form.terms)
+    return any(
+        term in map(form.beneath_cast, pair) and shares_factors(*map(form.facts.free, pair))
+        for pair in sides
+        if pair
+    )
+
+
+def _beside_windows(tiling: Tiling, term: Term) -> Array:
+    """Seconds of a factor beside windows, none of others: threads read for each place in one what
+    goes with their points along which results lie together, at once only if it lies together too.
     """
     read, form, last = term.args[0], tiling.form, tiling.form.stored[0].names[-1:]
     windows = [other for other in form.terms if windowed(tiling, other)]
     if not windows or term in windows or not isinstance(read, Read) or not {*last} & read.names:
-        return None
+        return 0 * tiling.shape
     assert tiling.blocking is not None
     (name,), size = last, read.dtype.itemsize
     across, along = (dict(one.address.terms).get(name, 0) for one in (read, _read_of(windows[0])))
@@ -116,7 +148,7 @@ def _beside_windows(tiling: Tiling, term: Term) -> tuple[Array, Array] | None:
     lines = np.where(across == 1, np.ceil(lanes * vector * size / LINE), vector * apart)
     places = tiling.points(form.facts.free(term) & ~tiling.grid)
     loads = tiling.tiles_in_all() * tiling.blocking.threads / LANES * places
-    return loads * lines * LINE / _rate(tiling), 0 * tiling.shape
+    return loads * lines * LINE / _rate(tiling)
 
 
 def _read_of(term: Term) -> Read:
@@ -162,7 +194,16 @@ def overlapping(tiling: Tiling, found: Contraction) -> NDArray[np.bool_]:
 
 
 def held_elements(tiling: Tiling, term: Term, axes: tuple[WalkedAxis, ...]) -> Array:
-    """Elements that each thread reads of such a read, one load each.
+    """Elements that each thread reads of such a read, one load each."""
+    shared, alone, held = _shared_elements(tiling, term, axes)
+    return np.where(held, shared, alone)
+
+
+def _shared_elements(
+    tiling: Tiling, term: Term, axes: tuple[WalkedAxis, ...]
+) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """Elements that a thread reads where its points share them, and where each of these reads its
+    own; and whether it holds them for all.
 
     Threads are given out as the emitter does it: to what lies together in memory, a vector to each
     where windows do not slide along it, then to other names, at last to those that windows slide
@@ -173,18 +214,20 @@ def held_elements(tiling: Tiling, term: Term, axes: tuple[WalkedAxis, ...]) -> A
     along = _window(tiling, inner)[0] if inner else ""
     rows = [axis for axis in axes if axis.slides and axis is not inner and _window(tiling, axis)[0]]
     moving = [_window(tiling, axis)[0] for axis in rows]
-    left, own = tiling.blocking.threads, tiling.shape
+    left, own, pair = tiling.blocking.threads, tiling.shape, tiling.shape
     if inner and along:
         size = tiling.form.facts.dtype(term).itemsize
-        vector = 1.0 if inner.slides else np.minimum(VECTOR_BYTES / size, tiling.tiles[along])
+        most = WORD / size if inner.slides else VECTOR_BYTES / size
+        vector = np.minimum(max(most, 1.0), tiling.tiles[along])
         left, own = _given(tiling.tiles[along] / vector, np.minimum(left, LANES), left)
-        own = own * vector
+        own, pair = own * vector, vector if inner.slides else pair
     others = [name for name in tiling.tiles if name not in (along, *moving)]
     left, points = _given(np.prod([tiling.tiles[n] for n in others], axis=0), left, left)
     own = own * np.maximum(points / _lacking(tiling, term), 1.0)
     windows = tiling.tile_points(tiling.form.facts.free(term) & ~tiling.grid)
     if not rows:
-        return own * windows / _spread(tiling, term, left)
+        alone = own * windows / _spread(tiling, term, left)
+        return alone, alone, tiling.shape < 0
     lengths = np.stack([tiling.tiles[name] for name in moving])
     beside = np.ones_like(lengths)
     for rank in np.argsort(-lengths, axis=0, kind="stable"):
@@ -192,13 +235,14 @@ def held_elements(tiling: Tiling, term: Term, axes: tuple[WalkedAxis, ...]) -> A
         np.put_along_axis(beside, rank[None], points[None], 0)
     spread = _spread(tiling, term, left)
     alone = own * windows / spread * beside.prod(axis=0)
-    shared = own * windows
-    for axis, name, points in zip(rows, moving, beside, strict=True):
+    shared = own * windows / pair
+    held = [(inner, along, pair)] if inner and along and inner.slides else []
+    for axis, name, points in (*held, *zip(rows, moving, beside, strict=True)):
         _, span, width = _window(tiling, axis)
         shared = (
             shared / width * np.minimum(_step(axis, name) * (points - 1) + span, points * width)
         )
-    return np.where((shared <= MOST_PLACES) & (spread == 1), shared, alone)
+    return shared, alone, (shared <= MOST_PLACES) & (spread == 1) & (shared < alone)
 
 
 def _spread(tiling: Tiling, term: Term, left: Array) -> Array:
@@ -253,8 +297,9 @@ def _lines(tiling: Tiling, term: Term, axes: tuple[WalkedAxis, ...]) -> Array:
 
 
 def loaded_beside(tiling: Tiling, found: Contraction, side: Term) -> Array:
-    """Seconds in which threads load, an element at a time, the factor beside windows that they
-    hold: lanes along the windows load one alike, those beside them one from another line each.
+    """Seconds in which threads load the factor beside windows that they hold, an element at a time
+    or as many as lie together along names of its own: lanes along the windows load one alike, those
+    beside them one from another line each.
     """
     assert tiling.blocking is not None
     if windowed(tiling, side) or not _lies_beside(tiling, found):  # counted where it is read
@@ -265,7 +310,17 @@ def loaded_beside(tiling: Tiling, found: Contraction, side: Term) -> Array:
     lines = np.minimum(grid, LANES / _lanes_along(tiling, found))
     each = tiling.tile_points(mask | found.summed) / np.minimum(grid, warps * lines)
     runs = tiling.tiles_in_all() * tiling.chunks_of(mask | found.summed)
-    return runs * warps * each * lines * LINE / _rate(tiling)
+    return runs * warps * each * lines * LINE / _rate(tiling) / _vector(tiling, found, side)
+
+
+def _vector(tiling: Tiling, found: Contraction, side: Term) -> Array:
+    """Elements of a factor that a thread loads at once: those along a name of its own."""
+    read = tiling.form.beneath_cast(side).args[0]
+    steps = read.address.terms if isinstance(read, Read) else ()
+    alone = tiling.form.facts.universe.members((found.rows | found.columns) & tiling.grid)
+    along = [str(atom) for atom, step in steps if step == 1 and str(atom) in alone]
+    most = VECTOR_BYTES / tiling.form.facts.dtype(side).itemsize
+    return np.minimum(tiling.tiles[along[0]], most) if along else tiling.shape
 
 
 def _lies_beside(tiling: Tiling, found: Contraction) -> bool:

@@ -9,7 +9,7 @@ from itertools import product
 
 from eqsat.graph.dtypes import BY_NAME, is_held
 from eqsat.narrow import TERMS, products
-from eqsat.prepare import STORED_TERMS
+from eqsat.needs import STORED_TERMS
 from eqsat.rule import (
     Condition,
     Free,

@@ -9,6 +9,7 @@ from cluster_cases import cluster_cases
 from computed_cases import computed_cases
 from cuda_cases import all_cases, case
 from float64_cases import early_cases, hopper_cases
+from grouped_cases import grouped_cases
 from kernel_building import arrays, check
 from kernels import SAMPLES
 from multicast_cases import multicast_cases
@@ -65,7 +66,14 @@ class Device:
 
 @pytest.mark.parametrize(
     "c",
-    [*all_cases(), *computed_cases(), *window_cases(), *stencil_cases(), *early_cases()],
+    [
+        *all_cases(),
+        *computed_cases(),
+        *window_cases(),
+        *grouped_cases(),
+        *stencil_cases(),
+        *early_cases(),
+    ],
     ids=lambda c: c.name,
 )
 def test_a_kernel_gives_its_answer(cupy, folder, c):

@@ -1,0 +1,120 @@
+"""Tiles in shared memory of what overlapping windows read: each place of an axis once.
+
+Several indices walk such an axis, so that each of them moves an element's place in the tile as far
+as its step says; readers find an element by its indices as in any tile. What is copied is an array
+over places, numbered along an index that walks the axis step by step, the others at the tile's
+first point.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from eqsat.codegen.cuda_access import sliding_axes
+from eqsat.codegen.cuda_block import Block, Frame, Point, Tile
+from eqsat.graph.index import bounds
+from eqsat.kernel import Contract, Load, Map
+from eqsat.relayout import WalkedAxis
+
+
+@dataclass(frozen=True)
+class Places(Tile):
+    """A tile as it is copied: `along` says which index numbers the places of which axis, `first`
+    which indices stay at the first point.
+    """
+
+    along: Mapping[str, WalkedAxis] | None = None
+    first: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class WindowTile(Tile):
+    """A tile as it is read, by indices of which several walk one axis."""
+
+    held: Tile | None = None
+
+    @property
+    def size(self) -> int:
+        """Elements of one slot."""
+        return self.places.size
+
+    @property
+    def places(self) -> Tile:
+        """As it is copied."""
+        assert self.held is not None
+        return self.held
+
+
+def shared_axes(block: Block, load: Load, extents: Mapping[str, int]) -> dict[str, WalkedAxis]:
+    """The axes of which several points of a tile read one place, each with the index that numbers
+    its places; none where an operation reads elements together along one, or where places lie
+    beyond the last point that is summed over, which are no zeros.
+    """
+    found: dict[str, WalkedAxis] = {}
+    for axis in sliding_axes(block.kernel, load):
+        names = [str(atom) for atom, _ in axis.place.terms]
+        if sum(extents[i] > 1 for i in names) > 1:
+            by_one = {str(atom) for atom, step in axis.place.terms if step == 1}
+            found[block.ordered(by_one)[0]] = axis  # rows of a product, if these do
+    inside = {str(atom) for axis in found.values() for atom, _ in axis.place.terms}
+    matrices = [block.placement.matrices[user] for user in _products(block, load)]
+    inner = min(load.access.address.terms, key=lambda term: abs(term[1]), default=("", 0))[0]
+    if matrices and (inner in inside or any(m.k in inside for m in matrices)):
+        return {}
+    summed = {i for i in inside if block.axes[i] not in block.kernel.grid}
+    whole = all(extents[i] == min(block.axes[i].tile, block.axes[i].extent) for i in summed)
+    even = not any(block.axes[i].extent % extents[i] for i in summed)
+    return found if whole and even else {}
+
+
+def _products(block: Block, load: Load) -> list[str]:
+    """The products by matrix operations that read a load, or a cast of it."""
+    found, waiting = [], [load.name]
+    while waiting:
+        for user in block.placement.users[waiting.pop()]:
+            s = block.placement.statements.get(user)
+            if isinstance(s, Contract) and user in block.placement.matrices:
+                found.append(user)
+            elif isinstance(s, Map):
+                waiting.append(user)
+    return found
+
+
+def number_of_places(axis: WalkedAxis, extents: Mapping[str, int]) -> int:
+    """Places of an axis that a tile with so many points of each index reads."""
+    return 1 + sum(step * (extents[str(atom)] - 1) for atom, step in axis.place.terms)
+
+
+def read_strides(
+    axes: Mapping[str, WalkedAxis], strides: Mapping[str, int], order: Sequence[str]
+) -> dict[str, int]:
+    """How far each index moves an element's place, given the same of those that number places."""
+    found = {i: strides[i] for i in order if i in strides}
+    for along, axis in axes.items():
+        found |= {str(atom): step * strides[along] for atom, step in axis.place.terms}
+    return found
+
+
+def at_place(tile: Tile, point: Point) -> Point:
+    """A point of what is copied, with indices that have no loop of their own."""
+    if not isinstance(tile, Places):
+        return point
+    first = {i: point.origin[i] for i in tile.first}
+    return Point({**first, **point.at}, point.register, point.origin)
+
+
+def within_extents(block: Block, load: Load, tile: Tile, point: Point, frame: Frame) -> list[str]:
+    """Conditions for a point of what is copied to lie within the extents: for places, of some index
+    that walks them, unless the load's own guards tell as much.
+    """
+    guards = load.access.guards
+    if not isinstance(tile, Places) or not tile.along:
+        return block.valid(tile.order, point, frame)
+    conditions = block.valid([i for i in tile.order if i not in tile.along], point, frame)
+    for axis in tile.along.values():
+        names = [str(atom) for atom, _ in axis.place.terms]
+        _, high = bounds(axis.place, block.extents)
+        told = any(g.expression == axis.place and high >= g.upper for g in guards)
+        if not told and any(block.axes[i].extent % block.axes[i].tile for i in names):
+            text = block.affine(axis.place, point, block.is_wide(axis.place))
+            conditions.append(f"{text} <= {high}")
+    return conditions
