@@ -12,7 +12,14 @@ from math import prod
 from eqsat.codegen.cuda_access import VECTOR_BYTES, vector_along
 from eqsat.codegen.cuda_block import Block, Point, Reader, Tile, constant
 from eqsat.codegen.cuda_loads import load_vector
-from eqsat.codegen.cuda_math import combine, literal, register_type, storage_type
+from eqsat.codegen.cuda_math import (
+    cast,
+    combine,
+    literal,
+    register_type,
+    storage_type,
+    widen,
+)
 from eqsat.codegen.cuda_matrix import Product, multiply
 from eqsat.codegen.cuda_narrow import multiply_narrowed
 from eqsat.codegen.cuda_placement import COMPUTED, FETCH, INLINE, REGISTERS, SHARED
@@ -153,7 +160,7 @@ def _read(
     with block.points(own, steps={index: width, inner: together}) as point:
         at, place = _joined(summed, point), block.register_number(own, point)
         if tile is not None:
-            _read_row(block, tile, at, together, f"{word}[{place} + e]")
+            _read_row(block, tile, at, together, factor.dtype, f"{word}[{place} + e]")
         elif load is None:
             block.out.line(f"{word}[{place}] = {_masked(block, c, factor, reader, at)};")
         else:
@@ -173,42 +180,52 @@ def _registers(block: Block, word: str, own: list[str]) -> Reader:
 @dataclass(frozen=True)
 class Steps:
     """Steps along a summed index that threads take several of at a time from tiles in shared
-    memory, whose elements lie together along it: by word, the tile and the factor's own indices.
+    memory, whose elements lie together along it: by word, the tile, the factor's own indices, and
+    the dtype that it is held in.
     """
 
     index: str
     width: int
-    tiles: Mapping[str, tuple[Tile, list[str]]]
+    tiles: Mapping[str, tuple[Tile, list[str], DType]]
 
     def read(self, block: Block, summed: Point) -> None:
         """All steps' elements of the factors, to registers."""
-        for word, (tile, own) in self.tiles.items():
+        for word, (tile, own, dtype) in self.tiles.items():
             count = block.register_count(own) * self.width
-            block.out.line(f"{register_type(tile.dtype)} {word}[{count}];")
+            block.out.line(f"{register_type(dtype)} {word}[{count}];")
             with block.points(own) as point:
                 place = f"({block.register_number(own, point)}) * {self.width} + e"
-                _read_row(block, tile, _joined(summed, point), self.width, f"{word}[{place}]")
+                at = _joined(summed, point)
+                _read_row(block, tile, at, self.width, dtype, f"{word}[{place}]")
 
     def reader(self, block: Block, word: str) -> Reader:
         """As `_registers`, of the step that is done."""
-        step, (_, own) = block.index("step", self.index), self.tiles[word]
+        step, (_, own, _) = block.index("step", self.index), self.tiles[word]
         return lambda at: f"{word}[({block.register_number(own, at)}) * {self.width} + {step}]"
 
 
 def _find_steps(block: Block, factors: Sequence[Factor], over: list[str]) -> Steps | None:
-    """The steps along the innermost summed index of more than one, if a factor lies so."""
-    long = [i for i in over if _length(block, i) > 1]
-    found: dict[str, tuple[Tile, list[str]]] = {}
-    width = VECTOR_BYTES // max(factor.dtype.itemsize for factor in factors)
-    if not long or _length(block, long[-1]) % width:
-        return None
-    for factor in factors:
-        tile, inner, strides = _read_along(block, factor)
-        own = _own(block, factor, over)
-        few = block.register_count(own) * width <= MOST_AHEAD
-        if tile and inner == long[-1] and few and not any(step % width for step in strides):
-            found[factor.word] = tile, own
-    return Steps(long[-1], width, found) if found else None
+    """The steps along a summed index of more than one, the innermost along which a factor lies."""
+    for index in reversed([i for i in over if _length(block, i) > 1]):
+        found: dict[str, tuple[Tile, list[str], DType]] = {}
+        widths: list[int] = []
+        for factor in factors:
+            tile, inner, strides = _read_along(block, factor)
+            if tile is None or inner != index:
+                continue
+            own = _own(block, factor, over)
+            width = min(
+                VECTOR_BYTES // tile.dtype.itemsize, MOST_AHEAD // block.register_count(own)
+            )
+            width = 1 << max(width, 1).bit_length() - 1
+            while any(n % width for n in (_length(block, index), *strides)):
+                width //= 2
+            if width > 1:
+                found[factor.word] = tile, own, factor.dtype
+                widths.append(width)
+        if found:
+            return Steps(index, min(widths), found)
+    return None
 
 
 def _joined(a: Point, b: Point) -> Point:
@@ -223,7 +240,7 @@ def _serial_points(
     that are read ahead a loop over the steps that are.
     """
     at, register, depth = {}, {}, 0
-    over = block.ordered(c.over)
+    over = sorted(block.ordered(c.over), key=lambda i: bool(ahead) and i == ahead.index)
     each = block.register_count(c.indices)
     held = any(
         _windows(block, c, name)
@@ -314,7 +331,8 @@ def _read_along(block: Block, factor: Factor) -> tuple[Tile | None, str, list[in
     its elements lie together, and how far apart they are along the others.
     """
     tile = factor.tile
-    if tile is None or tile.dtype != factor.dtype:
+    widened = tile is not None and tile.dtype.compute == factor.dtype and factor.read == factor.name
+    if tile is None or (tile.dtype != factor.dtype and not widened):
         return None, "", []
     *outer, inner = [i for i in tile.order if tile.extents[i] > 1] or [""]
     return tile, inner, [tile.strides[i] for i in outer]
@@ -333,14 +351,15 @@ def _row(block: Block, factor: Factor, own: list[str]) -> tuple[Tile | None, str
     return (tile, inner, width) if width > 1 else (None, "", 1)
 
 
-def _read_row(block: Block, tile: Tile, at: Point, width: int, register: str) -> None:
-    """One access to `width` elements of a tile that lie together, to registers that do."""
+def _read_row(block: Block, tile: Tile, at: Point, width: int, dtype: DType, register: str) -> None:
+    """One access to `width` elements of a tile that lie together, to registers of that dtype."""
     pack = f"Pack<{storage_type(tile.dtype)}, {width}>"
     with block.out.block():
         place = f"{tile.pointer} + {tile.offset(at)}"
         block.out.line(f"const {pack} pack = *reinterpret_cast<const {pack}*>({place});")
         block.out.line("#pragma unroll")
-        block.out.line(f"for (int e = 0; e < {width}; ++e) {register} = pack.item[e];")
+        value = cast(tile.dtype, dtype, widen(tile.dtype, "pack.item[e]"))
+        block.out.line(f"for (int e = 0; e < {width}; ++e) {register} = {value};")
 
 
 def _windows(block: Block, c: Contract | Reduce, name: str) -> tuple[Load, Windows] | None:

@@ -154,15 +154,21 @@ def find(
     """The row of an invocation name for factors and result of these dtypes."""
     row = _BY_NAME.get((invocation, left, right))
     if row is None or row.result != result:
-        forms = sorted(
-            f"{name} ({a} by {b} to {row.result})"
+        alike = {
+            name: row
             for (name, a, b), row in _BY_NAME.items()
+            if (a, b) == (left, right) and name != row.instruction
+        }
+        forms = sorted(
+            f"{name} (to {row.result})"
+            for name, row in alike.items()
             if isinstance(row, MatrixOperation) or row.n in (64, 128, 256)
         )
         raise UnsupportedError(
             f"the CUDA target cannot emit the operation {invocation!r} for factors of {left} and "
-            f"{right} and a {result} result. It has: {', '.join(forms)}. Choose one of these, or "
-            f"leave the contraction's operation empty."
+            f"{right} and a {result} result. For such factors it has: "
+            f"{', '.join(forms) or 'none'}. Choose one of these, or leave the contraction's "
+            f"operation empty."
         )
     return row
 

@@ -37,6 +37,7 @@ FEW_COLUMNS = 8  # columns of a product that leave most of a matrix operation id
 MOST_ROWS = 256  # rows of a tile that holds all of several names
 SHORT_SUM = 32  # points of a sum from where they are streamed in chunks
 MOST_IN_WINDOWS = 64  # places in windows that a thread takes at once
+SHARED_PLACES = 4  # times as many of a sum over windows, whose places lie in a tile once
 MOST_AT_ONCE = (4096, 160)  # points of a sum, and of one of products, that a tile takes at once
 
 
@@ -416,19 +417,34 @@ def _crowded(form: Form, chunks: dict[str, list[int]], single: set[str]) -> dict
             left, right = (form.facts.free(f) for f in _factors(form, term) or (term, term))
             own = {*form.facts.universe.members(term.args[0])} & chunks.keys() - single
             sizes = {n: min(chunks[n], default=form.extents[n]) for n in own}
+            inside = own & _window_names(form, term)
+            most = MOST_AT_ONCE[left != right] * (SHARED_PLACES if inside else 1)
             for name in sorted(own, key=lambda n: (n in unit, form.extents[n], n)):
-                most, points = MOST_AT_ONCE[left != right], math.prod(sizes.values())
+                points = math.prod(sizes.values())
                 if most < points != sizes[name]:
-                    sizes[name] = found[name] = _power(most * sizes[name] // points)
+                    room = most * sizes[name] // points
+                    even = _divisor(form.extents[name], room) if name in inside else _power(room)
+                    sizes[name] = found[name] = even
             places = own & _places_alone(form, term, (left, right))
             *inner, last = sorted(places, key=lambda n: (n not in unit, n)) or [""]
             for name in (*inner, last):
                 points = math.prod(sizes[n] for n in places)
                 if points > MOST_IN_WINDOWS:
                     room = max(MOST_IN_WINDOWS * sizes[name] // points, 1)
-                    even = (size for size in range(room, 0, -1) if not form.extents[name] % size)
-                    sizes[name] = found[name] = _power(room) if name == last else next(even)
+                    even = _divisor(form.extents[name], room)
+                    sizes[name] = found[name] = _power(room) if name == last else even
     return found
+
+
+def _divisor(extent: int, most: int) -> int:
+    """The greatest number up to `most` that divides an extent."""
+    return next(size for size in range(max(most, 1), 0, -1) if not extent % size)
+
+
+def _window_names(form: Form, term: Term) -> set[str]:
+    """Names that number places in windows which several points of a product read."""
+    factors = form.contraction(term)
+    return {*form.facts.universe.members(window_places(form, factors))} if factors else set()
 
 
 def _places_alone(form: Form, term: Term, sides: tuple[int, int]) -> set[str]:

@@ -154,7 +154,7 @@ REFUSED = {
     ),
     "wrong dtype": (
         lambda: case("k", matmul(8, 8, 8, operation="mma.sync.aligned.m16n8k32.row.col")).kernel,
-        "for factors of float32 and float32 and a float32 result. It has:",
+        "for factors of float32 and float32 and a float32 result. For such factors it has:",
     ),
 }
 

@@ -429,9 +429,10 @@ def test_gradients_of_strided_convolutions_are_convolutions(groups: int) -> None
 
 def test_gradients_of_grouped_convolutions_are_convolutions() -> None:
     """One sum over the channels of a group and its windows, by matrix operations."""
-    x, w = g.input("x", (16, 64, 56, 56)), g.input("w", (64, 16, 3, 3))
+    shapes = (("x", (16, 64, 56, 56)), ("w", (64, 16, 3, 3)))
+    x, w = (g.input(name, shape, "bfloat16") for name, shape in shapes)
     y = g.conv(x, w, padding=1, groups=4)
-    gradient = g.grad(y, [x], cotangent=g.input("d", y.shape))
+    gradient = g.grad(y, [x], cotangent=g.input("d", y.shape, "bfloat16"))
     launches = plan(list(gradient), specs.load("h200"), cache=Cache(None)).parts.launches
     statements = [s for one in launches for s in one.kernel.statements()]
     (product,) = (s for s in statements if isinstance(s, Contract))
