@@ -20,12 +20,11 @@ from eqsat.codegen.cuda_math import SIXTEEN, cast, literal, narrow, storage_type
 from eqsat.codegen.cuda_operations import LANES
 from eqsat.codegen.cuda_placement import COMPUTED, INLINE, SHARED
 from eqsat.codegen.cuda_window_tile import (
-    Places,
-    WindowTile,
     at_place,
     number_of_places,
-    read_strides,
     shared_axes,
+    walking,
+    window_tile,
     within_extents,
 )
 from eqsat.graph.dtypes import DType
@@ -99,16 +98,11 @@ def tile_for(block: Block, load: Load, slots: int = 1) -> Tile:
     )
     extents = {i: _extent(block, i) for i in order}
     axes = shared_axes(block, load, extents)
-    numbered = {i: number_of_places(axis, extents) for i, axis in axes.items()}
-    first = tuple(str(a) for x in axes.values() for a, _ in x.place.terms if a not in axes)
-    copied = [i for i in order if i not in first]
-    tile = lay_out(block, load.name, buffer.dtype, copied, slots, numbered)
-    if not axes:
-        return tile
-    shape = (tile.pointer, tile.dtype, tile.order, tile.extents, tile.strides, slots)
-    held = Places(*shape, along=axes, first=first)
-    strides = read_strides(axes, tile.strides, order)
-    return WindowTile(tile.pointer, tile.dtype, tuple(order), extents, strides, slots, held=held)
+    places = number_of_places(axes, extents)
+    beside = {i for axis in axes.values() for i in walking(axis)} - axes.keys()
+    copied = [i for i in order if i not in beside]
+    tile = lay_out(block, load.name, buffer.dtype, copied, slots, places)
+    return window_tile(tile, axes, order, extents) if axes else tile
 
 
 def copy_width(block: Block, load: Load, tile: Tile) -> int:

@@ -51,11 +51,11 @@ def shared_axes(block: Block, load: Load, extents: Mapping[str, int]) -> dict[st
     """
     found: dict[str, WalkedAxis] = {}
     for axis in sliding_axes(block.kernel, load):
-        names = [str(atom) for atom, _ in axis.place.terms]
+        names = walking(axis)
         if sum(extents[i] > 1 for i in names) > 1:
             by_one = {str(atom) for atom, step in axis.place.terms if step == 1}
             found[block.ordered(by_one)[0]] = axis  # rows of a product, if these do
-    inside = {str(atom) for axis in found.values() for atom, _ in axis.place.terms}
+    inside = {i for axis in found.values() for i in walking(axis)}
     matrices = [block.placement.matrices[user] for user in _products(block, load)]
     inner = min(load.access.address.terms, key=lambda term: abs(term[1]), default=("", 0))[0]
     if matrices and (inner in inside or any(m.k in inside for m in matrices)):
@@ -79,19 +79,33 @@ def _products(block: Block, load: Load) -> list[str]:
     return found
 
 
-def number_of_places(axis: WalkedAxis, extents: Mapping[str, int]) -> int:
-    """Places of an axis that a tile with so many points of each index reads."""
-    return 1 + sum(step * (extents[str(atom)] - 1) for atom, step in axis.place.terms)
+def walking(axis: WalkedAxis) -> list[str]:
+    """The indices that walk an axis."""
+    return [str(atom) for atom, _ in axis.place.terms]
 
 
-def read_strides(
-    axes: Mapping[str, WalkedAxis], strides: Mapping[str, int], order: Sequence[str]
-) -> dict[str, int]:
-    """How far each index moves an element's place, given the same of those that number places."""
-    found = {i: strides[i] for i in order if i in strides}
+def number_of_places(axes: Mapping[str, WalkedAxis], extents: Mapping[str, int]) -> dict[str, int]:
+    """Places on each axis that a tile with so many points of each index reads."""
+    return {
+        along: 1 + sum(step * (extents[str(atom)] - 1) for atom, step in axis.place.terms)
+        for along, axis in axes.items()
+    }
+
+
+def window_tile(
+    tile: Tile, axes: Mapping[str, WalkedAxis], order: Sequence[str], extents: Mapping[str, int]
+) -> WindowTile:
+    """How a tile that has the places of some axes is read, by indices in an order: each moves an
+    element's place as far as its steps along an axis do.
+    """
+    strides, first = dict(tile.strides), [i for i in order if i not in tile.order]
     for along, axis in axes.items():
-        found |= {str(atom): step * strides[along] for atom, step in axis.place.terms}
-    return found
+        strides |= {str(atom): step * tile.strides[along] for atom, step in axis.place.terms}
+    shape = (tile.pointer, tile.dtype, tile.order, tile.extents, tile.strides, tile.slots)
+    held = Places(*shape, along=axes, first=tuple(first))
+    return WindowTile(
+        tile.pointer, tile.dtype, tuple(order), extents, strides, tile.slots, held=held
+    )
 
 
 def at_place(tile: Tile, point: Point) -> Point:
@@ -110,11 +124,14 @@ def within_extents(block: Block, load: Load, tile: Tile, point: Point, frame: Fr
     if not isinstance(tile, Places) or not tile.along:
         return block.valid(tile.order, point, frame)
     conditions = block.valid([i for i in tile.order if i not in tile.along], point, frame)
-    for axis in tile.along.values():
-        names = [str(atom) for atom, _ in axis.place.terms]
+    points = {i: min(axis.tile, axis.extent) for i, axis in block.axes.items()}
+    fitting = number_of_places(tile.along, points)
+    for along, axis in tile.along.items():
         _, high = bounds(axis.place, block.extents)
         told = any(g.expression == axis.place and high >= g.upper for g in guards)
-        if not told and any(block.axes[i].extent % block.axes[i].tile for i in names):
+        beyond = tile.extents[along] > fitting[along]
+        beyond |= any(block.axes[i].extent % block.axes[i].tile for i in walking(axis))
+        if beyond and not told:
             text = block.affine(axis.place, point, block.is_wide(axis.place))
             conditions.append(f"{text} <= {high}")
     return conditions

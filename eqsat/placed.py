@@ -39,7 +39,7 @@ def placed(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
 def with_room(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
     """The kernel, of which a processor is to hold as many blocks as it is priced for
     (`Occupancy.live_bytes`): where tiles hold the rows that they reduce, blocks at once decide how
-    much is on its way. More than keep memory busy are not asked for. Of multiply-adds, which hide
+    much is on its way. More than keep memory busy, or than there are, are not asked for. Of multiply-adds, which hide
     little of their reads behind each other, as many as keep arithmetic busy.
     """
     chunks = math.prod(axis.count for phase in kernel.phases for axis in phase.stream)
@@ -52,7 +52,9 @@ def with_room(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
         return kernel
     most = spec.group("thread").max_resident // kernel.threads
     enough = _under_way(spec) * ROUNDS * kernel.cluster / max(sum(_read_bytes(kernel)), 1)
-    return replace(kernel, beside=min(registers_fit(kernel, spec), most, math.ceil(enough)))
+    every = kernel.tiles * kernel.cluster / spec.processors
+    wanted = math.ceil(min(enough, every))
+    return replace(kernel, beside=min(registers_fit(kernel, spec), most, wanted))
 
 
 def _multiplying(kernel: Kernel, spec: ParallelProcessingUnit) -> int:

@@ -22,9 +22,7 @@ from eqsat.tiling import LINE, Tiling
 
 WORD = 4  # bytes of neighbours that a thread stores at once, of elements shorter than that
 AGAIN = 1.5  # times that windows together have a tensor's elements, from which on they overlap
-MOST_PLACES = (
-    88  # elements that a thread holds for its points: of 96, a few sums leave no registers
-)
+MOST_PLACES = 88  # elements that a thread holds for its points; 96 leave too few registers
 LANES = 32
 BUSY = 512  # threads of a processor that read windows at a time
 GUARD_WORK = 2  # instructions that tell whether an element of a window is there

@@ -31,6 +31,7 @@ class Grouped:
     operation: str = ""
     stream: dict[str, int] = field(default_factory=dict)
     dtype: DType = bfloat16
+    threads: int = 64
 
     @property
     def label(self) -> str:
@@ -103,6 +104,8 @@ def grouped_cases() -> Iterator[Case]:
         Grouped(9, 13, 5, 4, 4, (3, 3), (4, 8, 4, 4)),
         Grouped(9, 13, 5, 4, 4, (3, 3), (4, 8, 4, 4), dtype=float32),
         Grouped(8, 16, 4, 4, 4, (3, 2), (4, 4, 4, 4), step=2, pad=0),
+        Grouped(10, 18, 1, 4, 2, (3, 3), (4, 16, 1, 2), pad=0, threads=96),
+        Grouped(6, 34, 1, 2, 1, (3, 3), (1, 32, 1, 1), pad=0, threads=96, first=True),
         Grouped(9, 13, 5, 4, 4, (3, 3), (4, 8, 4, 4), stream={"r": 1}),
         Grouped(9, 13, 3, 6, 5, (3, 5), (4, 8, 2, 5), pad=2, stream={"s": 1}),
         Grouped(9, 13, 3, 4, 4, (5, 3), (4, 8, 2, 4), stream={"r": 2}),
@@ -116,4 +119,4 @@ def grouped_cases() -> Iterator[Case]:
     ]
     for one in shapes:
         for stages in (1, 3) if one.stream else (1,):
-            yield case(f"grouped-{one.label}-{stages}", one.sample(), 64, stages)
+            yield case(f"grouped-{one.label}-{stages}", one.sample(), one.threads, stages)
