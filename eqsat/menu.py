@@ -26,7 +26,7 @@ from eqsat.specs import ParallelProcessingUnit
 from eqsat.split import PartMenu, core_parts, part_menu
 from eqsat.stream_k import stream_k_parts
 from eqsat.turned import turned_names
-from eqsat.window_factors import window_places
+from eqsat.window_factors import place_names, sliding_names, window_places
 
 SWIZZLED = 128  # bytes of a row of staged operands that keeps clear of bank conflicts
 SHORT_ROWS = 128  # rows below which several names share the rows of a tile
@@ -219,9 +219,10 @@ def _block_sizes(form: Form, name: str) -> list[int]:
     if len(group) > 1 and extent < SHORT_ROWS and (inside > 1 or extent < LEAST_ROWS):
         found = _shared_sizes(extent, inside)
         if _has_few_columns(form, name):  # threads do as well: rows as memory has them
-            slides = _sliding(form)
+            slides = sliding_names(form)
             if not any(slides.values()):  # channels lie together, of which a tile has several
-                return [size for size in (8, 16, 4) if size <= extent] if name in slides else [1]
+                sizes = (8, 16, 4) if extent >= 8 else (extent, 4)
+                return [size for size in sizes if size <= extent] if name in slides else [1]
             return list(dict.fromkeys([extent, 32, *found] if inside == 1 else [4, 8, 1, *found]))
         alone = max(form.extents[n] for n in group) >= LEAST_ROWS // 2  # rows of one name
         whole = extent >= LEAST_ROWS // 2 and extent not in found
@@ -350,19 +351,6 @@ def _has_few_columns(form: Form, name: str) -> bool:
     return False
 
 
-def _sliding(form: Form) -> dict[str, bool]:
-    """Names along which windows of a product's factors move, and whether elements lie together
-    there.
-    """
-    found: dict[str, bool] = {}
-    for factor in (side for term in form.terms for side in form.contraction(term) or ()):
-        read = factor.args[0] if factor.op == "read" else None
-        axes = pixel_axes(read, form.extents) if isinstance(read, Read) else None
-        for axis in (axis for axis in axes or () if axis.slides):
-            found |= dict.fromkeys(free_names(axis.place), axis.stride == 1)
-    return found
-
-
 def _single(form: Form) -> set[str]:
     """Names that a product sums over beside a long one, the one that lies together in memory if
     there is such, or along which nothing slides beyond an edge: one point at a time.
@@ -417,7 +405,7 @@ def _crowded(form: Form, chunks: dict[str, list[int]], single: set[str]) -> dict
             left, right = (form.facts.free(f) for f in _factors(form, term) or (term, term))
             own = {*form.facts.universe.members(term.args[0])} & chunks.keys() - single
             sizes = {n: min(chunks[n], default=form.extents[n]) for n in own}
-            inside = own & _window_names(form, term)
+            inside = own & place_names(form, term)
             most = MOST_AT_ONCE[left != right] * (SHARED_PLACES if inside else 1)
             for name in sorted(own, key=lambda n: (n in unit, form.extents[n], n)):
                 points = math.prod(sizes.values())
@@ -439,12 +427,6 @@ def _crowded(form: Form, chunks: dict[str, list[int]], single: set[str]) -> dict
 def _divisor(extent: int, most: int) -> int:
     """The greatest number up to `most` that divides an extent."""
     return next(size for size in range(max(most, 1), 0, -1) if not extent % size)
-
-
-def _window_names(form: Form, term: Term) -> set[str]:
-    """Names that number places in windows which several points of a product read."""
-    factors = form.contraction(term)
-    return {*form.facts.universe.members(window_places(form, factors))} if factors else set()
 
 
 def _places_alone(form: Form, term: Term, sides: tuple[int, int]) -> set[str]:

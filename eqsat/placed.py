@@ -39,8 +39,9 @@ def placed(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
 def with_room(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
     """The kernel, of which a processor is to hold as many blocks as it is priced for
     (`Occupancy.live_bytes`): where tiles hold the rows that they reduce, blocks at once decide how
-    much is on its way. More than keep memory busy, or than there are, are not asked for. Of multiply-adds, which hide
-    little of their reads behind each other, as many as keep arithmetic busy.
+    much is on its way. More than keep memory busy, or than there are, are not asked for. Of
+    multiply-adds, which hide little of their reads behind each other, as many as keep arithmetic
+    busy.
     """
     chunks = math.prod(axis.count for phase in kernel.phases for axis in phase.stream)
     kinds = {type(s) for s in kernel.statements()}

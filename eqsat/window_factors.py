@@ -25,6 +25,25 @@ def window_places(made: Form, factors: Iterable[Term]) -> int:
     return made.facts.universe.mask(found)
 
 
+def place_names(made: Form, term: Term) -> set[str]:
+    """Names that number places in windows which several points of a product read."""
+    factors = made.contraction(term)
+    return {*made.facts.universe.members(window_places(made, factors))} if factors else set()
+
+
+def sliding_names(made: Form) -> dict[str, bool]:
+    """Names along which windows of a product's factors move, and whether elements lie together
+    there.
+    """
+    found: dict[str, bool] = {}
+    for factor in (side for term in made.terms for side in made.contraction(term) or ()):
+        read = factor.args[0] if factor.op == "read" else None
+        axes = pixel_axes(read, made.extents) if isinstance(read, Read) else None
+        for axis in (axis for axis in axes or () if axis.slides):
+            found |= dict.fromkeys(free_names(axis.place), axis.stride == 1)
+    return found
+
+
 def strided_factors(made: Form) -> Iterator[tuple[Term, tuple[str, ...]]]:
     """Factors beside windows that do not lie along what results lie along, or where they have no
     part in that, along names that they alone have; their names as a copy that does has them,

@@ -1,12 +1,22 @@
 """Tiles of overlapping windows in shared memory: answers, places that lie there once."""
 
 import re
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from cuda_emulation import asked, emulate, run_between_guards
 from grouped_cases import grouped_cases
 
+import eqsat.graph as g
+from eqsat.bench.variants import drawn
+from eqsat.cache import Cache
 from eqsat.codegen.cuda_emit import emit
+from eqsat.driver import compile
+from eqsat.kernel import Contract
+from eqsat.specs import load
+
+H200 = load("h200")
 
 CASES = list(grouped_cases())
 
@@ -50,3 +60,67 @@ def test_rows_of_a_fragment_lie_in_different_banks():
         r"load_matrix_x4\(left\[block\], s_a \+ .*?lane % 8\)\) \* (\d+)", source.text
     )
     assert steps and all(int(step) * 2 // 16 % 2 for step in steps)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("layout", "into", "out", "window", "stride", "dilation", "dtype"),
+    [
+        ("NHWC", 8, 8, 3, 1, 1, "bfloat16"),
+        ("NHWC", 4, 5, 3, 2, 1, "float16"),
+        ("NHWC", 16, 8, 3, 1, 2, "float32"),
+        ("NCHW", 8, 4, 5, 1, 1, "bfloat16"),
+        ("NCHW", 3, 16, 3, 2, 1, "float32"),
+    ],
+)
+def test_whatever_schedule_is_drawn_gives_the_answer(
+    tmp_path, layout, into, out, window, stride, dilation, dtype
+):
+    """Of a grouped convolution: by threads and by warps, chunks of any, factors prepared or not."""
+    shape = (2, 3 * into, 10, 12) if layout == "NCHW" else (2, 10, 12, 3 * into)
+    x, w = g.input("x", shape, dtype), g.input("w", (3 * out, into, window, window), dtype)
+    y = g.conv(x, w, padding=1, stride=stride, dilation=dilation, groups=3, layout=layout)
+    random = np.random.default_rng(into)
+    given = {
+        name: random.integers(-3, 4, one.shape).astype(one.dtype.numpy)
+        for name, one in (("x", x), ("w", w))
+    }
+    (wide,) = g.evaluate([y], given, np.float64)
+    program = compile([y], H200, candidates=2, drawn=24, cache=Cache(None))
+    staged = [v for v in drawn(program) if by_waiting_threads(v)][:4]
+    assert staged
+    for number, variant in enumerate(staged):
+        kernels = [with_instructions(one.kernel) for one in variant.launches]
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        device = emulate(kernels, folder)
+        memory = {a.buffer: given[a.name] for a in program.parts.arguments}
+        for place, launch in enumerate(variant.launches):
+            for buffer, name in zip(launch.kernel.buffers, launch.buffers, strict=True):
+                memory.setdefault(name, np.zeros(buffer.shape, buffer.dtype.numpy))
+            pairs = zip(launch.kernel.buffers, launch.buffers, strict=True)
+            device.run(place, {b.name: memory[name].reshape(b.shape) for b, name in pairs})
+        found = memory[variant.launches[-1].buffers[-1]].astype(np.float64).reshape(wide.shape)
+        np.testing.assert_allclose(found, wide, rtol=2e-2, atol=2e-2 * np.abs(wide).max())
+
+
+def by_waiting_threads(variant):
+    """Whether a kernel stages factors of operations that threads wait for, or of none."""
+    rules = [rule for one in variant.launches for rule in one.kernel.rules]
+    refused = any("wgmma" in rule or "tf32" in rule or "share" in rule.split() for rule in rules)
+    return any(rule.startswith("stage shared") for rule in rules) and not refused
+
+
+def with_instructions(kernel):
+    """The kernel by the instructions that the spec's operations name."""
+    names = {one.name: one.invocation_name for one in H200.operations}
+    phases = []
+    for phase in kernel.phases:
+        body = tuple(
+            replace(s, operation=names.get(s.operation, s.operation))
+            if isinstance(s, Contract)
+            else s
+            for s in phase.body
+        )
+        phases.append(replace(phase, body=body))
+    return replace(kernel, phases=tuple(phases))

@@ -73,6 +73,16 @@ def test_windows_in_rows_are_held_by_threads_that_share_them() -> None:
     assert int(found.split("[")[1].split("]")[0]) <= 64
 
 
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_windows_that_reach_over_the_whole_image_have_a_plan(layout: str) -> None:
+    """One window down, two to the right."""
+    first = layout == "NCHW"
+    x = g.input("x", (2, 8, 9, 11) if first else (2, 9, 11, 8))
+    w = g.input("w", (8, 4, 5, 5))
+    y = g.conv(x, w, stride=2, groups=2, dilation=2, layout=layout)
+    assert y.size == 2 * 8 * 2 and len(planned(y)[0]) <= 2
+
+
 def test_copies_of_one_factor_in_different_orders_are_told_apart() -> None:
     """Of 16 channels to 16, what threads read last and what an operation sums are as many."""
     names = {"n": 16, "g": 4, "o": 16, "i": 28, "j": 28, "c": 16, "r": 5, "s": 5}
