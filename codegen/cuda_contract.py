@@ -213,12 +213,11 @@ def _find_steps(block: Block, factors: Sequence[Factor], over: list[str]) -> Ste
             tile, inner, strides = _read_along(block, factor)
             if tile is None or inner != index:
                 continue
-            own = _own(block, factor, over)
-            width = min(
-                VECTOR_BYTES // tile.dtype.itemsize, MOST_AHEAD // block.register_count(own)
-            )
-            width = 1 << max(width, 1).bit_length() - 1
-            while any(n % width for n in (_length(block, index), *strides)):
+            own, width = _own(block, factor, over), VECTOR_BYTES // tile.dtype.itemsize
+            whole = (_length(block, index), *strides)
+            while width > 1 and (
+                width * block.register_count(own) > MOST_AHEAD or any(n % width for n in whole)
+            ):
                 width //= 2
             if width > 1:
                 found[factor.word] = tile, own, factor.dtype
@@ -331,8 +330,10 @@ def _read_along(block: Block, factor: Factor) -> tuple[Tile | None, str, list[in
     its elements lie together, and how far apart they are along the others.
     """
     tile = factor.tile
-    widened = tile is not None and tile.dtype.compute == factor.dtype and factor.read == factor.name
-    if tile is None or (tile.dtype != factor.dtype and not widened):
+    if tile is None:
+        return None, "", []
+    widened = tile.dtype.compute == factor.dtype and factor.read == factor.name
+    if tile.dtype != factor.dtype and not widened:
         return None, "", []
     *outer, inner = [i for i in tile.order if tile.extents[i] > 1] or [""]
     return tile, inner, [tile.strides[i] for i in outer]

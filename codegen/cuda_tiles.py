@@ -23,7 +23,6 @@ from eqsat.codegen.cuda_window_tile import (
     at_place,
     number_of_places,
     shared_axes,
-    walking,
     window_tile,
     within_extents,
 )
@@ -99,7 +98,7 @@ def tile_for(block: Block, load: Load, slots: int = 1) -> Tile:
     extents = {i: _extent(block, i) for i in order}
     axes = shared_axes(block, load, extents)
     places = number_of_places(axes, extents)
-    beside = {i for axis in axes.values() for i in walking(axis)} - axes.keys()
+    beside = {i for axis in axes.values() for i in axis.names} - axes.keys()
     copied = [i for i in order if i not in beside]
     tile = lay_out(block, load.name, buffer.dtype, copied, slots, places)
     return window_tile(tile, axes, order, extents) if axes else tile

@@ -51,11 +51,10 @@ def shared_axes(block: Block, load: Load, extents: Mapping[str, int]) -> dict[st
     """
     found: dict[str, WalkedAxis] = {}
     for axis in sliding_axes(block.kernel, load):
-        names = walking(axis)
-        if sum(extents[i] > 1 for i in names) > 1:
+        if sum(extents[i] > 1 for i in axis.names) > 1:
             by_one = {str(atom) for atom, step in axis.place.terms if step == 1}
             found[block.ordered(by_one)[0]] = axis  # rows of a product, if these do
-    inside = {i for axis in found.values() for i in walking(axis)}
+    inside = {i for axis in found.values() for i in axis.names}
     matrices = [block.placement.matrices[user] for user in _products(block, load)]
     inner = min(load.access.address.terms, key=lambda term: abs(term[1]), default=("", 0))[0]
     if matrices and (inner in inside or any(m.k in inside for m in matrices)):
@@ -77,11 +76,6 @@ def _products(block: Block, load: Load) -> list[str]:
             elif isinstance(s, Map):
                 waiting.append(user)
     return found
-
-
-def walking(axis: WalkedAxis) -> list[str]:
-    """The indices that walk an axis."""
-    return [str(atom) for atom, _ in axis.place.terms]
 
 
 def number_of_places(axes: Mapping[str, WalkedAxis], extents: Mapping[str, int]) -> dict[str, int]:
@@ -120,18 +114,23 @@ def within_extents(block: Block, load: Load, tile: Tile, point: Point, frame: Fr
     """Conditions for a point of what is copied to lie within the extents: for places, of some index
     that walks them, unless the load's own guards tell as much.
     """
-    guards = load.access.guards
     if not isinstance(tile, Places) or not tile.along:
         return block.valid(tile.order, point, frame)
     conditions = block.valid([i for i in tile.order if i not in tile.along], point, frame)
     points = {i: min(axis.tile, axis.extent) for i, axis in block.axes.items()}
     fitting = number_of_places(tile.along, points)
     for along, axis in tile.along.items():
-        _, high = bounds(axis.place, block.extents)
-        told = any(g.expression == axis.place and high >= g.upper for g in guards)
         beyond = tile.extents[along] > fitting[along]
-        beyond |= any(block.axes[i].extent % block.axes[i].tile for i in walking(axis))
-        if beyond and not told:
-            text = block.affine(axis.place, point, block.is_wide(axis.place))
-            conditions.append(f"{text} <= {high}")
+        beyond |= any(block.axes[i].extent % block.axes[i].tile for i in axis.names)
+        conditions += before_end(block, load, axis, point) if beyond else []
     return conditions
+
+
+def before_end(block: Block, load: Load, axis: WalkedAxis, point: Point) -> list[str]:
+    """The condition for a place on an axis to be one that points within the extents reach; none
+    where the load's own guards tell as much.
+    """
+    _, high = bounds(axis.place, block.extents)
+    if any(g.expression == axis.place and high >= g.upper for g in load.access.guards):
+        return []
+    return [f"{block.affine(axis.place, point, block.is_wide(axis.place))} <= {high}"]

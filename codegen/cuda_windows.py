@@ -15,7 +15,7 @@ from eqsat.codegen.cuda_distribution import Distribution
 from eqsat.codegen.cuda_loads import load_vector
 from eqsat.codegen.cuda_math import cast, literal, register_type, storage_type, widen
 from eqsat.codegen.cuda_placement import REGISTERS
-from eqsat.graph.index import bounds
+from eqsat.codegen.cuda_window_tile import before_end
 from eqsat.kernel import Kernel, Load, Map, Reduce, Update
 from eqsat.relayout import WalkedAxis
 from eqsat.window_price import MOST_PLACES
@@ -169,10 +169,6 @@ def _conditions(block: Block, load: Load, found: Windows, point: Point) -> list[
     """When an element of the windows is read: it exists, and some point's extents reach it."""
     conditions = [*block.valid(found.rest, point), *block.exists(load.access, point)]
     for axis in found.axes:
-        inside = [str(atom) for atom, _ in axis.place.terms]
-        _, high = bounds(axis.place, block.extents)
-        guards = [g for g in load.access.guards if g.expression == axis.place]
-        if block.valid(inside, point) and not any(high >= g.upper for g in guards):
-            text = block.affine(axis.place, point, block.is_wide(axis.place))
-            conditions.append(f"{text} <= {high}")
+        if block.valid(axis.names, point):
+            conditions += before_end(block, load, axis, point)
     return conditions

@@ -89,9 +89,10 @@ def _together(read: Read, extents: Mapping[str, int]) -> int:
 def copied_alone(
     tiling: Tiling, operation: ParallelOperation | None, found: Contraction, side: Term
 ) -> Array:
-    """Lanes that copy an element of a factor each, where those of windows are taken one by one;
-    with lanes that have nothing to copy: a power of two of them is given to each name of the sum,
-    and as many as an operation sums over at once to the one that memory is read along.
+    """Lanes that copy an element of a factor each, where those of windows are taken one by one, as
+    many as if no windows shared any (`shared_places`); with lanes that have nothing to copy: a
+    power of two of them is given to each name of the sum, and as many as an operation sums over at
+    once to the one that memory is read along.
     """
     made, read = tiling.form, tiling.form.beneath_cast(side).args[0]
     if tiling.blocking is None or not isinstance(read, Read):
@@ -104,7 +105,7 @@ def copied_alone(
         return 0 * tiling.shape
     mask = made.facts.free(side)
     lanes = tiling.points(mask) * tiling.times(mask) / together
-    slides = {name for axis in _shared_axes(tiling, operation, side) for name in _names(axis)}
+    slides = {name for axis in _shared_axes(tiling, operation, side) for name in axis.names}
     for name in {*made.facts.universe.members(found.summed)} - slides:
         points, least = made.extents[name], 1
         if operation and name in unit_names(read.address):
@@ -112,7 +113,7 @@ def copied_alone(
         given = max(2.0 ** math.ceil(math.log2(points)), least)
         most = np.minimum(given, tiling.blocking.threads)
         lanes = lanes * np.ceil(points / most) * most / points
-    return lanes * shared_places(tiling, operation, side)
+    return lanes
 
 
 def shared_places(tiling: Tiling, operation: ParallelOperation | None, side: Term) -> Array:
@@ -122,16 +123,13 @@ def shared_places(tiling: Tiling, operation: ParallelOperation | None, side: Ter
     share, extents = tiling.shape, tiling.form.extents
     for axis in _shared_axes(tiling, operation, side):
         places, points, even = tiling.shape, tiling.shape, tiling.shape > 0
-        for name, step in zip(_names(axis), (step for _, step in axis.place.terms), strict=True):
+        for atom, step in axis.place.terms:
+            name = str(atom)
             own = tiling.tile_points(tiling.form.facts.universe.mask([name]))
             places, points = places + step * (own - 1), points * own
             even &= (extents[name] % own == 0) | (name in tiling.tiles)
         share = share * np.where(even, np.minimum(places / points, 1.0), 1.0)
     return share
-
-
-def _names(axis: WalkedAxis) -> list[str]:
-    return [str(atom) for atom, _ in axis.place.terms]
 
 
 def _shared_axes(

@@ -72,6 +72,7 @@ def needs(spec: ParallelProcessingUnit, operation: ParallelOperation, dtype: str
 def started_needs(
     spec: ParallelProcessingUnit, dtype: str, out: str
 ) -> Iterator[tuple[ParallelOperation, Need]]:
+    """What operations that run on by themselves, with results of a dtype, ask of a factor."""
     for operation in spec.operations:
         need = needs(spec, operation, dtype)
         if need is not None and operation.semantics is not None:

@@ -24,7 +24,7 @@ from eqsat.pixels import divided_names, pixel_axes
 from eqsat.relayout import WalkedAxis, first_place, in_order
 from eqsat.scatter import starts
 from eqsat.specs import ParallelProcessingUnit
-from eqsat.window_factors import strided_factors, window_places
+from eqsat.window_factors import sliding_axes, strided_factors, window_places
 
 LARGEST = {"bfloat16": (2 - 2**-7) * 2.0**127}
 
@@ -82,8 +82,9 @@ def preparations(made: Form, spec: ParallelProcessingUnit) -> tuple[Preparation,
             if factor.op != "read" or not isinstance(read, Read):
                 continue
             kinds = (read.dtype.name, made.facts.dtype(term).name)
-            own = {*universe.members(universe.mask(read.names) & places)}
-            beside = waited_needs(spec, *kinds) if own and not _slides(read, made) else ()
+            slides = any(True for _ in sliding_axes(made, [factor]))
+            stands = universe.mask(read.names) & places and not slides
+            beside = waited_needs(spec, *kinds) if stands else ()
             for operation, need in (*started_needs(spec, *kinds), *beside):
                 if need.converts or not lies_right(read, need, summed, batch, made):
                     layout = _layout(read, need, summed, places | batch, made)
@@ -200,11 +201,6 @@ def rows_of_pages(read: Read, moved: Collection[str]) -> bool:
     atoms = [atom for atom, stride in read.address.terms if stride != 1]
     rows = [str(atom) for atom in atoms if not isinstance(atom, FloorDiv)]
     return bool(rows) and not {*rows} & {*moved}
-
-
-def _slides(read: Read, made: Form) -> bool:
-    """Whether a factor is read through overlapping windows."""
-    return any(axis.slides for axis in pixel_axes(read, made.extents) or ())
 
 
 def _factors(made: Form, term: Term) -> Iterator[tuple[Term, int, int]]:

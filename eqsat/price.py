@@ -366,7 +366,8 @@ class _Pricing(Latency):
                 if side in self.copied:
                     self.halved = self.halved + self.kept_twice(side, self.copied[side])
                 if not self.started:
-                    self.copies = self.copies + copied_alone(self, operation, found, side)
+                    alone = copied_alone(self, operation, found, side)
+                    self.copies = self.copies + alone * places
             else:
                 self.charge("loads", loaded_beside(self, found, side))
                 self.traffic = self.traffic + drawn_again(self, found, side)

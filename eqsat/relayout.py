@@ -27,6 +27,11 @@ class WalkedAxis:
     slides: bool = False
 
     @property
+    def names(self) -> list[str]:
+        """The indices that walk it."""
+        return [str(atom) for atom, _ in self.place.terms]
+
+    @property
     def alone(self) -> str:
         """The index that walks it by itself, from its first place on; empty where none does."""
         terms = self.place.terms

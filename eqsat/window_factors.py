@@ -9,6 +9,7 @@ from eqsat.algebra import Read, Term
 from eqsat.form import Form
 from eqsat.graph.index import free_names
 from eqsat.pixels import pixel_axes
+from eqsat.relayout import WalkedAxis
 
 
 def window_places(made: Form, factors: Iterable[Term]) -> int:
@@ -16,13 +17,17 @@ def window_places(made: Form, factors: Iterable[Term]) -> int:
     windows. An operation, which sums over one index, takes their points one at a time.
     """
     found: set[str] = set()
+    for axis in sliding_axes(made, factors):
+        found |= {*sorted(free_names(axis.place), key=made.extents.__getitem__)[:-1]}
+    return made.facts.universe.mask(found)
+
+
+def sliding_axes(made: Form, factors: Iterable[Term]) -> Iterator[WalkedAxis]:
+    """The axes along which windows of factors overlap."""
     for factor in factors:
         read = factor.args[0] if factor.op == "read" else None
         axes = pixel_axes(read, made.extents) if isinstance(read, Read) else None
-        for axis in axes or ():
-            names = sorted(free_names(axis.place), key=made.extents.__getitem__)
-            found |= {*names[:-1]} if axis.slides else set()
-    return made.facts.universe.mask(found)
+        yield from (axis for axis in axes or () if axis.slides)
 
 
 def place_names(made: Form, term: Term) -> set[str]:
@@ -36,11 +41,9 @@ def sliding_names(made: Form) -> dict[str, bool]:
     there.
     """
     found: dict[str, bool] = {}
-    for factor in (side for term in made.terms for side in made.contraction(term) or ()):
-        read = factor.args[0] if factor.op == "read" else None
-        axes = pixel_axes(read, made.extents) if isinstance(read, Read) else None
-        for axis in (axis for axis in axes or () if axis.slides):
-            found |= dict.fromkeys(free_names(axis.place), axis.stride == 1)
+    factors = (side for term in made.terms for side in made.contraction(term) or ())
+    for axis in sliding_axes(made, factors):
+        found |= dict.fromkeys(free_names(axis.place), axis.stride == 1)
     return found
 
 
