@@ -15,6 +15,7 @@ from eqsat.algebra import (
     Read,
     Term,
     Universe,
+    guarded_names,
     post_order,
     rebuild,
     with_children,
@@ -63,6 +64,25 @@ def coalesce(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, ..
                 merged = True
                 break
     return as_digits(stored, facts, groups)
+
+
+def with_few_names(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, ...], Facts]:
+    """As `coalesce`, for a price before a schedule is searched for, where names merge that are not
+    reduced: the values as they are where others do, which come of windows that were copied, where a
+    re-indexing stands among their terms, and where an access may miss.
+    """
+    terms = list(post_order(one.term for one in stored))
+    if any(term.op == "reindex" for term in terms) or guarded_names(terms):
+        return stored, facts
+    merged, fewer = coalesce(stored, facts)
+    same = len(_reduced(stored, facts)) == len(_reduced(merged, fewer))
+    return (merged, fewer) if same else (stored, facts)
+
+
+def _reduced(stored: Sequence[Stored], facts: Facts) -> set[str]:
+    terms = post_order(one.term for one in stored)
+    masks = [t.args[0] for t in terms if t.op in BINDING]
+    return {name for mask in masks for name in facts.universe.members(mask)}  # type: ignore[arg-type]
 
 
 def as_digits(

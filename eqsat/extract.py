@@ -22,6 +22,7 @@ from eqsat.algebra import (
     post_order,
 )
 from eqsat.carry_terms import law_of
+from eqsat.coalesce import with_few_names
 from eqsat.cuts import UNFIT, Candidate, Cut, PlainPrice, Plan, Reductions, agree, varied
 from eqsat.extremes import COMPARED, EXTREMES
 from eqsat.form import REDUCING, Stored, form, is_product, multiplies_anew
@@ -139,9 +140,9 @@ class Extractor:
 
     def _plain_price(self, stored: tuple[Stored, ...]) -> PlainPrice:
         if stored not in self._plain:
-            made = form(stored, self.facts)
-            rows = kernels_of_whole_rows(made) if self.pricer.overlap else ()
-            plain = least_seconds(made, self.pricer)
+            made, merged = form(stored, self.facts), form(*with_few_names(stored, self.facts))
+            rows = kernels_of_whole_rows(merged) if self.pricer.overlap else ()
+            plain = least_seconds(merged, self.pricer)
             whole = sum(least_seconds(one, self.pricer) for one in rows) if rows else np.inf
             loops = [t for t in made.terms if t.op in REDUCING or t.op in SCANS]
             reductions = {(t.op, t.args[0], self.facts.free(t)) for t in loops}
@@ -149,13 +150,12 @@ class Extractor:
                 both = made.contraction(t) or (t,) * multiplies_anew(t, self.facts)
                 if any(factor.op not in READ for factor in both):
                     reductions.add(("computed", t.op, t.args[0], self.facts.free(t)))
-            taken = [made] if plain <= whole else rows
+            taken = [merged] if plain <= whole else rows
             several = sum(is_product(t, self.facts) for t in made.terms) > 1
             nested = any(one.nested or (several and one.held) for one in taken)
             points = max(self.facts.universe.size(self.facts.free(one.term)) for one in stored)
-            self._plain[stored] = PlainPrice(
-                min(plain, whole), nested, frozenset(reductions), points
-            )
+            price = (min(plain, whole), nested, frozenset(reductions), points)
+            self._plain[stored] = PlainPrice(*price)
         return self._plain[stored]
 
     def learn(self, stored: tuple[Stored, ...], seconds: float) -> bool:

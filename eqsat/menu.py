@@ -38,6 +38,8 @@ MOST_ROWS = 256  # rows of a tile that holds all of several names
 SHORT_SUM = 32  # points of a sum from where they are streamed in chunks
 MOST_IN_WINDOWS = 64  # places in windows that a thread takes at once
 SHARED_PLACES = 4  # times as many of a sum over windows, whose places lie in a tile once
+CHUNKS = (256, 1024, 4096)  # points of a chunk of a sum that is no product
+MOST_HELD = 1 << 15  # points of a chunk beside names that lie in the tile whole
 MOST_AT_ONCE = (4096, 160)  # points of a sum, and of one of products, that a tile takes at once
 
 
@@ -145,7 +147,7 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit, most: int = 4000) -
     started = any(
         o.asynchronous and o.semantics and o.semantics.contraction for o in spec.operations
     )
-    lengths = (16, 32, 64) if matrix else (256, 1024, 4096)
+    lengths = (16, 32, 64) if matrix else _lengths(form)
     depths, teams = (1, 2, 3), (128, 256, 512)
     if matrix and started:
         row = SWIZZLED // _narrowest(form)
@@ -186,6 +188,13 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit, most: int = 4000) -
     sizes = (tuple(axes), tiles, chunks, kept, threads, stages)
     turned = turned_names(form) if matrix else ()
     return Menus(*sizes, parts, turned, blocks, pairs, last_parts, spec.processors, extents)
+
+
+def _lengths(form: Form) -> tuple[int, ...]:
+    """Lengths of chunks beside which a tile holds all points of the names that are nested."""
+    inside = math.prod(form.extents[name] for name in form.nested)
+    most = _power(MOST_HELD // inside) if inside > 1 else CHUNKS[0]
+    return CHUNKS if most >= CHUNKS[0] else tuple(max(most >> n, 1) for n in range(len(CHUNKS)))
 
 
 def _even(lengths: tuple[int, ...], extent: int) -> tuple[int, ...]:
@@ -398,7 +407,7 @@ def _crowded(form: Form, chunks: dict[str, list[int]], single: set[str]) -> dict
     streamed, that together are more than a tile holds, or of windows more than a thread. What lies
     together in memory stays whole, but for windows, which a thread shares across rows.
     """
-    unit = read_along(form.terms)
+    unit = _walked(form)
     found: dict[str, int] = {}
     for term in form.terms:
         if term.op in REDUCING and isinstance(term.args[0], int):
@@ -407,7 +416,7 @@ def _crowded(form: Form, chunks: dict[str, list[int]], single: set[str]) -> dict
             sizes = {n: min(chunks[n], default=form.extents[n]) for n in own}
             inside = own & place_names(form, term)
             most = MOST_AT_ONCE[left != right] * (SHARED_PLACES if inside else 1)
-            for name in sorted(own, key=lambda n: (n in unit, form.extents[n], n)):
+            for name in sorted(own, key=lambda n: (unit.get(n, 0), form.extents[n], n)):
                 points = math.prod(sizes.values())
                 if most < points != sizes[name]:
                     room = most * sizes[name] // points
@@ -421,6 +430,15 @@ def _crowded(form: Form, chunks: dict[str, list[int]], single: set[str]) -> dict
                     room = max(MOST_IN_WINDOWS * sizes[name] // points, 1)
                     even = _divisor(form.extents[name], room)
                     sizes[name] = found[name] = _power(room) if name == last else even
+    return found
+
+
+def _walked(form: Form) -> dict[str, int]:
+    """Names along which memory is walked, and the points of the largest read that does."""
+    found: dict[str, int] = {}
+    for term in form.terms:
+        points = form.facts.universe.size(form.facts.free(term)) if term.op == "read" else 0
+        found.update({n: max(found.get(n, 0), points) for n in read_along([term])})
     return found
 
 

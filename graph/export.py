@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 _BOX_WIDTH, _BOX_HEIGHT, _GAP_X, _GAP_Y, _MARGIN = 190, 40, 20, 36, 20
 _LONGEST_LINE = 30
 
+Outputs = Tensor | Sequence[Tensor]
+
+
+def _listed(outputs: Outputs) -> Sequence[Tensor]:
+    return [outputs] if isinstance(outputs, Tensor) else outputs
+
 
 def names_of(outputs: Sequence[Tensor]) -> dict[Tensor, str]:
     """A name for each node that the outputs need: an input's own, else %0, %1, ..."""
@@ -28,11 +34,12 @@ def names_of(outputs: Sequence[Tensor]) -> dict[Tensor, str]:
     }
 
 
-def describe(outputs: Sequence[Tensor]) -> str:
+def describe(outputs: Outputs) -> str:
     """The graph as one line per node, operands before users:
 
     %0 = view(%x) [i0, 0] : float32[3, 4]  # softmax
     """
+    outputs = _listed(outputs)
     names = names_of(outputs)
     lines: list[str] = []
     for node, name in names.items():
@@ -66,7 +73,7 @@ def _constant_text(value: np.ndarray) -> str:
     return str(value.tolist()) if value.dtype.kind != "V" else str(value.astype("f4").tolist())
 
 
-def to_networkx(outputs: Sequence[Tensor]) -> "networkx.MultiDiGraph[Any]":
+def to_networkx(outputs: Outputs) -> "networkx.MultiDiGraph[Any]":
     """A networkx MultiDiGraph with an edge from operand to user for each use.
 
     Nodes are the names of `describe`, with op, shape, dtype, label, text and output (bool); edges
@@ -74,6 +81,7 @@ def to_networkx(outputs: Sequence[Tensor]) -> "networkx.MultiDiGraph[Any]":
     """
     import networkx  # takes 0.2 s to import
 
+    outputs = _listed(outputs)
     names = names_of(outputs)
     graph: networkx.MultiDiGraph[Any] = networkx.MultiDiGraph()
     wanted = set(outputs)
@@ -92,7 +100,7 @@ def to_networkx(outputs: Sequence[Tensor]) -> "networkx.MultiDiGraph[Any]":
     return graph
 
 
-def to_svg(outputs: Sequence[Tensor]) -> str:
+def to_svg(outputs: Outputs) -> str:
     """The graph drawn in layers, operands above users, as a self-contained SVG document."""
     import networkx  # takes 0.2 s to import
 

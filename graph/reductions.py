@@ -42,12 +42,15 @@ FAR = 1 << 52  # beyond any position, and a whole number in floats
 
 
 def reduce(op: str, x: Tensor, axis: Axis, keepdims: bool = False) -> Tensor:
-    """One of the primitives reduce_sum, reduce_prod, reduce_max, reduce_min over the axes."""
+    """One of the primitives reduce_sum, reduce_prod, reduce_max, reduce_min over the axes; of one
+    element each, the element.
+    """
     axes = tuple(sorted(normalise_axes(axis, x.ndim, op.removeprefix("reduce_"), str(x))))
-    result = build(op, (x,), {"axes": axes}) if axes else x
+    if product(x.shape[d] for d in axes) == 1:
+        return reshape(x, tuple(n for d, n in enumerate(x.shape) if keepdims or d not in axes))
+    result = build(op, (x,), {"axes": axes})
     if keepdims:
-        kept = tuple(1 if d in axes else n for d, n in enumerate(x.shape))
-        return reshape(result, kept)
+        return reshape(result, tuple(1 if d in axes else n for d, n in enumerate(x.shape)))
     return result
 
 
@@ -115,7 +118,10 @@ def _logical(op: str, x: Tensor, axis: Axis, keepdims: bool, empty: bool) -> Ten
 def mean(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The arithmetic mean of floats; of 16-bit floats in float32, rounded once."""
     with weak_composition("mean"):
-        return cast(_mean(_wide_float("mean", x), axis, keepdims), x.dtype)
+        wide = _wide_float("mean", x)
+        if _count(x, axis) == 1:
+            return reduce("reduce_sum", x, axis, keepdims)
+        return cast(_mean(wide, axis, keepdims), x.dtype)
 
 
 def var(x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:

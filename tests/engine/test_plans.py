@@ -349,3 +349,18 @@ def test_sums_over_several_short_names_fit_a_tile(name: str, device: str) -> Non
     )
     scale = np.abs(expected).max()
     np.testing.assert_allclose(program(**arrays) / scale, expected / scale, atol=1e-4)
+
+
+def test_columns_that_are_reduced_in_pairs_are_stored_as_the_product_has_them() -> None:
+    """A price that took the pairs for strides would rather have copied the weights."""
+    x, w = bf16(x=(1024, 8192), w=(8192, 8192))
+    _, temporary = planned(g.max(g.reshape(x @ w, (1024, 4096, 2)), axis=2))
+    assert max(temporary.values()) <= 1024 * 8192
+
+
+def test_rows_are_reduced_while_their_columns_are_normed() -> None:
+    """A chunk of a row's sum beside all rows is a few columns: the columns' own sums are whole."""
+    x = g.input("x", (1024, 8192))
+    wide = (x - g.mean(x, axis=0)) * g.rsqrt(g.var(x, axis=0) + 1e-5)
+    kernels, _ = planned(g.softmax(wide * 0.7, axis=1))
+    assert len(kernels) <= 3

@@ -5,6 +5,7 @@ are compared with NumPy in float64.
 """
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -482,3 +483,16 @@ def test_statistics_of_long_columns_are_found_once_and_in_equal_parts() -> None:
     sums, rows = reading
     assert [len(phase.stream) for phase in sums.phases].count(1) == 1
     assert not any(phase.stream for phase in rows.phases)
+
+
+@pytest.mark.usefixtures("shared_search")
+def test_a_sum_over_rows_and_columns_is_in_parts_that_fill_the_device() -> None:
+    """Rows cannot be one with columns: a factor has one number for each. What is long in memory is
+    read along; parts are of rows.
+    """
+    x, y = g.input("x", (32768, 1024)), g.input("y", (32768,))
+    first, *_ = kernels_of(g.mean(g.relu(1 - x * y[:, None])))
+    assert math.prod(axis.count for axis in first.grid) >= 128
+    (load,) = (s for s in first.statements() if isinstance(s, Load) and s.access.buffer == "x0")
+    (along,) = (i for i in load.indices if dict(load.access.address.terms).get(i) == 1)
+    assert min(first.axes()[along].tile, first.axes()[along].extent) >= 256

@@ -9,6 +9,7 @@ from eqsat import graph
 from eqsat.errors import DTypeError, ShapeError
 from eqsat.graph.build import build
 from eqsat.graph.dtypes import DTYPES, bool_, float32
+from eqsat.graph.evaluate import topological
 from eqsat.graph.ops import ELEMENTWISE, OPS
 
 INTEGERS = [d for d in DTYPES if d.kind in ("int", "uint")]
@@ -180,6 +181,16 @@ def test_empty_and_0_d():
     for op in (graph.max, graph.min, graph.argmax):
         with pytest.raises(ShapeError, match=r"axis 0 of x float32\[0, 3\] is empty"):
             op(empty, axis=0)
+
+
+def test_a_reduction_of_one_element_is_the_element():
+    x = graph.input("x", (3, 1, 4), "bfloat16")
+    reduced = [graph.sum(x, axis=1), graph.max(x, axis=1), graph.mean(x, axis=1, keepdims=True)]
+    assert not any("reduce" in node.op for node in topological(reduced))
+    assert [y.shape for y in reduced] == [(3, 4), (3, 4), (3, 1, 4)]
+    value = np.arange(12, dtype="f4").reshape(3, 1, 4).astype(graph.bfloat16.numpy)
+    for node, found in zip(reduced, graph.evaluate(reduced, {"x": value}), strict=True):
+        np.testing.assert_array_equal(found, value.reshape(node.shape))
 
 
 def test_cumulative_sum():

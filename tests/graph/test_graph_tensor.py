@@ -150,6 +150,13 @@ return %3"""
     assert "constant() values" in describe([graph.constant(np.zeros(5))])
 
 
+def test_one_tensor_is_exported_as_a_list_of_it():
+    x = graph.input("x", (2,)) * 2.0
+    assert describe(x) == describe([x])
+    assert to_svg(x) == to_svg([x])
+    assert to_networkx(x).nodes == to_networkx([x]).nodes
+
+
 def test_networkx_keeps_operand_positions():
     x, y = graph.input("x", (2,)), graph.input("y", (2,))
     exported = to_networkx([(x - y) * (x - x)])
