@@ -25,41 +25,46 @@ from eqsat.kernel import Literal, Load, Map, Phase, Position, Statement, operand
 
 
 def find_boxes(block: Block, phase: Phase) -> dict[str, TensorBox]:
-    """The loads of a phase that the producer copies; those of matrix operations must be such."""
+    """The loads of a phase that the producer copies; those of matrix operations must be such. Of
+    what lies in pieces the box of the first.
+    """
     boxes: dict[str, TensorBox] = {}
-    summed = {i for m in block.placement.matrices.values() for i in m.contract.over}
     factors = {n for m in block.placement.matrices.values() for n in (m.left, m.right)}
-    terms = {m.contract.term_index for m in block.placement.matrices.values()} - {""}
     for s in phase.body:
         if not isinstance(s, Load) or block.placement.where[s.name] != SHARED:
             continue
-        inner = [i for i in s.indices if unit_stride(s.access, i)]
-        inner = [i for i in inner if block.axes[i].extent > 1] or inner
-        points = {}
-        for i in s.indices:
-            step = block.matrix_steps.get(i, 1)
-            points[i] = -(-block.distribution.padded(i) // step) * step
-        buffer = block.kernel.buffer(s.access.buffer)
-        outer = next(iter(terms & {*s.indices}), "")
-        box = None
-        if inner:
-            alike = same_points(block, s)
-            tile = (s, buffer, block.axes, points, inner[-1], summed)
-            box = tensor_box(*tile, outer, alike) or pixel_box(*tile, outer)
+        box = find_box(block, s)
         if box is not None:
             loops = {a.name: a for a in (*block.kernel.grid, *phase.stream)}
             often = is_copied_often(box, s, {**loops, **{i: block.axes[i] for i in s.indices}})
             boxes[s.name] = replace(box, often=often)
-        elif s.name in factors:
+        elif s.name in factors or s.rest:
             must = "its strides must be multiples of 16 bytes"
             if s.access.coordinates:
                 must = "what each value of its index reads must be multiples of eight rows"
             raise UnsupportedError(
                 f"operand {s.name} of a warpgroup's matrix operation in kernel {block.kernel.name} "
-                f"is no box of {buffer.name} that the tensor memory accelerator can copy: {must}. "
-                f"Choose another operation."
+                f"is no box of {s.access.buffer} that the tensor memory accelerator can copy: "
+                f"{must}. Choose another operation."
             )
     return boxes
+
+
+def find_box(block: Block, s: Load) -> TensorBox | None:
+    """The box of what a load's first access reads; None where the producer cannot copy it."""
+    summed = {i for m in block.placement.matrices.values() for i in m.contract.over}
+    terms = {m.contract.term_index for m in block.placement.matrices.values()} - {""}
+    inner = [i for i in s.indices if unit_stride(s.access, i)]
+    inner = [i for i in inner if block.axes[i].extent > 1] or inner
+    if not inner:
+        return None
+    points = {}
+    for i in s.indices:
+        step = block.matrix_steps.get(i, 1)
+        points[i] = -(-block.distribution.padded(i) // step) * step
+    outer = next(iter(terms & {*s.indices}), "")
+    tile = (s, block.kernel.buffer(s.access.buffer), block.axes, points, inner[-1], summed)
+    return tensor_box(*tile, outer, same_points(block, s)) or pixel_box(*tile, outer)
 
 
 def same_points(block: Block, load: Load) -> Mapping[str, int] | None:

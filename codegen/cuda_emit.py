@@ -12,6 +12,7 @@ from eqsat.codegen import cuda_stream_k
 from eqsat.codegen.cuda_block import Block
 from eqsat.codegen.cuda_box import PERIOD, TensorBox
 from eqsat.codegen.cuda_distribution import WARP, Distribution, distribute
+from eqsat.codegen.cuda_joined import check_joined
 from eqsat.codegen.cuda_math import storage_type
 from eqsat.codegen.cuda_operations import MatrixOperation
 from eqsat.codegen.cuda_phase import emit_phase
@@ -84,6 +85,8 @@ def _emit(
     if kernel.stream_k:
         cuda_stream_k.check(kernel, needed)
     pipeline = Pipeline(block, turns) if needed else None
+    rings = pipeline.all_rings if pipeline else []
+    check_joined(kernel, {name for ring in rings for name in ring.boxes})
     block.out.depth = 2 if pipeline else 1
     stays = bool(pipeline or kernel.resident)
     allocate(block)

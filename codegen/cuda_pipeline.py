@@ -33,6 +33,7 @@ from eqsat.codegen.cuda_chains import (
 from eqsat.codegen.cuda_copies import copy_boxes, edge_name, find_boxes
 from eqsat.codegen.cuda_distribution import WARP
 from eqsat.codegen.cuda_edges import Edge, find_edge
+from eqsat.codegen.cuda_joined import copy_from_piece, piece_boxes
 from eqsat.codegen.cuda_math import storage_type
 from eqsat.codegen.cuda_multicast import RANK, Share, shares
 from eqsat.codegen.cuda_placement import Matrix
@@ -68,6 +69,7 @@ class Pipeline:
         self.maps: dict[str, TensorBox] = {}
         self.shares: dict[str, Share] = {}
         self.edges: dict[str, Edge] = {}
+        self.pieces: dict[str, TensorBox] = {}
         self.barriers = 0
         self.offset = 0
         self.blocks = 1
@@ -79,8 +81,12 @@ class Pipeline:
                 own = {name: one.box for name, one in self.shares.items() if name in boxes}
                 self.maps.update(boxes | own)
                 for name, box in boxes.items():
+                    further = piece_boxes(block, name, box)
+                    apart = shares(block.kernel, further)
+                    self.maps |= {n: apart[n].box if n in apart else b for n, b in further.items()}
+                    self.pieces, self.shares = self.pieces | further, self.shares | apart
                     edge = find_edge(block.kernel, box, self.shares.get(name))
-                    self.edges |= {name: edge} if edge else {}
+                    self.edges |= {name: edge} if edge and not further else {}
                 self.rings[phase] = tuple(self._rings(phase, boxes))
         self.whole = [one for phase, own in self.rings.items() if not phase.stream for one in own]
         self.order = self.barriers
@@ -257,10 +263,13 @@ class Pipeline:
         for name, box in ring.boxes.items():
             size = block.tiles[name].size * box.dtype.itemsize
             offset = f" + {slot} * {size}" if ring.stages > 1 else ""
-            load, share = block.placement.statements[name], ring.shares.get(name)
-            assert isinstance(load, Load)
             place = f"{ring.offsets[name]}{offset}"
-            copy_boxes(block, load, share or box, place, ring.full(slot), self.edges.get(name))
+
+            def copy(one: Load, place: str = place, box: TensorBox = box) -> None:
+                what = self.shares.get(one.name) or self.pieces.get(one.name, box)
+                copy_boxes(block, one, what, place, ring.full(slot), self.edges.get(one.name))
+
+            copy_from_piece(block, name, copy)
         self.advance(ring, out)
 
     def _expected(self, ring: Ring) -> str:

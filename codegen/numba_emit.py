@@ -35,9 +35,9 @@ from eqsat.kernel import (
     Store,
     Update,
     operands,
-    show,
     store_operands,
 )
+from eqsat.kernel_text import show
 
 # Rows of the right factor that one pass over a row of the product adds.
 UNROLL = 4

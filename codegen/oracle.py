@@ -213,9 +213,13 @@ class _Tile:
                 return MONOIDS[monoid](old, self.aligned(chunk, indices))
 
     def load(self, load: Load) -> np.ndarray:
-        address, exists = self.locate(load.access, load.indices)
-        value = np.full(address.shape, load.fill, load.dtype.compute.numpy)
-        value[exists] = self.memory[load.access.buffer][address[exists]]
+        value: np.ndarray | None = None
+        for access in reversed(load.accesses):
+            address, exists = self.locate(access, load.indices)
+            if value is None:
+                value = np.full(address.shape, load.fill, load.dtype.compute.numpy)
+            value[exists] = self.memory[access.buffer][address[exists]]
+        assert value is not None
         return value
 
     def map(self, statement: Map) -> np.ndarray:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from eqsat.carry_law import CarryLaw
 from eqsat.graph.dtypes import DType, as_dtype
 from eqsat.graph.index import Affine, free_names, unit_names
+from eqsat.joined import Joined
 from eqsat.kernel import Guard
 
 REDUCTIONS = {"reduce_sum": "sum", "reduce_prod": "prod", "reduce_max": "max", "reduce_min": "min"}
@@ -34,7 +35,8 @@ class Read:
     """Elements of a buffer at a flat address affine in index names; `fill` where a guard fails.
 
     With `extent` > 0 the read is a gather: the address grows by `stride` times the value of the
-    term's argument, and yields `fill` where that value lies outside 0 <= value < extent.
+    term's argument, and yields `fill` where that value lies outside 0 <= value < extent. What is
+    `joined` lies in pieces, and the address is one in the whole of them.
     """
 
     buffer: str
@@ -44,6 +46,12 @@ class Read:
     fill: bool | int | float = 0
     stride: int = 0
     extent: int = 0
+    joined: Joined | None = None
+
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        """What is read from: of what is joined the pieces."""
+        return tuple(p.buffer for p in self.joined.pieces) if self.joined else (self.buffer,)
 
     @property
     def names(self) -> frozenset[str]:

@@ -22,7 +22,6 @@ from eqsat.algebra import (
     post_order,
 )
 from eqsat.carry_terms import law_of
-from eqsat.coalesce import with_few_names
 from eqsat.cuts import UNFIT, Candidate, Cut, PlainPrice, Plan, Reductions, agree, varied
 from eqsat.extremes import COMPARED, EXTREMES
 from eqsat.form import REDUCING, Stored, form, is_product, multiplies_anew
@@ -33,6 +32,7 @@ from eqsat.menu import least_seconds
 from eqsat.narrow_stored import narrowed
 from eqsat.price import Pricer
 from eqsat.pruned import PrunedGraph
+from eqsat.recast import before_schedules
 from eqsat.reindex import push
 from eqsat.saturate import ENode, FrozenEGraph
 from eqsat.scatter import starts
@@ -140,22 +140,22 @@ class Extractor:
 
     def _plain_price(self, stored: tuple[Stored, ...]) -> PlainPrice:
         if stored not in self._plain:
-            made, merged = form(stored, self.facts), form(*with_few_names(stored, self.facts))
+            made = form(stored, self.facts)
+            merged = before_schedules(stored, self.facts, self.pricer)
             rows = kernels_of_whole_rows(merged) if self.pricer.overlap else ()
             plain = least_seconds(merged, self.pricer)
-            whole = sum(least_seconds(one, self.pricer) for one in rows) if rows else np.inf
-            loops = [t for t in made.terms if t.op in REDUCING or t.op in SCANS]
-            reductions = {(t.op, t.args[0], self.facts.free(t)) for t in loops}
+            whole = sum(least_seconds(one, self.pricer) for one in rows) or np.inf
+            loops = [t for t in made.terms if t.op in REDUCING | SCANS]
+            kinds = {(t.op, t.args[0], self.facts.free(t)) for t in loops}
             for t in loops:
                 both = made.contraction(t) or (t,) * multiplies_anew(t, self.facts)
                 if any(factor.op not in READ for factor in both):
-                    reductions.add(("computed", t.op, t.args[0], self.facts.free(t)))
-            taken = [merged] if plain <= whole else rows
+                    kinds.add(("computed", t.op, t.args[0], self.facts.free(t)))
             several = sum(is_product(t, self.facts) for t in made.terms) > 1
+            taken = [merged] if plain <= whole else rows
             nested = any(one.nested or (several and one.held) for one in taken)
             points = max(self.facts.universe.size(self.facts.free(one.term)) for one in stored)
-            price = (min(plain, whole), nested, frozenset(reductions), points)
-            self._plain[stored] = PlainPrice(*price)
+            self._plain[stored] = PlainPrice(min(plain, whole), nested, frozenset(kinds), points)
         return self._plain[stored]
 
     def learn(self, stored: tuple[Stored, ...], seconds: float) -> bool:

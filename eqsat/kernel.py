@@ -101,7 +101,9 @@ class Access:
 
 @dataclass(frozen=True)
 class Load:
-    """Read a tile. `memory` names the memory domain that holds it: registers, or shared."""
+    """Read a tile. `memory` names the memory domain that holds it: registers, or shared. What lies
+    in pieces is read by the first of several accesses that has the element: `access`, then `rest`.
+    """
 
     name: str
     dtype: DType
@@ -109,6 +111,12 @@ class Load:
     access: Access
     fill: Number = 0
     memory: str = "registers"
+    rest: tuple[Access, ...] = ()
+
+    @property
+    def accesses(self) -> tuple[Access, ...]:
+        """Those of all pieces."""
+        return self.access, *self.rest
 
 
 @dataclass(frozen=True)
@@ -390,7 +398,7 @@ def check(kernel: Kernel) -> None:
                 assert free <= set(statement.indices), f"{statement.name} loses indices of {name}"
             assert set(statement.indices) <= set(axes), f"{statement.name} has unknown indices"
             if isinstance(statement, Load):
-                assert statement.access.buffer in known
+                assert all(access.buffer in known for access in statement.accesses)
             if isinstance(statement, Update):
                 updated.add(statement.carry)
             local[statement.name] = statement.indices
@@ -403,81 +411,6 @@ def check(kernel: Kernel) -> None:
             visible.update({carry.name: carry.indices for carry in phase.carries})
         else:
             visible = local
-
-
-def _expression(statement: Statement) -> str:
-    match statement:
-        case Load(access=access, memory=memory):
-            where = "" if memory == "registers" else f" -> {memory}"
-            return f"load {show_access(access)}{where}"
-        case Literal(value=value):
-            return repr(value)
-        case Position(expression=expression):
-            return f"position {expression}"
-        case Map(op="cast", arguments=arguments):
-            return f"{statement.dtype.name}({arguments[0]})"
-        case Map(op=op, arguments=arguments):
-            return f"{op}({', '.join(arguments)})"
-        case Reduce(monoid=monoid, over=over, argument=argument):
-            return f"{monoid}[{','.join(over)}] {argument}"
-        case Scan(monoid=monoid, over=over):
-            return f"scan {monoid}[{over}] {', '.join(operands(statement))}"
-        case Contract(over=over, left=left, right=right, operation=operation):
-            how = f" by {operation}" if operation else ""
-            if statement.narrow:
-                each = f"{statement.terms} terms of " if statement.terms > 1 else ""
-                how = f" in {each}{statement.narrow}{how}"
-            return f"contract[{','.join(over)}]({left}, {right}){how}"
-        case Update(carry=carry, monoid=monoid, chunk=chunk, scale=scale):
-            old = f"{carry} * {scale}" if scale else carry
-            return f"{old} + {chunk}" if monoid == "sum" else f"{monoid}({old}, {chunk})"
-
-
-def show_access(access: Access) -> str:
-    """`x[64*i + k] if 0 <= k < 9`"""
-    parts = [str(access.address)]
-    parts += [f"{c.stride}*{c.value}" for c in access.coordinates]
-    when = " and ".join(str(guard) for guard in access.guards)
-    return f"{access.buffer}[{' + '.join(parts)}]" + (f" if {when}" if when else "")
-
-
-def _axis(axis: Axis) -> str:
-    return f"{axis.name}:{axis.tile}/{axis.extent}"
-
-
-def show(kernel: Kernel) -> str:
-    """The printed form of a kernel, as explain, tests and people read it."""
-    buffers = ", ".join(f"{b.name}: {b.dtype.name}{list(b.shape)}" for b in kernel.buffers)
-    head = f"kernel {kernel.name}({buffers})"
-    grid = " ".join(_axis(axis) for axis in kernel.grid) or "one tile"
-    blocks = f"   cluster {kernel.cluster}" if kernel.cluster > 1 else ""
-    blocks += f"   copies for {kernel.multicast}" if kernel.multicast > 1 else ""
-    blocks += f", the last along {kernel.repeats} twice" if kernel.repeats else ""
-    blocks += f"   last tiles in {kernel.stream_k} parts" if kernel.stream_k else ""
-    blocks = (f"   threads {kernel.threads}" if kernel.threads > 1 else "") + blocks
-    lines = [head, f"  grid {grid}   spec {kernel.spec}{blocks}"]
-    if kernel.inner:
-        lines.append("  inner " + " ".join(_axis(axis) for axis in kernel.inner))
-    for phase in kernel.phases:
-        indent = "    "
-        for carry in phase.carries:
-            pivot = f", law {carry.law} about {carry.pivot}" if carry.law else ""
-            lines.append(
-                f"    {carry.name}[{','.join(carry.indices)}]: {carry.dtype.name} = "
-                f"{IDENTITY[carry.monoid]} of {carry.monoid}{pivot}"
-            )
-        if phase.stream:
-            stages = f" stages {phase.stages}" if phase.stages > 1 else ""
-            lines.append(f"    stream {' '.join(_axis(a) for a in phase.stream)}{stages}")
-            indent = "        "
-        for s in phase.body:
-            what = f"{s.name}[{','.join(s.indices)}]: {s.dtype.name}"
-            lines.append(f"{indent}{what} = {_expression(s)}")
-        for store in phase.stores:
-            how = f"{store.monoid}= " if store.monoid else "= "
-            where = f" in {store.memory}" if store.memory else ""
-            lines.append(f"{indent}store {show_access(store.access)} {how}{store.value}{where}")
-    return "\n".join(lines)
 
 
 def rename_values(statement: Statement, names: dict[str, str]) -> Statement:

@@ -10,6 +10,7 @@ from eqsat.algebra import Read, Renaming
 from eqsat.carry_law import CarryLaw
 from eqsat.graph.dtypes import DType, as_dtype
 from eqsat.graph.index import Affine, FloorDiv, Mod
+from eqsat.joined import Joined, Piece
 
 _CLASSES: dict[str, type] = {
     cls.__name__: cls
@@ -35,6 +36,8 @@ _CLASSES: dict[str, type] = {
         Affine,
         FloorDiv,
         Mod,
+        Joined,
+        Piece,
         Read,
         Renaming,
         CarryLaw,

@@ -1,7 +1,7 @@
 """From a form and a schedule to a kernel: statements in phases, with loads, carries and stores."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from eqsat.algebra import REDUCTIONS, SCANS, Read, Term, post_order, read_along
 from eqsat.form import REDUCING, WEIGHTED, Form, Stored, computed, walked
@@ -101,7 +101,7 @@ class _Lowering(CarryLowering):
             for term in post_order([one.term]):
                 if term.op in {"read", "gather"}:
                     assert isinstance(term.args[0], Read)
-                    used[term.args[0].buffer] = None
+                    used |= dict.fromkeys(term.args[0].buffers)
         for one in self.form.stored:
             used[one.buffer] = None
         return Kernel(
@@ -203,9 +203,13 @@ class _Lowering(CarryLowering):
         read = term.args[0]
         assert isinstance(read, Read)
         at = tuple(Coordinate(a, read.stride, read.extent) for a in arguments)
-        access = Access(read.buffer, read.address, read.guards, at)
+        access, *rest = [Access(read.buffer, read.address, read.guards, at)]
+        if read.joined:
+            found = read.joined.accesses(read.address)
+            access, *rest = (replace(a, guards=(*a.guards, *read.guards)) for a in found)
         memory = self.schedule.memory.get(term, "registers")
-        return Load(name, dtype, indices, access, _number(read.fill, dtype), memory)
+        fill = _number(read.fill, dtype)
+        return Load(name, dtype, indices, access, fill, memory, tuple(rest))
 
     def _reduction(
         self, term: Term, name: str, dtype: DType, indices: tuple[str, ...]

@@ -79,7 +79,7 @@ def preparations(made: Form, spec: ParallelProcessingUnit) -> tuple[Preparation,
         places = window_places(made, (factor for factor, *_ in factors))
         for factor, summed, batch in factors:
             read = factor.args[0]
-            if factor.op != "read" or not isinstance(read, Read):
+            if factor.op != "read" or not isinstance(read, Read) or read.joined:
                 continue
             kinds = (read.dtype.name, made.facts.dtype(term).name)
             slides = any(True for _ in sliding_axes(made, [factor]))

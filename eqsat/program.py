@@ -12,7 +12,8 @@ import numpy as np
 from eqsat.errors import ArgumentError
 from eqsat.explanation import Explanation
 from eqsat.graph.dtypes import DType
-from eqsat.kernel import Buffer, Kernel, show
+from eqsat.kernel import Buffer, Kernel
+from eqsat.kernel_text import show
 from eqsat.library import LibraryCall
 from eqsat.render import render
 

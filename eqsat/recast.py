@@ -7,9 +7,10 @@ came from one says so among its rules.
 from collections.abc import Callable, Iterator, Mapping
 
 from eqsat.algebra import Facts
-from eqsat.coalesce import coalesce
+from eqsat.coalesce import coalesce, with_few_names
 from eqsat.errors import TraceError
 from eqsat.form import Form, Stored, form
+from eqsat.joined_reads import joined_reads
 from eqsat.merged_batches import merged_batches
 from eqsat.merged_rows import merged_rows
 from eqsat.merged_sums import merged_sums
@@ -50,6 +51,7 @@ RECASTS: Mapping[str, Callable[[Values], Form | None]] = {
     "rows together": _merged(merged_rows),
     "whole rows": _with_whole_rows,
     "in pieces": _merged(in_pieces),
+    "pieces joined": _merged(joined_reads),
 }
 """The ways besides the plain one; None where values have no such form."""
 FOR_PRODUCTS = RECASTS.keys() - {"in pieces"}
@@ -70,6 +72,16 @@ def recast(how: str, stored: tuple[Stored, ...], facts: Facts) -> Form:
     return found
 
 
+def before_schedules(stored: tuple[Stored, ...], facts: Facts, rates: Rates) -> Form:
+    """The form that tells the price of values before schedules are searched for: over as few axes
+    as will do, what lies in pieces as one read where a spec copies boxes.
+    """
+    values = with_few_names(stored, facts)
+    if walks_windows(rates.spec, rates.operations):
+        values = joined_reads(*values) or values
+    return form(*values)
+
+
 def recasts(stored: tuple[Stored, ...], facts: Facts, rates: Rates) -> Iterator[tuple[str, Form]]:
     """The other forms that may make better kernels for a spec, of values over as few axes as will
     do.
@@ -83,6 +95,8 @@ def recasts(stored: tuple[Stored, ...], facts: Facts, rates: Rates) -> Iterator[
         yield "whole rows", made
     if made := found["in pieces"]:
         yield "in pieces", made
+    if (made := found["pieces joined"]) and walks_windows(rates.spec, rates.operations):
+        yield "pieces joined", made
     if (made := found["one sum"]) and walks_windows(rates.spec, rates.operations):
         yield "one sum", made
     if (made := found["along batches"]) and walks_windows(rates.spec, rates.operations):

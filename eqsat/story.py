@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from eqsat.algebra import Term
 from eqsat.egglog_text import SCHEDULE
 from eqsat.explanation import CallRecord, Explanation, KernelRecord, RuleRecord, SegmentRecord
-from eqsat.kernel import show
+from eqsat.kernel_text import show
 from eqsat.notation import Notation, letters, renamed
 from eqsat.steps import Step, Trace, replace_at, term_at
 

@@ -166,6 +166,14 @@ class TermValues:
         return inside
 
     def _read(self, read: Read, index: np.ndarray | None, whole: int) -> np.ndarray:
+        if read.joined:
+            value = np.asarray(read.fill)
+            for access in read.joined.accesses(read.address):
+                exists = self._exists((*access.guards, *read.guards), whole)
+                address = self._affine(access.address, whole)
+                found = made_up(access.buffer, address, read.dtype.kind)
+                value = np.where(exists, found, value)
+            return value
         address, exists = self._affine(read.address, whole), self._exists(read.guards, whole)
         if index is not None:
             address = address + index * read.stride

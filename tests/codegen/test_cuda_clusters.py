@@ -11,7 +11,7 @@ from kernels import SAMPLES
 from eqsat.codegen.cuda_compile import compile_cubin
 from eqsat.codegen.cuda_emit import emit
 from eqsat.errors import UnsupportedError
-from eqsat.kernel import show
+from eqsat.kernel_text import show
 
 CASES = cluster_cases()
 NUMBERS = [  # by default rows of each length over 2, 8 or 4 blocks, by turns

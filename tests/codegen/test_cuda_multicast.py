@@ -15,7 +15,7 @@ from eqsat.codegen.cuda_compile import compile_cubin
 from eqsat.codegen.cuda_emit import emit
 from eqsat.codegen.cuda_launch import Launch
 from eqsat.errors import UnsupportedError
-from eqsat.kernel import show
+from eqsat.kernel_text import show
 
 CASES = list(multicast_cases())
 

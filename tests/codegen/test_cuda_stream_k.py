@@ -16,7 +16,7 @@ from stream_k_cases import in_parts, stream_k_cases
 from eqsat.codegen.cuda_compile import compile_cubin
 from eqsat.codegen.cuda_emit import emit
 from eqsat.errors import UnsupportedError
-from eqsat.kernel import show
+from eqsat.kernel_text import show
 
 CASES = list(stream_k_cases())
 

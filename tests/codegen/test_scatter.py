@@ -12,8 +12,8 @@ from eqsat.codegen.cuda_compile import compile_cubin
 from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import as_dtype
 from eqsat.kernel import check as well_formed
-from eqsat.kernel import show
 from eqsat.kernel_json import decode, encode
+from eqsat.kernel_text import show
 
 SAMPLES = dict(scatter_samples())
 CUDA = {**SAMPLES, **{f"{name}-kept": kept(sample) for name, sample in SAMPLES.items()}}

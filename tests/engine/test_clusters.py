@@ -12,7 +12,8 @@ from eqsat.codegen.cuda_compile import compile_cubin
 from eqsat.codegen.cuda_emit import emit
 from eqsat.driver import plan
 from eqsat.explanation import from_json, to_json
-from eqsat.kernel import Kernel, show
+from eqsat.kernel import Kernel
+from eqsat.kernel_text import show
 from eqsat.replay import check as check_trace
 from eqsat.specs import ParallelProcessingUnit, load
 

@@ -26,6 +26,22 @@ def integer_matmul() -> list[Tensor]:
     return [G.astype(a, "int32") @ G.astype(b, "int32")]
 
 
+def pieces_side_by_side() -> list[Tensor]:
+    """Products of what lies in pieces of memory: along the sum, columns and keys."""
+    x, y = tensor("x", 512, 192, dtype="bfloat16"), tensor("y", 512, 320, dtype="bfloat16")
+    w, v = tensor("w", 512, 512, dtype="bfloat16"), tensor("v", 512, 256, dtype="bfloat16")
+    q, k = (tensor(name, 8, 256, 64, dtype="bfloat16") for name in "qk")
+    fresh = [tensor(name, 8, 128, 64, dtype="bfloat16") for name in ("fk", "fv")]
+    old = tensor("ov", 8, 256, 64, dtype="bfloat16")
+    keys, values = (G.concat([a, b], axis=1) for a, b in zip((k, old), fresh, strict=True))
+    return [
+        G.concat([x, y], axis=1) @ w,
+        w @ G.concat([v, x], axis=1),
+        G.concat([w, x.mT, y.mT], axis=0) @ v,
+        G.attention(q, keys, values),
+    ]
+
+
 def eight_bits() -> list[Tensor]:
     """Products of 8-bit floats with scales: rounded, exposed, across the sum, by 16-bit ones."""
     kinds = {"a": "float8_e4m3fn", "b": "float8_e5m2", "c": "float8_e4m3fn", "d": "bfloat16"}
@@ -284,7 +300,7 @@ def _named() -> Iterator[tuple[str, Build]]:
     for build in (
         integer_matmul, batched_transposed, gelu_epilogue, gated, normed_product, reassociated,
         views, convolution, large_windows, grouped_and_transposed, selections, gather, pages,
-        gradient_of_weights, gradients_of_convolutions,
+        gradient_of_weights, gradients_of_convolutions, pieces_side_by_side,
         eight_bits, eight_bit_integers, scan, empty_and_scalar, negated_number, several_kernels,
         in_parts, last_tiles_in_parts, recurrence_in_parts, one_selective_scan, distances,
         sums_of_products, at_positions,
