@@ -122,7 +122,7 @@ class _Account:
         self.ahead: set[tuple[Stored, ...]] = set()  # what kernels prepare for others
 
     def record(self) -> SegmentRecord:
-        found = investigate(self.segment, self.search)
+        found = investigate(self.segment, self.search, told=True)
         universe = found.encoding.universe
         outputs = [
             (f"y{i}", tuple(name for dim in one.dims for name in dim))

@@ -13,17 +13,24 @@ CHUNK_WORK = 60  # instructions of a thread for each chunk of staged operands
 VECTOR_WORK = 12  # the same for each vector that it copies
 COPY_WORK = 50  # the same of an element of a window, copied with no other under way
 STAGED_WORK = 25  # the same where a thread has many under way
+COPYING = 384  # threads of a processor that copy elements one by one as fast as it issues
 
 
 def issue_seconds(
-    spec: ParallelProcessingUnit, chunks: Array, vectors: Array, alone: Array, work: Array | float
+    spec: ParallelProcessingUnit,
+    chunks: Array,
+    vectors: Array,
+    alone: Array,
+    work: Array | float,
+    threads: Array,
 ) -> tuple[dict[str, Array], Array]:
     """Seconds to issue the elementwise work, and what every thread does for each chunk besides:
     waiting, addresses, copies of so many vectors, which are told apart too; and those for elements
     that are copied alone, which take turns with multiply-adds. A processor issues one instruction a
-    cycle for each part of a warp's size of its lanes.
+    cycle for each part of a warp's size of its lanes, if it has `threads` enough for that.
     """
-    copies = alone * STAGED_WORK * instruction_seconds(spec)
+    fewer = np.maximum(COPYING / threads, 1.0)
+    copies = alone * fewer * STAGED_WORK * instruction_seconds(spec)
     staging = (chunks * CHUNK_WORK + vectors * VECTOR_WORK) * instruction_seconds(spec)
     return {ISSUED: work + staging + copies, COPIES: copies}, staging
 

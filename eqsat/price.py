@@ -379,15 +379,14 @@ class _Pricing(Latency):
         waves = self.waves(tiles)
         imbalance = waves * self.at_once() / tiles
         busy, working = self.busy(tiles), self.busy(tiles, least=1.0)
-        parts = {
-            name: value * imbalance / self.kept_busy(name, working)
-            for name, value in self.units.items()
-        }
+        parts = {n: v * imbalance / self.kept_busy(n, working) for n, v in self.units.items()}
         staging, computing = None, parts.get(ISSUED, 0 * self.shape)
         if self.blocking is not None and self.blocking.staged and not self.started:
             chunks = tiles * self.steps() * self.blocking.threads
             copies = sum(vectors(self, side, size) for side, size in self.copied.items())
-            issued, staging = issue_seconds(spec, chunks, copies, self.copies, computing)
+            threads = np.minimum(tiles, self.resident()) / spec.processors * self.blocking.threads
+            each = (chunks, copies, self.copies, computing, threads)
+            issued, staging = issue_seconds(spec, *each)
             parts |= issued
         compute = sum((parts.get(one, 0.0) for one in self.waited), 0 * self.shape)  # of one unit
         for value in parts.values():

@@ -18,6 +18,7 @@ from eqsat.rule import ALGEBRA
 from eqsat.saturate import FrozenEGraph, saturate
 from eqsat.schedule import Predicted, Search
 from eqsat.segments import Segment, is_buffer
+from eqsat.twins import Buffers, Twins
 from eqsat.variants import best_planned
 
 
@@ -87,8 +88,8 @@ def _call(segment: Segment, search: Search) -> Solution:
     return Solution((call,), leaves, ("y0",))
 
 
-def investigate(segment: Segment, search: Search) -> Findings:
-    """Search for the kernels of a segment."""
+def investigate(segment: Segment, search: Search, told: bool = False) -> Findings:
+    """Search for the kernels of a segment; with `told` for each where it came from, too."""
     leaves = leaf_names(segment)
     finite = finite_buffers(segment)
     encoding = encode(segment.tensors, segment.stored, leaves)
@@ -111,11 +112,15 @@ def investigate(segment: Segment, search: Search) -> Findings:
     narrows = (kind for kind in KINDS if rounds and pricer.has_products(kind.name))
     extractor = Extractor(graph, pricer, _order(encoding, graph), frozenset(narrows))
     facts = Facts(encoding.universe)
+
+    def schedule(name: str, stored: tuple[Stored, ...], own: Buffers) -> list[Predicted]:
+        return schedule_joined(name, stored, facts, pricer, own, search)
+
     best = best_planned(
         lambda: _cut(encoding, graph, extractor),
         extractor,
         lambda plan: segment_buffers(encoding, plan.separate),
-        lambda name, stored, own: schedule_joined(name, stored, facts, pricer, own, search),
+        schedule if told else Twins(facts, schedule),
     )
     return Findings(
         encoding,
