@@ -33,10 +33,12 @@ from eqsat.graph.index import (
     scale,
     sub,
     substitute,
+    unit_names,
     var,
 )
 from eqsat.relayout import is_sliding
 
+WIDEST = 16  # bytes of an access
 BINDING = REDUCING | SCANS | SCATTERS.keys()
 
 
@@ -67,16 +69,28 @@ def coalesce(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, ..
 
 
 def with_few_names(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, ...], Facts]:
-    """As `coalesce`, for a price before a schedule is searched for, where names merge that are not
-    reduced: the values as they are where others do, which come of windows that were copied, where a
-    re-indexing stands among their terms, and where an access may miss.
+    """As `coalesce`, for a price before a schedule is searched for, where memory is read along
+    names too short for a vector. The values as they are where reduced names would merge, which come
+    of windows that were copied, where a re-indexing stands among their terms, and where an access
+    may miss.
     """
     terms = list(post_order(one.term for one in stored))
     if any(term.op == "reindex" for term in terms) or guarded_names(terms):
         return stored, facts
+    if not any(_is_short(term, facts) for term in terms):
+        return stored, facts
     merged, fewer = coalesce(stored, facts)
     same = len(_reduced(stored, facts)) == len(_reduced(merged, fewer))
     return (merged, fewer) if same else (stored, facts)
+
+
+def _is_short(term: Term, facts: Facts) -> bool:
+    """Whether a read walks memory along a name that has fewer bytes than the widest access."""
+    read = term.args[0] if term.op == "read" else None
+    if not isinstance(read, Read):
+        return False
+    sizes = [facts.universe.extents[name] for name in unit_names(read.address)]
+    return any(1 < size * read.dtype.itemsize < WIDEST for size in sizes)
 
 
 def _reduced(stored: Sequence[Stored], facts: Facts) -> set[str]:
