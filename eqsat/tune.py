@@ -98,7 +98,8 @@ def _fastest(
 
 
 def _loaded(kernel: Kernel) -> set[str]:
-    loaded = {s.access.buffer for s in kernel.statements() if isinstance(s, Load)}
+    loads = (s for s in kernel.statements() if isinstance(s, Load))
+    loaded = {access.buffer for load in loads for access in load.accesses}
     return loaded | {buffer.name for buffer in kernel.workspace}
 
 
@@ -155,7 +156,7 @@ def _places(candidates: Sequence[Candidate]) -> dict[str, int]:
 
 
 def _accesses(kernel: Kernel) -> Iterator[Access]:
-    yield from (s.access for s in kernel.statements() if isinstance(s, Load))
+    yield from (a for s in kernel.statements() if isinstance(s, Load) for a in s.accesses)
     for phase in kernel.phases:
         yield from (store.access for store in phase.stores)
 
