@@ -2,7 +2,7 @@
 once. An unrolled loop has the same ones in each step, of other slices of its inputs.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from eqsat.algebra import Facts, Read, Term, post_order
@@ -107,8 +107,8 @@ def _moved(
     normal: _Normal,
     buffers: Buffers,
 ) -> list[Predicted] | None:
-    """The kernels of values that are alike, of these buffers; None where a temporary has no name
-    that tells whose it is.
+    """The kernels of values that are alike, of these buffers; None where a temporary is unknown, or
+    has no name that tells whose it is.
     """
     names = dict(zip(found.normal.buffers, normal.buffers, strict=True))
     far = zip(normal.starts, found.normal.starts, strict=True)
@@ -123,7 +123,8 @@ def _moved(
         stem = max(fits, key=len)
         names[buffer.name] = stems[stem] + buffer.name.removeprefix(stem)
         made[names[buffer.name]] = replace(buffer, name=names[buffer.name])
-    if made.keys() & buffers.keys() or len(set(names.values())) < len(names):
+    used = {buffer.name for kernel in _every(found.kernels) for buffer in kernel.buffers}
+    if not used <= names.keys() or len({*names.values()}) < len(names) or {*made} & {*buffers}:
         return None
     buffers |= made
 
@@ -155,3 +156,11 @@ def _moved(
         return replace(one, kernel=kernel(one.kernel), alternatives=others, chosen=None)
 
     return list(map(predicted, found.kernels))
+
+
+def _every(kernels: Iterable[Predicted]) -> Iterator[Kernel]:
+    """The kernels and their alternatives."""
+    for one in kernels:
+        yield one.kernel
+        for other in one.alternatives:
+            yield from _every(other)
