@@ -38,7 +38,7 @@ def find_boxes(block: Block, phase: Phase) -> dict[str, TensorBox]:
             loops = {a.name: a for a in (*block.kernel.grid, *phase.stream)}
             often = is_copied_often(box, s, {**loops, **{i: block.axes[i] for i in s.indices}})
             boxes[s.name] = replace(box, often=often)
-        elif s.name in factors or s.rest:
+        elif s.name in factors:
             must = "its strides must be multiples of 16 bytes"
             if s.access.coordinates:
                 must = "what each value of its index reads must be multiples of eight rows"

@@ -29,10 +29,10 @@ def piece_boxes(block: Block, name: str, first: TensorBox) -> dict[str, TensorBo
     found: dict[str, TensorBox] = {}
     load = block.placement.statements[name]
     assert isinstance(load, Load)
+    apart = is_apart(load, block.axes)
     for one in pieces(load)[1:]:
         box = find_box(block, one)
-        alike = box is not None and _layout(box) == _layout(first)
-        if box is None or not alike or not is_apart(load, block.axes):
+        if box is None or not apart or _layout(box) != _layout(first):
             raise UnsupportedError(
                 f"{load.name} of kernel {block.kernel.name} is in pieces, of which a tile is not "
                 f"one box of {one.access.buffer}: a piece must begin where a tile does. Choose "

@@ -213,13 +213,10 @@ class _Tile:
                 return MONOIDS[monoid](old, self.aligned(chunk, indices))
 
     def load(self, load: Load) -> np.ndarray:
-        value: np.ndarray | None = None
+        value = np.full(self.shape(load.indices), load.fill, load.dtype.compute.numpy)
         for access in reversed(load.accesses):
             address, exists = self.locate(access, load.indices)
-            if value is None:
-                value = np.full(address.shape, load.fill, load.dtype.compute.numpy)
             value[exists] = self.memory[access.buffer][address[exists]]
-        assert value is not None
         return value
 
     def map(self, statement: Map) -> np.ndarray:

@@ -36,9 +36,9 @@ from eqsat.graph.index import (
     unit_names,
     var,
 )
+from eqsat.needs import VECTOR_BYTES
 from eqsat.relayout import is_sliding
 
-WIDEST = 16  # bytes of an access
 BINDING = REDUCING | SCANS | SCATTERS.keys()
 
 
@@ -90,7 +90,7 @@ def _is_short(term: Term, facts: Facts) -> bool:
     if not isinstance(read, Read):
         return False
     sizes = [facts.universe.extents[name] for name in unit_names(read.address)]
-    return any(1 < size * read.dtype.itemsize < WIDEST for size in sizes)
+    return any(1 < size * read.dtype.itemsize < VECTOR_BYTES for size in sizes)
 
 
 def _reduced(stored: Sequence[Stored], facts: Facts) -> set[str]:

@@ -8,12 +8,13 @@ A tile that lies in one piece is copied from there; none is copied that is not u
 from collections.abc import Iterator
 from dataclasses import replace
 
-from eqsat.algebra import WEIGHTED_SUMS, Facts, Read, Term, post_order, rebuild, with_children
-from eqsat.form import Form, Stored, form
+from eqsat.algebra import Facts, Read, Term, post_order, rebuild, with_children
+from eqsat.form import Stored, form
 from eqsat.graph.index import row_major
 from eqsat.idle_chunks import COMPARED, compared
 from eqsat.joined import Joined, Piece
 from eqsat.known import Known
+from eqsat.prepare import factors_in_memory
 
 UNIT = 16  # points at multiples of which pieces begin, and bytes that divide their strides
 MOST_PIECES = 8
@@ -27,10 +28,11 @@ def joined_reads(stored: tuple[Stored, ...], facts: Facts) -> Values | None:
     """
     if not any(term.op == "where" for term in post_order(one.term for one in stored)):
         return None
-    known = Known(facts)
+    made, known = form(stored, facts), Known(facts)
     found = {
         factor: read
-        for factor in _factors(form(stored, facts))
+        for term in made.terms
+        for factor, *_ in factors_in_memory(made, term)
         if factor.op == "where" and (read := _joined(factor, facts, known))
     }
     if not found:
@@ -40,14 +42,6 @@ def joined_reads(stored: tuple[Stored, ...], facts: Facts) -> Values | None:
         return found[term] if term in found else with_children(term, children)
 
     return tuple(replace(one, term=rebuild(one.term, change)) for one in stored), facts
-
-
-def _factors(made: Form) -> Iterator[Term]:
-    """The factors of products, beneath casts."""
-    for term in made.terms:
-        if term.op in WEIGHTED_SUMS:
-            yield made.beneath_cast(term.children[1])
-        yield from made.contraction(term) or ()
 
 
 def _joined(term: Term, facts: Facts, known: Known) -> Term | None:
@@ -74,10 +68,10 @@ def _joined(term: Term, facts: Facts, known: Known) -> Term | None:
             return None
         pieces.append(Piece(read.buffer, first, after, offset, tuple(own[n] for n in names)))
     joined = Joined(tuple(extents[n] for n in names), names.index(name), tuple(pieces))
-    if joined.accesses(row_major(names, extents))[0].address != reads[0].address:
+    address = row_major(names, extents)
+    if joined.accesses(address)[0].address != reads[0].address:
         return None  # an axis of one point that two names share
     buffer = "+".join(piece.buffer for piece in pieces)
-    address = row_major(names, extents)
     return Term("read", Read(buffer, facts.dtype(term), address, joined=joined))
 
 

@@ -102,7 +102,8 @@ class Access:
 @dataclass(frozen=True)
 class Load:
     """Read a tile. `memory` names the memory domain that holds it: registers, or shared. What lies
-    in pieces is read by the first of several accesses that has the element: `access`, then `rest`.
+    in pieces is read by the first of several accesses that has the element: `access`, then `rest`;
+    the first guard of each tells where its piece is.
     """
 
     name: str

@@ -203,10 +203,10 @@ class _Lowering(CarryLowering):
         read = term.args[0]
         assert isinstance(read, Read)
         at = tuple(Coordinate(a, read.stride, read.extent) for a in arguments)
-        access, *rest = [Access(read.buffer, read.address, read.guards, at)]
+        found = (Access(read.buffer, read.address, (), at),)
         if read.joined:
             found = read.joined.accesses(read.address)
-            access, *rest = (replace(a, guards=(*a.guards, *read.guards)) for a in found)
+        access, *rest = (replace(a, guards=(*a.guards, *read.guards)) for a in found)
         memory = self.schedule.memory.get(term, "registers")
         fill = _number(read.fill, dtype)
         return Load(name, dtype, indices, access, fill, memory, tuple(rest))

@@ -75,7 +75,7 @@ def preparations(made: Form, spec: ParallelProcessingUnit) -> tuple[Preparation,
     over: dict[Term, int] = {}
     universe = made.facts.universe
     for term in made.terms:
-        factors = list(_factors(made, term))
+        factors = list(factors_in_memory(made, term))
         places = window_places(made, (factor for factor, *_ in factors))
         for factor, summed, batch in factors:
             read = factor.args[0]
@@ -203,7 +203,7 @@ def rows_of_pages(read: Read, moved: Collection[str]) -> bool:
     return bool(rows) and not {*rows} & {*moved}
 
 
-def _factors(made: Form, term: Term) -> Iterator[tuple[Term, int, int]]:
+def factors_in_memory(made: Form, term: Term) -> Iterator[tuple[Term, int, int]]:
     """The factors of a product that may lie in memory, with the names that are summed over, and
     those that both factors have and the product too.
     """

@@ -112,6 +112,11 @@ class Predicted:
     chosen: Chosen | None = None
     drawn: bool = False
 
+    def each(self, change: Callable[["Predicted"], "Predicted"]) -> "Predicted":
+        """With its alternatives, the kernels changed one by one."""
+        others = tuple(tuple(part.each(change) for part in other) for other in self.alternatives)
+        return replace(change(self), alternatives=others)
+
 
 def schedule_region(
     name: str,

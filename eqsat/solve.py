@@ -18,8 +18,8 @@ from eqsat.rule import ALGEBRA
 from eqsat.saturate import FrozenEGraph, saturate
 from eqsat.schedule import Predicted, Search
 from eqsat.segments import Segment, is_buffer
-from eqsat.twins import Buffers, Twins
-from eqsat.variants import best_planned
+from eqsat.twins import Twins
+from eqsat.variants import Buffers, best_planned
 
 
 @dataclass(frozen=True)

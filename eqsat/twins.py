@@ -2,7 +2,7 @@
 once. An unrolled loop has the same ones in each step, of other slices of its inputs.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from eqsat.algebra import Facts, Read, Term, post_order
@@ -11,10 +11,9 @@ from eqsat.form import Stored
 from eqsat.graph.index import add, const
 from eqsat.kernel import Access, Buffer, Kernel, Load, Statement
 from eqsat.schedule import Predicted
+from eqsat.variants import Buffers, Schedule
 
 PERIOD = 256  # bytes: reads that begin at multiples of so many are alike
-Buffers = dict[str, Buffer]
-Schedule = Callable[[str, tuple[Stored, ...], Buffers], list[Predicted]]
 
 
 @dataclass(frozen=True)
@@ -151,11 +150,10 @@ def _moved(
             one, name=name + one.name.removeprefix(found.name), buffers=own, phases=phases
         )
 
-    def predicted(one: Predicted) -> Predicted:
-        others = tuple(tuple(map(predicted, other)) for other in one.alternatives)
-        return replace(one, kernel=kernel(one.kernel), alternatives=others, chosen=None)
+    def change(one: Predicted) -> Predicted:
+        return replace(one, kernel=kernel(one.kernel), chosen=None)
 
-    return list(map(predicted, found.kernels))
+    return [one.each(change) for one in found.kernels]
 
 
 def _every(kernels: Iterable[Predicted]) -> Iterator[Kernel]:

@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from eqsat.algebra import Read, Term, post_order
+from eqsat.apart import Buffers
 from eqsat.cuts import UNFIT, Cut, Plan
 from eqsat.errors import SpecError
 from eqsat.extract import Extractor
 from eqsat.form import Stored
-from eqsat.kernel import Buffer
 from eqsat.schedule import Predicted
 
-Buffers = dict[str, Buffer]
 Schedule = Callable[[str, tuple[Stored, ...], Buffers], list[Predicted]]
 """Kernels of a name for some values; their temporaries are added to the buffers."""
 
@@ -221,6 +220,9 @@ def _scheduled(
 
 def _renamed(one: Predicted, old: str, new: str) -> Predicted:
     """The kernel and its alternatives under names that begin otherwise."""
-    name = new + one.kernel.name.removeprefix(old)
-    others = tuple(tuple(_renamed(part, old, new) for part in other) for other in one.alternatives)
-    return replace(one, kernel=replace(one.kernel, name=name), alternatives=others)
+
+    def change(part: Predicted) -> Predicted:
+        name = new + part.kernel.name.removeprefix(old)
+        return replace(part, kernel=replace(part.kernel, name=name))
+
+    return one.each(change)
