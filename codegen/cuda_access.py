@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from math import gcd
 
 from eqsat.algebra import Read
-from eqsat.graph.index import Affine, FloorDiv, free_names
+from eqsat.graph.index import Affine, Atom, FloorDiv, free_names
 from eqsat.kernel import Access, Axis, Buffer, Kernel, Load
 from eqsat.relayout import WalkedAxis, walked_axes
 
@@ -162,8 +162,20 @@ def _multiple(expression: Affine, index: str, width: int) -> bool:
 
 def _uniform(expression: Affine, lower: int, upper: int, index: str, width: int) -> bool:
     """Whether lower <= expression < upper has one answer along each vector of `index`."""
-    if index not in free_names(expression):
+    if all(_is_constant(atom, index, width) for atom, _ in expression.terms):
         return True
     if index in _nested_names(expression) or (index, 1) not in expression.terms:
         return False
     return _multiple(expression, index, width) and lower % width == 0 and upper % width == 0
+
+
+def _is_constant(atom: Atom, index: str, width: int) -> bool:
+    """Whether an atom has one value along each vector of `index`: quotients that change between
+    vectors alone, and whatever is made of these.
+    """
+    if isinstance(atom, str):
+        return atom != index
+    terms = atom.numerator.terms
+    varying = [one for one in terms if not _is_constant(one[0], index, width)]
+    steps = varying == [(index, 1)] and _multiple(atom.numerator, index, width)
+    return not varying or (isinstance(atom, FloorDiv) and steps and atom.divisor % width == 0)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from eqsat.codegen.cuda_block import Block
 from eqsat.codegen.cuda_computed import ComputedTile, may_load_ahead, planned_tile
 from eqsat.codegen.cuda_placement import COMPUTED, SHARED
-from eqsat.codegen.cuda_tiles import RegisterCopy, copied_by_registers
+from eqsat.codegen.cuda_tile_copy import RegisterCopy, copied_by_registers
 from eqsat.kernel import Load, Map, Phase
 
 

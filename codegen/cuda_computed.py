@@ -16,7 +16,8 @@ from eqsat.codegen.cuda_distribution import cover
 from eqsat.codegen.cuda_math import cast, literal, narrow, register_type, storage_type, widen
 from eqsat.codegen.cuda_placement import SIXTEEN
 from eqsat.codegen.cuda_registers import REGISTERS
-from eqsat.codegen.cuda_tiles import anywhere, fetch, lay_out, repeated, vector_number
+from eqsat.codegen.cuda_tile_copy import vector_number
+from eqsat.codegen.cuda_tiles import anywhere, fetch, lay_out, repeated
 from eqsat.graph.dtypes import float32
 from eqsat.kernel import Load, Map, operands
 
@@ -157,7 +158,7 @@ def _points(work: ComputedTile) -> Iterator[Point]:
             for i in order
             if work.frame.distribution.padded(i) > work.tile.extents[i]
         ]
-        inside += [f"threadIdx.x {f}" for f in repeated(block, work.frame, work.tile)]
+        inside += [f"threadIdx.x {f}" for f in repeated(work.frame, work.tile)]
         if inside:
             block.out.line(f"if ({' && '.join(inside)})")
         with block.out.block():

@@ -12,6 +12,8 @@ import numpy as np
 from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import DType, bool_, float32, float64, iinfo, promote
 
+WORD = 4  # bytes: the least that cp.async copies, and registers hold
+
 _STORAGE = {
     "float8_e4m3fn": "unsigned char",
     "float8_e5m2": "unsigned char",
@@ -42,6 +44,14 @@ FUNCTORS: dict[str, str] = {"sum": "Sum", "prod": "Product", "max": "Maximum", "
 def storage_type(dtype: DType) -> str:
     """The C++ type of an element in memory."""
     return _STORAGE[dtype.name]
+
+
+def held_type(dtype: DType, width: int) -> str:
+    """That of elements on their way through registers: of short ones, each has one."""
+    kind = storage_type(dtype)
+    if width > 1:
+        return f"Pack<{kind}, {width}>"
+    return "int" if dtype.itemsize < WORD else kind
 
 
 def register_type(dtype: DType) -> str:

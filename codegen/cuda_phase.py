@@ -31,7 +31,8 @@ from eqsat.codegen.cuda_steps import (
     fill_slot,
     loads_ahead,
 )
-from eqsat.codegen.cuda_tiles import can_copy_async, copy, tile_for
+from eqsat.codegen.cuda_tile_copy import can_copy_async, copy
+from eqsat.codegen.cuda_tiles import tile_for
 from eqsat.graph.dtypes import int64
 from eqsat.graph.index import free_names
 from eqsat.idle_chunks import chunk_range, live_bounds, told

@@ -31,7 +31,8 @@ from eqsat.codegen.cuda_placement import (
 from eqsat.codegen.cuda_roles import walked
 from eqsat.codegen.cuda_scatter import combine_stored
 from eqsat.codegen.cuda_stencils import find_stencils, load_stencil
-from eqsat.codegen.cuda_tiles import copy_chunk, fetch, own_reader, tile_for
+from eqsat.codegen.cuda_tile_copy import copy_chunk
+from eqsat.codegen.cuda_tiles import fetch, own_reader, tile_for
 from eqsat.codegen.cuda_warpgroup import rest_of
 from eqsat.codegen.cuda_warpgroup_operations import WarpgroupOperation
 from eqsat.codegen.cuda_windows import load_windows, shared_windows

@@ -1,4 +1,4 @@
-"""Tiles in shared memory: their layout, the block's copies into them, and values staged there.
+"""Tiles in shared memory: their layout, what reads them, and values staged there.
 
 The innermost index is the one that is contiguous in memory. Rows of whole 16-byte units get an odd
 number of them, so that eight consecutive rows lie in different banks. Of float64 that fragments are
@@ -6,32 +6,25 @@ read from, half a warp reads four rows of 32 bytes: then units are of these. Poi
 the extents are zero.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from itertools import combinations
-from math import ceil, prod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from eqsat.codegen.cuda_access import run_along, vector_width
-from eqsat.codegen.cuda_block import TILE_UNIT, Block, Frame, Point, Reader, Tile, flat_number
+from eqsat.codegen.cuda_access import run_along
+from eqsat.codegen.cuda_block import TILE_UNIT, Block, Frame, Point, Reader, Tile
 from eqsat.codegen.cuda_box_tile import BoxTile
-from eqsat.codegen.cuda_distribution import Factor, cover
+from eqsat.codegen.cuda_distribution import Factor
 from eqsat.codegen.cuda_math import SIXTEEN, cast, literal, narrow, storage_type, widen
 from eqsat.codegen.cuda_operations import LANES
 from eqsat.codegen.cuda_placement import COMPUTED, INLINE, SHARED
 from eqsat.codegen.cuda_window_tile import (
-    at_place,
     number_of_places,
     shared_axes,
     window_tile,
-    within_extents,
 )
 from eqsat.graph.dtypes import DType
 from eqsat.kernel import Load
 
-WORD = 4  # bytes: the least that cp.async copies
 SHORTEST = 64  # bytes of rows that are parted, where single elements of them are read
-AHEAD = 64  # shorter elements that a thread reads before it writes the first
 
 
 def lay_out(
@@ -102,298 +95,6 @@ def tile_for(block: Block, load: Load, slots: int = 1) -> Tile:
     copied = [i for i in order if i not in beside]
     tile = lay_out(block, load.name, buffer.dtype, copied, slots, places)
     return window_tile(tile, axes, order, extents) if axes else tile
-
-
-def copy_width(block: Block, load: Load, tile: Tile) -> int:
-    """Elements that one thread copies at a time."""
-    tile = tile.places
-    if not tile.order:
-        return 1
-    inner, buffer = tile.order[-1], block.kernel.buffer(load.access.buffer)
-    indices = block.placement.indices
-    width = vector_width(load.access, inner, buffer, block.axes, indices)
-    pitches = [tile.extents[inner], *(tile.strides[i] for i in tile.order[:-1])]
-    while any(pitch % width for pitch in pitches):
-        width //= 2
-    return width
-
-
-def can_copy_async(block: Block, load: Load, tile: Tile) -> bool:
-    """Whether cp.async serves: known addresses, a word or more at a time, absent means zero."""
-    bytes_ = copy_width(block, load, tile) * tile.dtype.itemsize
-    return not load.access.coordinates and not load.fill and bytes_ >= WORD
-
-
-def copy(
-    block: Block, load: Load, tile: Tile, origin: Mapping[str, str], target: str, asynchronous: bool
-) -> None:
-    """The whole block copies the tile at `origin` to `target`; the caller sees to barriers."""
-    width, tile = copy_width(block, load, tile), tile.places
-    order = [(i, tile.extents[i]) for i in tile.order]
-    frame = Frame(cover(order, width, block.kernel.threads), origin, "copy_")
-    readers = dict(block.readers)
-    block.readers.update({c.value: anywhere(block, c.value) for c in load.access.coordinates})
-    with block.out.block():
-        block.define_bases(frame, tile.order)
-        steps = {tile.order[-1]: width} if tile.order else {}
-        if not asynchronous and width == 1 and tile.dtype.itemsize < WORD:
-            _copy_words(block, load, tile, frame, target)
-        else:
-            with block.points(tile.order, frame, steps) as point:
-                _if_inside(block, tile, frame, point)
-                with block.out.block():
-                    _copy_vector(block, load, tile, frame, point, target, width, asynchronous)
-    block.readers = readers
-    block.tiles_written = True
-
-
-def copy_chunk(block: Block, load: Load, tile: Tile, alone: bool) -> None:
-    """Copy the tile at hand, of which each thread may have its part in registers; `alone`: no other
-    copies are under way, so that the next barrier may wait for all there are.
-    """
-    if load.name in block.ahead:
-        block.ahead[load.name].write()
-        return
-    started = alone and can_copy_async(block, load, tile)
-    copy(block, load, tile, block.frame.origin, tile.pointer, started)
-    block.copies_started |= started
-
-
-def _copy_words(block: Block, load: Load, tile: Tile, frame: Frame, target: str) -> None:
-    """Copy elements that are too short for a copy that runs on: a thread reads many of them before
-    it waits for the first.
-    """
-    inner, (name, batch) = _together(frame, tile)
-    count = prod(frame.distribution.registers(i) for i in inner)
-    out, some = block.out, {name: ("first", batch)}
-    outer = [i for i in tile.order if i not in (*inner, name)]
-    with block.points(outer, frame) as around, ExitStack() as batches:
-        if name:
-            out.line("#pragma unroll")
-            points = frame.distribution.registers(name)
-            head = f"for (int first = 0; first < {points}; first += {batch})"
-            batches.enter_context(out.block(head))
-        out.line(f"int ahead[{count * batch}] = {{}};")
-        for is_read in (True, False):
-            with block.points([*inner, *[name] * bool(name)], frame, some=some) as within:
-                at, register = {**around.at, **within.at}, {**around.register, **within.register}
-                point = Point(at, register, frame.origin)
-                number = block.register_number(inner, point, frame)
-                if name:
-                    number = f"({number}) * {batch} + {register[name]} - first"
-                held = f"ahead[{number}]"
-                _if_inside(block, tile, frame, point)
-                with block.out.block():
-                    if is_read:
-                        _read(block, load, tile, frame, point, 1, held)
-                    else:
-                        _write(block, tile, point, target, 1, held)
-            if is_read:
-                out.line("hold(ahead);")
-
-
-@dataclass(frozen=True)
-class RegisterCopy:
-    """A copy of a tile by way of registers, `width` elements at a time: a thread reads all that it
-    copies of a chunk while the one before is computed with; `following` is the line that does.
-    """
-
-    block: Block
-    load: Load
-    tile: Tile
-    frame: Frame
-    width: int
-    following: str = ""
-
-    @property
-    def loads(self) -> list[Load]:
-        """What it reads."""
-        return [self.load]
-
-    @property
-    def vectors(self) -> int:
-        """How many a thread copies."""
-        counts = (self.frame.distribution.registers(i) for i in self.tile.order)
-        return prod(counts) // self.width
-
-    @property
-    def registers(self) -> int:
-        """How many it needs for them."""
-        return self.vectors * ceil(self.width * self.tile.dtype.itemsize / WORD)
-
-    @property
-    def _name(self) -> str:
-        return f"{self.block.value(self.load.name)}_ahead"
-
-    def declare(self) -> None:
-        """The registers."""
-        kind = held_type(self.tile.dtype, self.width)
-        self.block.out.line(f"{kind} {self._name}[{self.vectors}] = {{}};")
-
-    def read(self) -> None:
-        """All of the chunk at hand, beyond the tile too: so no load waits for a branch."""
-        with self._points() as (point, held):
-            _read(self.block, self.load, self.tile, self.frame, point, self.width, held)
-
-    def write(self) -> None:
-        """To the tile; then read the next chunk."""
-        with self.block.out.block(), self._points() as (point, held):
-            _if_inside(self.block, self.tile, self.frame, point)
-            _write(self.block, self.tile, point, self.tile.pointer, self.width, held)
-        if self.following:
-            self.block.out.line(self.following)
-        self.block.tiles_written = True
-
-    @contextmanager
-    def _points(self) -> Iterator[tuple[Point, str]]:
-        block, order, frame = self.block, self.tile.order, self.frame
-        block.define_bases(frame, order)
-        steps = {order[-1]: self.width} if order else {}
-        with block.points(order, frame, steps) as point:
-            yield point, f"{self._name}[{vector_number(frame, order, self.width, point)}]"
-
-
-def copied_by_registers(block: Block, load: Load, tile: Tile) -> RegisterCopy:
-    """The copy of a tile that is not copied while other work runs on."""
-    width, tile = copy_width(block, load, tile), tile.places
-    order = [(i, tile.extents[i]) for i in tile.order]
-    frame = Frame(cover(order, width, block.kernel.threads), block.frame.origin, "copy_")
-    return RegisterCopy(block, load, tile, frame, width)
-
-
-def vector_number(frame: Frame, order: Sequence[str], width: int, point: Point) -> str:
-    """Which of a thread's vectors along the last of some indices is at a point."""
-    places, counts = [], []
-    for i in order:
-        count, own = frame.distribution.registers(i), point.register[i]
-        if i == order[-1] and width > 1:
-            own, count = f"{own} / {width}", count // width
-        places.append(own if count > 1 else "0")
-        counts.append(count)
-    return flat_number(places, counts)
-
-
-def _together(frame: Frame, tile: Tile) -> tuple[tuple[str, ...], tuple[str, int]]:
-    """The indices of a tile of which a thread has the most points together, up to so many; and of
-    which other one it takes how many points with each of these.
-    """
-    counts = {i: frame.distribution.registers(i) for i in tile.order}
-    subsets = (s for n in range(len(counts) + 1) for s in combinations(tile.order, n))
-    sizes = {s: prod(counts[i] for i in s) for s in subsets}
-    inner = max((s for s, size in sizes.items() if size <= AHEAD), key=sizes.__getitem__)
-    most = AHEAD // sizes[inner]
-    batches = {
-        i: max(n for n in range(1, most + 1) if counts[i] % n == 0)
-        for i in tile.order
-        if i not in inner
-    }
-    name = max(batches, key=batches.__getitem__, default="")
-    return inner, (name, batches[name]) if batches.get(name, 1) > 1 else ("", 1)
-
-
-def _if_inside(block: Block, tile: Tile, frame: Frame, point: Point) -> None:
-    """The condition for a point to lie in the tile, and to be this thread's to copy."""
-    inside = [
-        f"{point.local(i)} < {tile.extents[i]}"
-        for i in tile.order
-        if frame.distribution.padded(i) > tile.extents[i]
-    ]
-    inside += [f"threadIdx.x {f}" for f in repeated(block, frame, tile)]
-    if inside:
-        block.out.line(f"if ({' && '.join(inside)})")
-
-
-def repeated(block: Block, frame: Frame, tile: Tile) -> list[str]:
-    """Conditions that leave one thread of those that would copy the same elements."""
-    return [f"/ {f.stride} % {f.count} == 0" for f in frame.distribution.unused(tile.order)]
-
-
-def _copy_vector(
-    block: Block,
-    load: Load,
-    tile: Tile,
-    frame: Frame,
-    point: Point,
-    target: str,
-    width: int,
-    asynchronous: bool,
-) -> None:
-    if not asynchronous:
-        block.out.line(f"{held_type(tile.dtype, width)} pack;")
-        _read(block, load, tile, frame, point, width, "pack")
-        _write(block, tile, point, target, width, "pack")
-        return
-    source, place = block.buffer(load.access.buffer), f"{target} + {tile.offset(point)}"
-    point = at_place(tile, point)
-    condition = _exists(block, load, tile, frame, point) or "true"
-    address = block.address(load.access, point)
-    bytes_ = width * tile.dtype.itemsize
-    block.out.line(f"const bool exists = {condition};")
-    block.out.line(
-        f"copy_async<{bytes_}>({place}, exists ? {source} + {address} : {source}, exists);"
-    )
-
-
-def held_type(dtype: DType, width: int) -> str:
-    """That of elements on their way through registers: of short ones, each has one."""
-    kind = storage_type(dtype)
-    if width > 1:
-        return f"Pack<{kind}, {width}>"
-    return "int" if dtype.itemsize < WORD else kind
-
-
-def _read(
-    block: Block, load: Load, tile: Tile, frame: Frame, point: Point, width: int, held: str
-) -> None:
-    """Set a register to what lies in memory."""
-    point = at_place(tile, point)
-    if width == 1:
-        block.out.line(f"{held} = {_element(block, load, tile, frame, point)};")
-        return
-    kind, access = held_type(tile.dtype, width), load.access
-    condition = _exists(block, load, tile, frame, point)
-    if condition:
-        block.out.line(f"{held} = {{}};")
-    if load.fill:
-        fill = _memory_literal(tile.dtype, load.fill)
-        valid = within_extents(block, load, tile, point, frame)
-        block.out.line(f"if ({' && '.join(valid) or 'true'})")
-        block.out.line(f"    for (int e = 0; e < {width}; ++e) {held}.item[e] = {fill};")
-    source = f"{block.buffer(access.buffer)} + {block.address(access, point)}"
-    read = f"{held} = *reinterpret_cast<const {kind}*>({source});"
-    block.out.line(f"if ({condition}) {read}" if condition else read)
-
-
-def _write(block: Block, tile: Tile, point: Point, target: str, width: int, held: str) -> None:
-    """Put what a register holds into the tile."""
-    place, kind = f"{target} + {tile.offset(point)}", held_type(tile.dtype, width)
-    if width > 1:
-        block.out.line(f"*reinterpret_cast<{kind}*>({place}) = {held};")
-    else:
-        block.out.line(f"*({place}) = ({storage_type(tile.dtype)}){held};")
-
-
-def _exists(block: Block, load: Load, tile: Tile, frame: Frame, point: Point) -> str:
-    """The condition for an element to be there; empty where it is known to be."""
-    valid = within_extents(block, load, tile, point, frame)
-    return " && ".join([*valid, *block.exists(load.access, point)])
-
-
-def _element(block: Block, load: Load, tile: Tile, frame: Frame, point: Point) -> str:
-    """An element of memory as it lies there: the load's fill where it does not exist, and zero
-    beyond the extents.
-    """
-    access, kind = load.access, storage_type(tile.dtype)
-    valid = within_extents(block, load, tile, point, frame)
-    condition = _exists(block, load, tile, frame, point)
-    fill = _memory_literal(tile.dtype, load.fill)
-    absent = "0" if fill == "0" else f"{' && '.join(valid) or 'true'} ? {fill} : ({kind})0"
-    value = f"{block.buffer(access.buffer)}[{block.address(access, point)}]"
-    return f"{condition} ? {value} : {absent}" if condition else value
-
-
-def _memory_literal(dtype: DType, value: bool | int | float) -> str:
-    return narrow(dtype, literal(dtype, value)) if value else "0"
 
 
 def anywhere(block: Block, name: str) -> Reader:
@@ -468,6 +169,11 @@ def stage(block: Block, name: str, order: Sequence[str]) -> Tile:
     block.barrier()
     block.tiles_read = True
     return tile
+
+
+def repeated(frame: Frame, tile: Tile) -> list[str]:
+    """Conditions that leave one thread of those that would copy the same elements."""
+    return [f"/ {f.stride} % {f.count} == 0" for f in frame.distribution.unused(tile.order)]
 
 
 def owns(block: Block, indices: Sequence[str]) -> str:

@@ -7,13 +7,18 @@ import numpy as np
 
 from eqsat.algebra import Read, Term
 from eqsat.form import Form
-from eqsat.graph.index import unit_names
+from eqsat.graph.index import free_names, unit_names
 from eqsat.needs import VECTOR_BYTES
-from eqsat.pixels import pixel_axes
+from eqsat.pixels import divided_names, pixel_axes
 from eqsat.rates import Array, Contraction
 from eqsat.relayout import WalkedAxis, walked_axes
 from eqsat.specs import ParallelOperation
 from eqsat.tiling import Tiling
+
+NEAR = 32  # bytes between windows of rows that memory reads together
+LONGEST = 512  # elements of windows that a thread copies
+LANES = 32
+KNOWN = 0.3  # times the work of an element whose place in a window the compiler knows
 
 
 def is_sliding(side: Term, made: Form) -> bool:
@@ -104,7 +109,8 @@ def copied_alone(
     ):
         return 0 * tiling.shape
     mask = made.facts.free(side)
-    lanes = tiling.points(mask) * tiling.times(mask) / together
+    whole = _by_windows(tiling, found, read)
+    each = lanes = tiling.points(mask) * tiling.times(mask) / together
     slides = {name for axis in _shared_axes(tiling, operation, side) for name in axis.names}
     for name in {*made.facts.universe.members(found.summed)} - slides:
         points, least = made.extents[name], 1
@@ -113,7 +119,28 @@ def copied_alone(
         given = max(2.0 ** math.ceil(math.log2(points)), least)
         most = np.minimum(given, tiling.blocking.threads)
         lanes = lanes * np.ceil(points / most) * most / points
-    return lanes
+    return np.where(whole, each * KNOWN, lanes)
+
+
+def _by_windows(tiling: Tiling, found: Contraction, read: Read) -> Array:
+    """Whether threads take whole windows of a factor, rows of them next to each other in memory:
+    places within one are then known to the compiler.
+    """
+    universe = tiling.form.facts.universe
+    within = {*universe.members(found.summed)} & read.names - {*tiling.chunks}
+    rows = read.names - within
+    divided = divided_names(read.address, *(guard.expression for guard in read.guards))
+    steps = [
+        abs(step)
+        for atom, step in read.address.terms
+        if rows & {*([atom] if isinstance(atom, str) else free_names(atom.numerator))}
+    ]
+    near = min(steps, default=math.inf) * read.dtype.itemsize <= NEAR
+    if not near or not within & divided:
+        return tiling.shape == 0
+    points = tiling.tile_points(universe.mask(rows))
+    each = points * tiling.tile_points(universe.mask(within)) / tiling.blocking.threads
+    return (points >= LANES) & (each <= LONGEST)
 
 
 def shared_places(tiling: Tiling, operation: ParallelOperation | None, side: Term) -> Array:

@@ -198,7 +198,6 @@ class _Pricing(Latency):
         lines = self.lines([str(a) for a, stride in read.address.terms if stride == 1], read.dtype)
         lines = lines * fetched_again(self, term, names) * self.left_by_masks(names)
         drawn = self.drawn(read, touched * self.times(names))
-        drawn = drawn * self.sectors(read.address, read.dtype.itemsize)
         look = looked_up if read.extent else beyond_neighbours
         drawn, looking = look(self, read, names, drawn)
         self.charge("loads", looking)

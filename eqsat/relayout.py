@@ -10,7 +10,19 @@ from functools import lru_cache
 from math import prod
 
 from eqsat.algebra import Read
-from eqsat.graph.index import Affine, add, bounds, const, free_names, scale, sub, var
+from eqsat.graph.index import (
+    Affine,
+    FloorDiv,
+    add,
+    bounds,
+    const,
+    free_names,
+    scale,
+    sub,
+    unit_names,
+    var,
+)
+from eqsat.needs import VECTOR_BYTES
 
 
 @dataclass(frozen=True)
@@ -126,3 +138,20 @@ def _unguarded(address: Affine, extents: Mapping[str, int]) -> list[WalkedAxis]:
         else:
             found.append(WalkedAxis(coefficient, extents[name], var(name)))
     return found
+
+
+def overlapping(read: Read) -> float:
+    """The part of a window's elements that the one before it, next to it in memory, has not: of
+    runs of elements, some steps on, that are told by quotients of one name. 1 where there are none,
+    or elements lie so that whole vectors are copied.
+    """
+    (unit,) = units if len(units := unit_names(read.address)) == 1 else ("",)
+    runs = [
+        atom.divisor
+        for atom, _ in read.address.terms
+        if isinstance(atom, FloorDiv) and free_names(atom.numerator) == {unit}
+    ]
+    steps = [abs(step) for atom, step in read.address.terms if isinstance(atom, str)]
+    step = min((step for step in steps if step > 1), default=1)
+    apart = step * read.dtype.itemsize % VECTOR_BYTES
+    return min(step / min(runs), 1.0) if runs and step > 1 and apart else 1.0

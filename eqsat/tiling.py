@@ -10,10 +10,20 @@ from numpy.typing import NDArray
 from eqsat.algebra import Read, Term
 from eqsat.form import REDUCING, WEIGHTED, Form
 from eqsat.graph.dtypes import DType
-from eqsat.graph.index import Affine, FloorDiv, Mod, add, const, scale, unit_names
+from eqsat.graph.index import (
+    Affine,
+    FloorDiv,
+    Mod,
+    add,
+    const,
+    evaluate,
+    free_names,
+    scale,
+    unit_names,
+)
 from eqsat.live_share import Live, live_share
 from eqsat.rates import Array, Blocking, Rates
-from eqsat.relayout import walked_axes
+from eqsat.relayout import overlapping, walked_axes
 from eqsat.stencils import Walk
 
 CROSSING = 0.25  # part of the cache's time for bytes that both halves keep, which memory waits for
@@ -21,6 +31,7 @@ LINE = 128  # bytes that memory moves at best
 SHORT = 40  # bytes of rows of boxes below which each takes as long, and longer, on an H200
 BROKEN = 1.5  # times as much is drawn of 160 columns, whose last box is half a line, in such rows
 PARTIAL = 4.8  # sectors in the time of which half a one is written, or less of it: 57 a ns, H100
+LARGEST_RUN = 1 << 16  # elements of a permuted run that are told one by one
 STREAMED = 32  # points of a reduction that a tile is taken to hold before it is scheduled
 LEAST_PART = 128  # points of a reduction that are worth a tile of their own
 
@@ -196,12 +207,15 @@ class Tiling:
         return share
 
     def drawn(self, read: Read, touched: Array) -> Array:
-        """Bytes that tiles draw from the cache for a read: where windows slide, each place of an
-        axis once for a tile, since what is nearer keeps it.
+        """Bytes that tiles draw from the cache for a read, whole sectors: where windows slide, each
+        place of an axis once for a tile, since what is nearer keeps it.
         """
         axes = walked_axes(read, self.form.extents) if self.pricer.overlap else None
+        if axes is None and self.blocking is not None and (part := overlapping(read)) < 1:
+            return touched * part
+        times = self.sectors(read.address, read.dtype.itemsize)
         if not axes or not any(axis.slides for axis in axes):
-            return touched
+            return touched * times
         held = read.dtype.itemsize * self.times(self.form.facts.universe.mask(read.names))
         for axis in axes:
             places, whole = self.shape, self.shape
@@ -210,7 +224,7 @@ class Tiling:
                 places = places + abs(step) * (tile - 1)
                 whole = whole * self.form.extents[str(atom)] / tile
             held = held * places * whole
-        return np.minimum(held, touched)
+        return np.minimum(held, touched) * times
 
     def saved(self, mask: int) -> Array:
         """The part of the copies of a factor over `mask` that blocks which copy for each other
@@ -255,6 +269,9 @@ class Tiling:
             return self.shape
         if any(isinstance(atom, FloorDiv) and stride == 1 for atom, stride in address.terms):
             return self.shape  # neighbours are the same element, or the next
+        cut = {*self.bit, *self.chunks}
+        if _is_run(address, tuple((n, e) for n, e in self.form.extents.items() if n not in cut)):
+            return self.shape
         tiles: dict[int, Array] = {}  # indices of one stride slide: they share elements
         whole: dict[int, Array] = {}
         for atom, stride in _unwound(address).terms:
@@ -429,3 +446,22 @@ def _streamed(form: Form) -> dict[str, int]:
             chunks[name] = min(chunks[name], room)
             room = max(room // chunks[name], 1)
     return chunks
+
+
+@lru_cache(maxsize=4096)
+def _is_run(address: Affine, extents: tuple[tuple[str, int], ...]) -> bool:
+    """Whether what an address walks by quotients or remainders of some names, whole, is one run of
+    memory in another order, beside what it walks by other names.
+    """
+    atoms = [(a, {a} if isinstance(a, str) else free_names(a.numerator)) for a, _ in address.terms]
+    known = dict(extents)
+    names = {n for atom, own in atoms if not isinstance(atom, str) for n in own}
+    points = math.prod(known.get(name, LARGEST_RUN + 1) for name in names)
+    if not names or points > LARGEST_RUN or any(own & names and own - names for _, own in atoms):
+        return False
+    own = [
+        (atom, step) for (atom, step), (_, n) in zip(address.terms, atoms, strict=True) if n & names
+    ]
+    grid = np.meshgrid(*(np.arange(known[name]) for name in sorted(names)), indexing="ij")
+    values = evaluate(Affine(tuple(own), 0), dict(zip(sorted(names), grid, strict=True)))
+    return int(values.max() - values.min()) < points

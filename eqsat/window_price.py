@@ -4,6 +4,7 @@ Neighbouring points of a thread share what their windows overlap. The emitter gi
 side by side along an outer axis, and lanes of a warp points side by side in memory.
 """
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -107,8 +108,15 @@ def window_charges(tiling: Tiling, term: Term) -> Iterator[tuple[str, Array]]:
             for unit, seconds in tiling.pricer.rates("add", "float32"):
                 yield unit, GUARD_WORK * reads * seconds
     if unfolded:
-        loads = loads + tiling.points(mask) * len(tiling.form.stored) * copy_seconds(spec)
+        each = tiling.points(mask) * _lanes_given(tiling.form) * copy_seconds(spec)
+        loads = loads + each * len(tiling.form.stored)
     yield "loads", loads
+
+
+def _lanes_given(form: Form) -> float:
+    """Lanes for each element along what is stored together: a power of two of them."""
+    points = math.prod(form.extents[name] for name in form.stored[0].names[-1:])
+    return 2.0 ** math.ceil(math.log2(points)) / points
 
 
 def _together(tiling: Tiling, term: Term, axes: tuple[WalkedAxis, ...]) -> Array:
