@@ -18,11 +18,11 @@ from eqsat.codegen.cuda_math import held_type, storage_type
 from eqsat.codegen.cuda_threads import WARP, spread_over, thread_digits
 from eqsat.codegen.cuda_tiles import repeated
 from eqsat.codegen.cuda_window_tile import Places
-from eqsat.graph.index import Affine, Atom, bounds, free_names
-from eqsat.kernel import Access, Guard, Load
+from eqsat.graph.index import Affine, atom_names, bounds, free_names
+from eqsat.kernel import Guard, Load
 from eqsat.pixels import divided_names
+from eqsat.relayout import window_rows
 
-SECTOR = 32  # bytes of memory that are read together: rows further apart share none
 UNIT = 16  # bytes that a thread writes to shared memory at once
 AHEAD = 64  # elements that a thread reads before it writes the first
 LONGEST = 256  # accesses to a window, each of which is written out
@@ -233,7 +233,7 @@ class WindowCopy:
     def _part(self, expression: Affine, of_rows: bool) -> Affine:
         """What an expression has of rows, its constant too, or of places in windows."""
         names, constant = {*self.within}, expression.constant if of_rows else 0
-        terms = [(a, c) for a, c in expression.terms if bool(_names(a) & names) != of_rows]
+        terms = [(a, c) for a, c in expression.terms if bool(atom_names(a) & names) != of_rows]
         return Affine(tuple(terms), constant)
 
 
@@ -247,33 +247,22 @@ def window_copy(block: Block, load: Load, tile: Tile, read: int) -> WindowCopy |
     gain nothing by taking whole ones, or the two parts of a place cannot be told apart.
     """
     access, grid = load.access, {axis.name for axis in block.kernel.grid}
-    walked = [access.address, *(guard.expression for guard in access.guards)]
     if access.coordinates or load.rest or load.fill or (isinstance(tile, Places) and tile.along):
         return None
-    asked = divided_names(*walked) | {n for one in walked[1:] for n in free_names(one)}
+    guards = [guard.expression for guard in access.guards]
+    asked = divided_names(access.address, *guards).union(*map(free_names, guards))
     known = [i for i in tile.order if i not in grid and block.frame.origin[i] == "0"]
     within = [i for i in known if i in asked or i == tile.order[-1]]
-    rows = sorted({*tile.order} - {*within}, key=lambda i: (_step(access, i), i))
-    if not asked & {*within} or not asked & {*rows}:
+    near = window_rows(access.address, guards, within, tile.dtype.itemsize)
+    rows = [*near, *(i for i in tile.order if i not in {*near, *within})]
+    if not near or (read > 1 and tile.order[-1] not in within):
         return None
-    if read > 1 and tile.order[-1] not in within:
-        return None
-    near = 0 < _step(access, rows[0]) * tile.dtype.itemsize <= SECTOR
     written_out = prod(tile.extents[i] for i in within) // read <= LONGEST
-    atoms = [_names(atom) for one in walked for atom, _ in one.terms]
+    atoms = [atom_names(atom) for one in (access.address, *guards) for atom, _ in one.terms]
     mixed = any(names & {*within} and names - {*within} for names in atoms)
-    if mixed or not near or not written_out or any(map(block.is_wide, walked[1:])):
+    if mixed or not written_out or any(map(block.is_wide, guards)):
         return None
     return WindowCopy(block, load, tile, rows, within, read)
-
-
-def _names(atom: Atom) -> frozenset[str]:
-    return frozenset([atom]) if isinstance(atom, str) else free_names(atom.numerator)
-
-
-def _step(access: Access, index: str) -> int:
-    """Elements of memory from one point of an index to the next, the least there are."""
-    return min((abs(c) for atom, c in access.address.terms if index in _names(atom)), default=0)
 
 
 def _share(digits: Digits, units: Mapping[str, int], rows: int, unit: int) -> list[Digits] | None:

@@ -4,21 +4,23 @@ import math
 from collections.abc import Iterable, Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from eqsat.algebra import Read, Term
 from eqsat.form import Form
-from eqsat.graph.index import free_names, unit_names
+from eqsat.graph.index import unit_names
+from eqsat.issue_price import STAGED_WORK
 from eqsat.needs import VECTOR_BYTES
-from eqsat.pixels import divided_names, pixel_axes
-from eqsat.rates import Array, Contraction
-from eqsat.relayout import WalkedAxis, walked_axes
+from eqsat.pixels import pixel_axes
+from eqsat.rates import Array, Contraction, power_above
+from eqsat.relayout import WalkedAxis, walked_axes, window_rows
 from eqsat.specs import ParallelOperation
 from eqsat.tiling import Tiling
 
-NEAR = 32  # bytes between windows of rows that memory reads together
-LONGEST = 512  # elements of windows that a thread copies
 LANES = 32
-KNOWN = 0.3  # times the work of an element whose place in a window the compiler knows
+WORD = 4  # bytes that a lane reads or writes in one pass of a processor's first memory
+LINES = 2  # rows of few lanes, a line of memory each, that such a pass reads
+WAVE_WORK = 4  # instructions in the time of such a pass of a warp
 
 
 def is_sliding(side: Term, made: Form) -> bool:
@@ -97,7 +99,8 @@ def copied_alone(
     """Lanes that copy an element of a factor each, where those of windows are taken one by one, as
     many as if no windows shared any (`shared_places`); with lanes that have nothing to copy: a
     power of two of them is given to each name of the sum, and as many as an operation sums over at
-    once to the one that memory is read along.
+    once to the one that memory is read along. Where threads take whole windows, as many as take as
+    long.
     """
     made, read = tiling.form, tiling.form.beneath_cast(side).args[0]
     if tiling.blocking is None or not isinstance(read, Read):
@@ -109,8 +112,7 @@ def copied_alone(
     ):
         return 0 * tiling.shape
     mask = made.facts.free(side)
-    whole = _by_windows(tiling, found, read)
-    each = lanes = tiling.points(mask) * tiling.times(mask) / together
+    copied = lanes = tiling.points(mask) * tiling.times(mask) / together
     slides = {name for axis in _shared_axes(tiling, operation, side) for name in axis.names}
     for name in {*made.facts.universe.members(found.summed)} - slides:
         points, least = made.extents[name], 1
@@ -119,28 +121,39 @@ def copied_alone(
         given = max(2.0 ** math.ceil(math.log2(points)), least)
         most = np.minimum(given, tiling.blocking.threads)
         lanes = lanes * np.ceil(points / most) * most / points
-    return np.where(whole, each * KNOWN, lanes)
+    if slides:
+        return lanes
+    whole, times = _by_windows(tiling, operation, found, side)
+    return np.where(whole, copied * times, lanes)
 
 
-def _by_windows(tiling: Tiling, found: Contraction, read: Read) -> Array:
+def _by_windows(
+    tiling: Tiling, operation: ParallelOperation | None, found: Contraction, side: Term
+) -> tuple[NDArray[np.bool_], Array]:
     """Whether threads take whole windows of a factor, rows of them next to each other in memory:
-    places within one are then known to the compiler.
+    places within one are then known to the compiler, and copies wait for memory alone. And how many
+    times as long as an element elsewhere each then takes: lanes of a warp read words that lie a row
+    apart, and write elements or, of a window that lies together, vectors.
     """
-    universe = tiling.form.facts.universe
+    assert tiling.blocking is not None
+    universe, read = tiling.form.facts.universe, tiling.form.beneath_cast(side).args[0]
+    assert isinstance(read, Read)
     within = {*universe.members(found.summed)} & read.names - {*tiling.chunks}
-    rows = read.names - within
-    divided = divided_names(read.address, *(guard.expression for guard in read.guards))
-    steps = [
-        abs(step)
-        for atom, step in read.address.terms
-        if rows & {*([atom] if isinstance(atom, str) else free_names(atom.numerator))}
-    ]
-    near = min(steps, default=math.inf) * read.dtype.itemsize <= NEAR
-    if not near or not within & divided:
-        return tiling.shape == 0
-    points = tiling.tile_points(universe.mask(rows))
-    each = points * tiling.tile_points(universe.mask(within)) / tiling.blocking.threads
-    return (points >= LANES) & (each <= LONGEST)
+    guards = [guard.expression for guard in read.guards]
+    steps = window_rows(read.address, guards, within, read.dtype.itemsize)
+    if not steps:
+        return tiling.shape == 0, tiling.shape
+    row = next(iter(steps))
+    apart = steps[row] * read.dtype.itemsize
+    points = tiling.tile_points(universe.mask(steps))
+    lanes = tiling.tile_points(universe.mask([row]))
+    given = np.where(lanes < LANES, power_above(lanes), np.ceil(lanes / LANES) * LANES)
+    beside = steps[row] > 1 and unit_names(read.address) & within
+    written = read.dtype.itemsize / WORD if beside else 1.0
+    written = written * padded(tiling.form, operation, side)
+    read_in = np.maximum(max(apart / WORD, 1.0), LANES / given / LINES)
+    waves = given / lanes * (read_in + written)
+    return points >= LANES, waves * WAVE_WORK / STAGED_WORK
 
 
 def shared_places(tiling: Tiling, operation: ParallelOperation | None, side: Term) -> Array:

@@ -8,7 +8,6 @@ import numpy as np
 
 from eqsat.algebra import Read, Term
 from eqsat.contraction_price import rows_stay
-from eqsat.graph.index import unit_names
 from eqsat.pipeline_price import arrangements
 from eqsat.rates import Array, Contraction
 from eqsat.specs import ParallelOperation
@@ -70,7 +69,12 @@ def _read_again(tiling: Tiling, side: Term, found: Contraction, own: int) -> Arr
         return GATHERED * tiling.shape
     if beneath.op != "read" or not isinstance(read, Read):
         return size * tiling.shape  # it is written as the operation reads it
-    unit = [name for name in unit_names(read.address) if made.extents.get(name, 1) > 1]
+    steps = {
+        atom: abs(step)
+        for atom, step in read.address.terms
+        if isinstance(atom, str) and made.extents.get(atom, 1) > 1
+    }  # what is walked by the least step lies together in the tile
+    unit = [name for name, step in steps.items() if step == min(steps.values())]
     if any(name in members(own) for name in unit):
         return tiling.shape * (size if size == TURNED else max(size, WORD))
     sizes = [tiling.tile_points(made.facts.universe.mask([name])) for name in members(found.summed)]

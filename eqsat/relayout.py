@@ -4,18 +4,22 @@ Where several indices run along one axis, as in the windows of a convolution, a 
 indices would hold each element many times. A copy by axes holds each once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
+
+import numpy as np
 
 from eqsat.algebra import Read
 from eqsat.graph.index import (
     Affine,
     FloorDiv,
     add,
+    atom_names,
     bounds,
     const,
+    evaluate,
     free_names,
     scale,
     sub,
@@ -23,6 +27,9 @@ from eqsat.graph.index import (
     var,
 )
 from eqsat.needs import VECTOR_BYTES
+
+SECTOR = 32  # bytes that memory reads together
+LARGEST_RUN = 1 << 16  # elements of a permuted run that are told one by one
 
 
 @dataclass(frozen=True)
@@ -140,18 +147,52 @@ def _unguarded(address: Affine, extents: Mapping[str, int]) -> list[WalkedAxis]:
     return found
 
 
+def window_rows(
+    address: Affine, guards: Iterable[Affine], within: Collection[str], itemsize: int
+) -> dict[str, int]:
+    """Names that number windows, those next to each other in memory first, each with elements from
+    one to the next; `within` are the names of places in a window. None where windows lie further
+    apart than memory is read together, or where nothing asks for the number of a window and for
+    that of a place in it, by quotients and remainders or guards.
+    """
+    asked = {name for guard in guards for name in free_names(guard)}
+    steps: dict[str, int] = {}
+    for atom, step in address.terms:
+        asked |= set() if isinstance(atom, str) else atom_names(atom)
+        for name in atom_names(atom) - {*within}:
+            steps[name] = min(abs(step), steps.get(name, abs(step)))
+    near = 0 < min(steps.values(), default=0) * itemsize <= SECTOR
+    if not near or not asked & {*within} or not asked & {*steps}:
+        return {}
+    return dict(sorted(steps.items(), key=lambda item: (item[1], item[0])))
+
+
 def overlapping(read: Read) -> float:
     """The part of a window's elements that the one before it, next to it in memory, has not: of
     runs of elements, some steps on, that are told by quotients of one name. 1 where there are none,
     or elements lie so that whole vectors are copied.
     """
-    (unit,) = units if len(units := unit_names(read.address)) == 1 else ("",)
-    runs = [
-        atom.divisor
-        for atom, _ in read.address.terms
-        if isinstance(atom, FloorDiv) and free_names(atom.numerator) == {unit}
-    ]
-    steps = [abs(step) for atom, step in read.address.terms if isinstance(atom, str)]
-    step = min((step for step in steps if step > 1), default=1)
+    units, terms = unit_names(read.address), read.address.terms
+    runs = [a.divisor for a, _ in terms if isinstance(a, FloorDiv) and atom_names(a) == units]
+    step = min((abs(c) for a, c in terms if isinstance(a, str) and abs(c) > 1), default=0)
     apart = step * read.dtype.itemsize % VECTOR_BYTES
-    return min(step / min(runs), 1.0) if runs and step > 1 and apart else 1.0
+    return min(step / min(runs), 1.0) if runs and apart and len(units) == 1 else 1.0
+
+
+@lru_cache(maxsize=4096)
+def is_run(address: Affine, extents: tuple[tuple[str, int], ...]) -> bool:
+    """Whether what an address walks by quotients or remainders of some names, whole, is one run of
+    memory in another order, beside what it walks by other names.
+    """
+    known = dict(extents)
+    told = [atom_names(atom) for atom, _ in address.terms if not isinstance(atom, str)]
+    names = sorted(frozenset().union(*told))
+    parts = [(term, atom_names(term[0])) for term in address.terms]
+    own = tuple(term for term, found in parts if found & {*names})
+    points = prod(known.get(name, LARGEST_RUN + 1) for name in names)
+    mixed = any(found & {*names} and found - {*names} for _, found in parts)
+    if not names or mixed or points > LARGEST_RUN:
+        return False
+    grid = np.meshgrid(*(np.arange(known[name]) for name in names), indexing="ij")
+    values = evaluate(Affine(own, 0), dict(zip(names, grid, strict=True)))
+    return int(values.max() - values.min()) < points

@@ -16,14 +16,12 @@ from eqsat.graph.index import (
     Mod,
     add,
     const,
-    evaluate,
-    free_names,
     scale,
     unit_names,
 )
 from eqsat.live_share import Live, live_share
 from eqsat.rates import Array, Blocking, Rates
-from eqsat.relayout import overlapping, walked_axes
+from eqsat.relayout import is_run, overlapping, walked_axes
 from eqsat.stencils import Walk
 
 CROSSING = 0.25  # part of the cache's time for bytes that both halves keep, which memory waits for
@@ -31,7 +29,6 @@ LINE = 128  # bytes that memory moves at best
 SHORT = 40  # bytes of rows of boxes below which each takes as long, and longer, on an H200
 BROKEN = 1.5  # times as much is drawn of 160 columns, whose last box is half a line, in such rows
 PARTIAL = 4.8  # sectors in the time of which half a one is written, or less of it: 57 a ns, H100
-LARGEST_RUN = 1 << 16  # elements of a permuted run that are told one by one
 STREAMED = 32  # points of a reduction that a tile is taken to hold before it is scheduled
 LEAST_PART = 128  # points of a reduction that are worth a tile of their own
 
@@ -270,7 +267,7 @@ class Tiling:
         if any(isinstance(atom, FloorDiv) and stride == 1 for atom, stride in address.terms):
             return self.shape  # neighbours are the same element, or the next
         cut = {*self.bit, *self.chunks}
-        if _is_run(address, tuple((n, e) for n, e in self.form.extents.items() if n not in cut)):
+        if is_run(address, tuple((n, e) for n, e in self.form.extents.items() if n not in cut)):
             return self.shape
         tiles: dict[int, Array] = {}  # indices of one stride slide: they share elements
         whole: dict[int, Array] = {}
@@ -446,22 +443,3 @@ def _streamed(form: Form) -> dict[str, int]:
             chunks[name] = min(chunks[name], room)
             room = max(room // chunks[name], 1)
     return chunks
-
-
-@lru_cache(maxsize=4096)
-def _is_run(address: Affine, extents: tuple[tuple[str, int], ...]) -> bool:
-    """Whether what an address walks by quotients or remainders of some names, whole, is one run of
-    memory in another order, beside what it walks by other names.
-    """
-    atoms = [(a, {a} if isinstance(a, str) else free_names(a.numerator)) for a, _ in address.terms]
-    known = dict(extents)
-    names = {n for atom, own in atoms if not isinstance(atom, str) for n in own}
-    points = math.prod(known.get(name, LARGEST_RUN + 1) for name in names)
-    if not names or points > LARGEST_RUN or any(own & names and own - names for _, own in atoms):
-        return False
-    own = [
-        (atom, step) for (atom, step), (_, n) in zip(address.terms, atoms, strict=True) if n & names
-    ]
-    grid = np.meshgrid(*(np.arange(known[name]) for name in sorted(names)), indexing="ij")
-    values = evaluate(Affine(tuple(own), 0), dict(zip(sorted(names), grid, strict=True)))
-    return int(values.max() - values.min()) < points

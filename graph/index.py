@@ -222,6 +222,11 @@ def free_names(expression: Affine) -> frozenset[str]:
     return _free_names(expression)
 
 
+def atom_names(atom: Atom) -> frozenset[str]:
+    """The names that an atom depends on."""
+    return frozenset([atom]) if isinstance(atom, str) else free_names(atom.numerator)
+
+
 def unit_names(expression: Affine) -> frozenset[str]:
     """The names of which one step moves it by one."""
     return frozenset(atom for atom, by in expression.terms if by == 1 and isinstance(atom, str))

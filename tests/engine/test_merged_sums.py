@@ -1,4 +1,4 @@
-"""The sum over a window of few channels as one name, its factor copied window by window first."""
+"""The sum over a window of few channels as one name, its windows taken whole or copied first."""
 
 from dataclasses import replace
 
@@ -58,17 +58,19 @@ def test_what_a_window_sums_up_is_one_sum(name):
     np.testing.assert_array_equal(run(program, **given).astype(float), wanted.astype(float))
 
 
-def test_a_stem_multiplies_by_warpgroups_what_was_copied_first():
-    x = g.input("x", (64, 224, 224, 3), "bfloat16")
-    w = g.input("w", (64, 3, 7, 7), "bfloat16")
-    out = g.conv(x, w, stride=2, padding=3, layout="NHWC")
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_a_stem_is_multiplied_where_threads_take_its_windows_whole(layout):
+    """72 microseconds of 32 images on an H200, 206 where all windows are copied in memory first."""
+    shape = (64, 224, 224, 3) if layout == "NHWC" else (64, 3, 224, 224)
+    x, w = g.input("x", shape, "bfloat16"), g.input("w", (64, 3, 7, 7), "bfloat16")
+    out = g.conv(x, w, stride=2, padding=3, layout=layout)
     program = plan(out, H200, cache=Cache(None))
-    *before, main = program.parts.launches
-    assert ONE in main.kernel.rules and len(before) == 2
-    assert any(rule.startswith("substitute_wgmma") for rule in main.kernel.rules)
-    operations = {one.name: one for one in H200.operations}
-    for launch in program.parts.launches:
-        assert compile_cubin(emit(launch.kernel, operations).text, "sm_90a").spills == 0
+    (main,) = program.parts.launches
+    assert ONE in main.kernel.rules
+    assert any(rule.startswith("substitute_mma") for rule in main.kernel.rules)
+    source = emit(main.kernel, {one.name: one for one in H200.operations})
+    assert "const unsigned short* const row" in source.text
+    assert compile_cubin(source.text, "sm_90a").spills == 0
     traced(program, {ONE: ""})
 
 
