@@ -10,7 +10,7 @@ from eqsat.algebra import Read, Term, post_order
 from eqsat.copy_price import one_by_one
 from eqsat.form import SUBSTITUTED, WEIGHTED, Form
 from eqsat.graph.dtypes import BY_NAME, is_held
-from eqsat.issue_price import copy_seconds
+from eqsat.issue_price import copy_seconds, instruction_seconds
 from eqsat.narrow_price import is_joined, narrowing, products_of
 from eqsat.needs import Need
 from eqsat.partial_sums import count_parts
@@ -24,6 +24,8 @@ from eqsat.tiling import Tiling
 
 HELD = 0.8  # part of a thread's registers that sums may take, those under way included
 GATHERED = 2.5  # times the work of products of gathered rows (4096 x 256 x 256: 45 us for 20)
+ACROSS_WORK = 6  # instructions of a result that lies across what it is stored to
+SHORT_RESULTS = 2  # bytes of those
 TURNED = 1.02  # results that lie across what they are stored to cost a little more
 
 
@@ -422,6 +424,26 @@ def written_seconds(tiling: Tiling) -> float:
     stored = sum(tiling.points(mask) * size for mask, size in masks)
     rates = cache.write_gb_per_s, cache.bandwidth_gb_per_s
     return stored * (1 / rates[0] - 1 / rates[1]) * 1e-9
+
+
+def across_seconds(
+    tiling: Tiling, found: Contraction, names: Sequence[str], numbers: NDArray[np.intp]
+) -> Array:
+    """Seconds that results of short elements take longer to write where the rows of operations, of
+    which each tile has the one of a number, lie along memory: threads hold neighbours apart.
+    """
+    made = tiling.form
+    along = made.facts.universe.mask(made.stored[0].names[-1:])
+    short = made.stored[0].dtype.itemsize <= SHORT_RESULTS
+    if is_factor(tiling, found.term) or not short or not along & (found.rows | found.columns):
+        return 0 * tiling.shape
+    family = [tiling.spec.operation(name) for name in names]
+    straight = _padding(tiling, family, (found.rows, found.columns, found.summed))
+    turned = _padding(tiling, family, (found.columns, found.rows, found.summed))
+    across = (TURNED * turned < straight) == bool(along & found.columns)
+    own = np.take_along_axis(across, numbers[np.newaxis], axis=0)[0]
+    stored = tiling.points(made.facts.universe.mask(made.stored[0].names))
+    return own * stored * ACROSS_WORK * instruction_seconds(tiling.spec)
 
 
 def _packing(tiling: Tiling, found: Contraction) -> Array:

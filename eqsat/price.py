@@ -15,6 +15,7 @@ from eqsat.carry_law import CarryLaw
 from eqsat.carry_price import agreeing, weights_again
 from eqsat.carry_terms import law_of
 from eqsat.contraction_price import (
+    across_seconds,
     as_factor,
     beyond_bytes,
     copied_again,
@@ -107,14 +108,13 @@ class _Pricing(Latency):
         self.alike: dict[tuple[str, int, int, bool], float] = {}  # work by how often and where
         self.after: dict[str, Array] = {}  # the part of `units` that is work on results
         self.traffic = self.copies = self.scratch_traffic = self.gathering = 0 * self.shape
-        self.spared = np.zeros_like(self.shape)  # of it, where blocks copy for each other
-        self.dram_bytes = 0 * self.shape  # of it, from memory
+        # Where blocks copy for each other, between shared memory and products, across the halves.
+        self.spared = self.fed = self.halved = np.zeros_like(self.shape)
+        self.dram_bytes = self.read_bytes = 0 * self.shape  # of it, from memory and to it, from it
         # Seconds of atomic operations in the cache, of those when all else is done, and of calls.
-        self.combined = self.joined = self.extra_latency = 0 * self.shape
+        self.combined = self.joined = self.extra_latency = self.across = 0 * self.shape
         self.weighed: set[tuple[Term, int, CarryLaw]] = set()
         self.repeat = 1
-        self.fed = np.zeros_like(self.shape)  # bytes between shared memory and matrix operations
-        self.halved = np.zeros_like(self.shape)  # bytes' worth of crossings between its halves
         self.gathers = False  # whether threads copy operands from where values say, none ahead
         self.settled: dict[Term, tuple[list[str], NDArray[np.intp]]] = {}
         self.weights = weights_again(self)
@@ -142,6 +142,7 @@ class _Pricing(Latency):
             work = seconds * self.times(mask) * redone(self, mask) * self.shared_by(own)
             self.charge(unit, work)
             self.after[unit] = self.after.get(unit, 0 * self.shape) + work * after
+        self.read_bytes = self.dram_bytes
         for one in self.form.stored:
             own = facts.universe.members(walked(one, facts))
             lacking = [n for n in self.form.grid if n not in own]
@@ -273,8 +274,7 @@ class _Pricing(Latency):
 
     def _keep(self, mask: int, itemsize: int) -> None:
         """A tile value that stays in fast memory between loops."""
-        held = self.tile_points(mask) * itemsize
-        self.scratch = self.scratch + held
+        self.scratch = self.scratch + (held := self.tile_points(mask) * itemsize)
         self.scratch_traffic = self.scratch_traffic + 2 * held * self.tiles_in_all()
 
     def _contract(self, found: Contraction, work: Array, dtype: str) -> None:
@@ -311,6 +311,7 @@ class _Pricing(Latency):
             best, fed, names, numbers = sibling_seconds(self, operation, found, work)
             self.fed = self.fed + fed
             self.settled[found.term] = names, numbers
+            self.across = self.across + across_seconds(self, found, names, numbers)
             self.started.add(operation.name)
             self.compute_factors(found)
             self.gathering = self.gathering + gather_cycles(self, operation, found)
@@ -384,8 +385,7 @@ class _Pricing(Latency):
             chunks = tiles * self.steps() * self.blocking.threads
             copies = sum(vectors(self, side, size) for side, size in self.copied.items())
             threads = np.minimum(tiles, self.resident()) / spec.processors * self.blocking.threads
-            each = (chunks, copies, self.copies, computing, threads)
-            issued, staging = issue_seconds(spec, *each)
+            issued, staging = issue_seconds(spec, chunks, copies, self.copies, computing, threads)
             parts |= issued
         compute = sum((parts.get(one, 0.0) for one in self.waited), 0 * self.shape)  # of one unit
         for value in parts.values():
@@ -401,18 +401,19 @@ class _Pricing(Latency):
         steps = self.started or self.form.stepped in self.chunks
         part = self.shape if steps else np.sqrt(busy)  # a producer copies; steps wait for latency
         cores = np.minimum(tiles * self.blocks, spec.processors)
-        drawn = np.minimum(dram_bw, alone * cores) * part
+        asked = drawn = np.minimum(dram_bw, alone * cores) * part
         if self.blocking is not None and self.blocking.staged:
             held = self.shared * np.minimum(tiles, self.resident()) / SLOT
             stages = self.blocking.stages if self.started or not self.gathers else self.shape
             ring = in_flight(spec, pricer.dram, held, stages)
-            drawn = np.where(held > 0, np.minimum(drawn, ring), drawn)
+            asked = np.where(held > 0, np.minimum(drawn, ring), drawn)
         elif self.blocking is not None and pricer.overlap and self.reads and self.pivots:
             beside = np.minimum(tiles, self.resident())
             blocks = np.maximum(beside / spec.processors, 1) + 1  # one computes or stores
             held = self.traffic / (tiles * self.steps()) * beside * (blocks - 1) / blocks
-            drawn = np.minimum(drawn, in_flight(spec, pricer.dram, held, blocks))
-        parts["dram"] = self.dram_bytes / drawn
+            asked = np.minimum(drawn, in_flight(spec, pricer.dram, held, blocks))
+        moved = np.maximum(self.dram_bytes / drawn, self.read_bytes / asked)
+        parts["dram"] = moved + TIE * self.dram_bytes / asked  # of kernels alike, the deeper ring
         if self.started or self.takes_turns:
             cache_bw, part = cache.bandwidth_gb_per_s * 1e9, self.shape
         per_core = cache_bw / spec.processors * cores * part
@@ -431,6 +432,7 @@ class _Pricing(Latency):
         launch = (spec.graph_launch_latency_us or spec.launch_latency_us) * 1e-6
         parts["launch"] = launch * np.where(tiles > every, 2.0, 1.0)
         if self.pricer.overlap:
+            memory = memory + self.across
             work = np.maximum(memory, compute + self.again / cache_bw)  # nothing hides this
             if self.started:
                 parts["pipeline"] = self._pipelined(tiles, parts[cache.name])
