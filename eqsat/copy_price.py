@@ -19,7 +19,7 @@ from eqsat.tiling import Tiling
 
 LANES = 32
 WORD = 4  # bytes that a lane reads or writes in one pass of a processor's first memory
-LINES = 2  # rows of few lanes, a line of memory each, that such a pass reads
+LINES = 2  # rows of few lanes, each in a line of its own, that such a pass reads or writes
 WAVE_WORK = 4  # instructions in the time of such a pass of a warp
 
 
@@ -151,8 +151,8 @@ def _by_windows(
     beside = steps[row] > 1 and unit_names(read.address) & within
     written = read.dtype.itemsize / WORD if beside else 1.0
     written = written * padded(tiling.form, operation, side)
-    read_in = np.maximum(max(apart / WORD, 1.0), LANES / given / LINES)
-    waves = given / lanes * (read_in + written)
+    rows = np.maximum(LANES / given / LINES, 1.0)  # of a warp, beyond what a pass takes
+    waves = given / lanes * (np.maximum(apart / WORD, rows) + written * rows)
     return points >= LANES, waves * WAVE_WORK / STAGED_WORK
 
 
