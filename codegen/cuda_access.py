@@ -97,7 +97,7 @@ def continued(
     if not inner or axes[inner].extent != width or access.coordinates:
         return "", 1
     for i in indices:
-        count = min(most, held(i))
+        count = 1 << (min(most, held(i)).bit_length() - 1)  # vectors have a power of two
         while count > 1 and not _continues(access, vector, axes[i], count):
             count //= 2
         if count > 1 and held(i) % count == 0:

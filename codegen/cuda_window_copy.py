@@ -65,17 +65,15 @@ class WindowCopy:
 
     def distribution(self) -> Distribution | None:
         """Which threads copy what; None where rows are too few for the lanes of a warp."""
-        tile, width = self.tile, {self.inner: self.written}
-        units = {i: tile.extents[i] // width.get(i, 1) for i in (*self.rows, *self.within)}
-        threads = self.block.kernel.threads
-        shares = _share(tuple(thread_digits(threads)), units, len(self.rows), self.written)
-        if shares is None or prod(tile.extents[i] for i in self.rows) < WARP:
+        tile, threads = self.tile, self.block.kernel.threads
+        width = {i: self.written if i == self.inner else 1 for i in (*self.rows, *self.within)}
+        units = {i: tile.extents[i] // width[i] for i in width if tile.extents[i] > width[i]}
+        rows = sum(i in units for i in self.rows)
+        if prod(tile.extents[i] for i in self.rows) < WARP:
             return None
-        factors = {
-            i: spread_over(tile.extents[i], width.get(i, 1), taken)
-            for i, taken in zip(units, shares, strict=True)
-        }
-        return Distribution(threads, factors)
+        taken = _share(tuple(thread_digits(threads)), units, rows, self.written)
+        factors = {i: spread_over(tile.extents[i], width[i], taken.get(i, ())) for i in width}
+        return Distribution(threads, factors) if taken else None
 
     def write(self, frame: Frame, target: str, asynchronous: bool) -> None:
         """Copy the tile to `target`, as the frame says."""
@@ -265,10 +263,10 @@ def window_copy(block: Block, load: Load, tile: Tile, read: int) -> WindowCopy |
     return WindowCopy(block, load, tile, rows, within, read)
 
 
-def _share(digits: Digits, units: Mapping[str, int], rows: int, unit: int) -> list[Digits] | None:
+def _share(digits: Digits, units: Mapping[str, int], rows: int, unit: int) -> dict[str, Digits]:
     """Runs of threads for each index, so that none has many points to take, places in windows
     so many together: the first so many are rows, which have all lanes of a warp, those next to each
-    other in memory as many as there are; None where these are too few.
+    other in memory as many as there are; none where these are too few.
     """
     twos = tuple(digit for digit in digits if digit[1] == 2)
     odd = tuple(digit for digit in digits if digit[1] != 2)
@@ -285,4 +283,4 @@ def _share(digits: Digits, units: Mapping[str, int], rows: int, unit: int) -> li
         each = [-(-n // t) for n, t in zip(units.values(), threads, strict=True)]
         return prod(each[:rows]) * (ROW_WORK + unit * prod(each[rows:])), prod(threads)
 
-    return min(choices, key=work, default=None)
+    return dict(zip(units, min(choices, key=work, default=()), strict=False))

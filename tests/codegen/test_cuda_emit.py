@@ -222,3 +222,15 @@ def test_the_emulator_notices_a_missing_barrier(tmp_path):
     Emulator([kernel], [racy], tmp_path).run(0, found)
     with pytest.raises(AssertionError):
         check(sample, found)
+
+
+@pytest.mark.parametrize("rows", [2, 3, 4, 5, 6, 8])
+def test_vectors_that_go_on_in_the_next_row_have_a_power_of_two(rows):
+    """y[i, j] = x[j, i] with two columns: no vector of six elements of 16 bits."""
+    x, y = buffers(bfloat16, x=(2, rows), y=(rows, 2))
+    b = Body(bfloat16)
+    b.load("a", "i j", at(x, "j", "i"))
+    grid = (Axis("i", rows, rows), Axis("j", 2, 2))
+    phase = b.phase(Store(at(y, "i", "j"), "a"))
+    text = emit(Kernel("k", (x, y), grid, (), (phase,), threads=512)).text
+    assert {int(n) for n in re.findall(r"Pack<[^,]*, (\d+)>", text)} <= {1, 2, 4, 8}
