@@ -97,7 +97,7 @@ def recasts(stored: tuple[Stored, ...], facts: Facts, rates: Rates) -> Iterator[
         yield "in pieces", made
     if (made := found["pieces joined"]) and walks_windows(rates.spec, rates.operations):
         yield "pieces joined", made
-    if (made := found["one sum"]) and walks_windows(rates.spec, rates.operations):
+    if (made := found["one sum"]) and rates.overlap:
         yield "one sum", made
     if (made := found["along batches"]) and walks_windows(rates.spec, rates.operations):
         yield "along batches", made

@@ -13,7 +13,7 @@ from eqsat.codegen.cuda_emit import emit
 from eqsat.driver import plan
 from eqsat.graph.dtypes import bfloat16
 from eqsat.planned import Planned
-from eqsat.specs import ParallelProcessingUnit
+from eqsat.specs import ParallelProcessingUnit, load
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 
@@ -72,6 +72,16 @@ def test_a_stem_is_multiplied_where_threads_take_its_windows_whole(layout):
     assert "const unsigned short* const row" in source.text
     assert compile_cubin(source.text, "sm_90a").spills == 0
     traced(program, {ONE: ""})
+
+
+def test_processors_that_copy_no_boxes_sum_over_one_name_too():
+    """Threads take windows whole there as well: a third of the price of multiply-adds."""
+    a100 = load("a100")
+    x, w = g.input("x", (8, 100, 90, 5), "bfloat16"), g.input("w", (40, 5, 3, 3), "bfloat16")
+    (launch,) = plan(g.conv(x, w, padding=2, dilation=2, layout="NHWC"), a100).parts.launches
+    assert ONE in launch.kernel.rules and launch.seconds < 15e-6
+    source = emit(launch.kernel, {one.name: one for one in a100.operations})
+    assert compile_cubin(source.text, "sm_80").spills == 0
 
 
 @pytest.mark.parametrize(
