@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from math import gcd
 
 from eqsat.algebra import Read
-from eqsat.graph.index import Affine, Atom, FloorDiv, free_names
+from eqsat.graph.index import Affine, Atom, FloorDiv, divided_names, free_names
 from eqsat.kernel import Access, Axis, Buffer, Kernel, Load
 from eqsat.relayout import WalkedAxis, walked_axes
 
@@ -111,7 +111,7 @@ def _continues(access: Access, vector: tuple[str, int], axis: Axis, count: int) 
     others = [step for atom, step in address.terms if atom not in (inner, axis.name)]
     return (
         (axis.name, width) in address.terms
-        and axis.name not in _nested_names(address)
+        and axis.name not in divided_names(address)
         and all(step % (width * count) == 0 for step in (*others, address.constant))
         and axis.extent % count == 0
         and (axis.tile % count == 0 or axis.count == 1)
@@ -146,14 +146,6 @@ def _run(expression: Affine, index: str) -> int:
     return run
 
 
-def _nested_names(expression: Affine) -> frozenset[str]:
-    names: frozenset[str] = frozenset()
-    for atom, _ in expression.terms:
-        if not isinstance(atom, str):
-            names |= free_names(atom.numerator)
-    return names
-
-
 def _multiple(expression: Affine, index: str, width: int) -> bool:
     """Whether the expression is a multiple of `width` wherever `index` is."""
     others = (coefficient for atom, coefficient in expression.terms if atom != index)
@@ -164,7 +156,7 @@ def _uniform(expression: Affine, lower: int, upper: int, index: str, width: int)
     """Whether lower <= expression < upper has one answer along each vector of `index`."""
     if all(_is_constant(atom, index, width) for atom, _ in expression.terms):
         return True
-    if index in _nested_names(expression) or (index, 1) not in expression.terms:
+    if index in divided_names(expression) or (index, 1) not in expression.terms:
         return False
     return _multiple(expression, index, width) and lower % width == 0 and upper % width == 0
 

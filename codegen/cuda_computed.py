@@ -17,7 +17,7 @@ from eqsat.codegen.cuda_math import cast, literal, narrow, register_type, storag
 from eqsat.codegen.cuda_placement import SIXTEEN
 from eqsat.codegen.cuda_registers import REGISTERS
 from eqsat.codegen.cuda_tile_copy import vector_number
-from eqsat.codegen.cuda_tiles import anywhere, fetch, lay_out, repeated
+from eqsat.codegen.cuda_tiles import anywhere, fetch, if_inside, lay_out
 from eqsat.graph.dtypes import float32
 from eqsat.kernel import Load, Map, operands
 
@@ -153,14 +153,7 @@ def _points(work: ComputedTile) -> Iterator[Point]:
     block, order = work.block, work.order
     block.define_bases(work.frame, order)
     with block.points(order, work.frame, {order[-1]: work.width}) as point:
-        inside = [
-            f"{point.local(i)} < {work.tile.extents[i]}"
-            for i in order
-            if work.frame.distribution.padded(i) > work.tile.extents[i]
-        ]
-        inside += [f"threadIdx.x {f}" for f in repeated(work.frame, work.tile)]
-        if inside:
-            block.out.line(f"if ({' && '.join(inside)})")
+        if_inside(block, work.tile, work.frame, point)
         with block.out.block():
             yield point
 

@@ -13,13 +13,11 @@ from eqsat.codegen.cuda_access import vector_width
 from eqsat.codegen.cuda_block import Block, Frame, Point, Tile, flat_number
 from eqsat.codegen.cuda_distribution import cover
 from eqsat.codegen.cuda_math import WORD, held_type, literal, narrow, storage_type
-from eqsat.codegen.cuda_tiles import anywhere, repeated
-from eqsat.codegen.cuda_window_copy import window_copy
+from eqsat.codegen.cuda_tiles import anywhere, fitting, if_inside, write_held
+from eqsat.codegen.cuda_window_copy import AHEAD, window_copy
 from eqsat.codegen.cuda_window_tile import at_place, within_extents
 from eqsat.graph.dtypes import DType
 from eqsat.kernel import Load
-
-AHEAD = 64  # shorter elements that a thread reads before it writes the first
 
 
 def copy_width(block: Block, load: Load, tile: Tile) -> int:
@@ -29,11 +27,7 @@ def copy_width(block: Block, load: Load, tile: Tile) -> int:
         return 1
     inner, buffer = tile.order[-1], block.kernel.buffer(load.access.buffer)
     indices = block.placement.indices
-    width = vector_width(load.access, inner, buffer, block.axes, indices)
-    pitches = [tile.extents[inner], *(tile.strides[i] for i in tile.order[:-1])]
-    while any(pitch % width for pitch in pitches):
-        width //= 2
-    return width
+    return fitting(tile, vector_width(load.access, inner, buffer, block.axes, indices))
 
 
 def can_copy_async(block: Block, load: Load, tile: Tile) -> bool:
@@ -63,7 +57,7 @@ def copy(
             _copy_words(block, load, tile, frame, target)
         else:
             with block.points(tile.order, frame, steps) as point:
-                _if_inside(block, tile, frame, point)
+                if_inside(block, tile, frame, point)
                 with block.out.block():
                     _copy_vector(block, load, tile, frame, point, target, width, asynchronous)
     block.readers = readers
@@ -105,12 +99,12 @@ def _copy_words(block: Block, load: Load, tile: Tile, frame: Frame, target: str)
                 if name:
                     number = f"({number}) * {batch} + {register[name]} - first"
                 held = f"ahead[{number}]"
-                _if_inside(block, tile, frame, point)
+                if_inside(block, tile, frame, point)
                 with block.out.block():
                     if is_read:
                         _read(block, load, tile, frame, point, 1, held)
                     else:
-                        _write(block, tile, point, target, 1, held)
+                        write_held(block, tile, f"{target} + {tile.offset(point)}", 1, held)
             if is_read:
                 out.line("hold(ahead);")
 
@@ -161,8 +155,14 @@ class RegisterCopy:
     def write(self) -> None:
         """To the tile; then read the next chunk."""
         with self.block.out.block(), self._points() as (point, held):
-            _if_inside(self.block, self.tile, self.frame, point)
-            _write(self.block, self.tile, point, self.tile.pointer, self.width, held)
+            if_inside(self.block, self.tile, self.frame, point)
+            write_held(
+                self.block,
+                self.tile,
+                f"{self.tile.pointer} + {self.tile.offset(point)}",
+                self.width,
+                held,
+            )
         if self.following:
             self.block.out.line(self.following)
         self.block.tiles_written = True
@@ -214,18 +214,6 @@ def _together(frame: Frame, tile: Tile) -> tuple[tuple[str, ...], tuple[str, int
     return inner, (name, batches[name]) if batches.get(name, 1) > 1 else ("", 1)
 
 
-def _if_inside(block: Block, tile: Tile, frame: Frame, point: Point) -> None:
-    """The condition for a point to lie in the tile, and to be this thread's to copy."""
-    inside = [
-        f"{point.local(i)} < {tile.extents[i]}"
-        for i in tile.order
-        if frame.distribution.padded(i) > tile.extents[i]
-    ]
-    inside += [f"threadIdx.x {f}" for f in repeated(frame, tile)]
-    if inside:
-        block.out.line(f"if ({' && '.join(inside)})")
-
-
 def _copy_vector(
     block: Block,
     load: Load,
@@ -239,7 +227,7 @@ def _copy_vector(
     if not asynchronous:
         block.out.line(f"{held_type(tile.dtype, width)} pack;")
         _read(block, load, tile, frame, point, width, "pack")
-        _write(block, tile, point, target, width, "pack")
+        write_held(block, tile, f"{target} + {tile.offset(point)}", width, "pack")
         return
     source, place = block.buffer(load.access.buffer), f"{target} + {tile.offset(point)}"
     point = at_place(tile, point)
@@ -272,15 +260,6 @@ def _read(
     source = f"{block.buffer(access.buffer)} + {block.address(access, point)}"
     read = f"{held} = *reinterpret_cast<const {kind}*>({source});"
     block.out.line(f"if ({condition}) {read}" if condition else read)
-
-
-def _write(block: Block, tile: Tile, point: Point, target: str, width: int, held: str) -> None:
-    """Put what a register holds into the tile."""
-    place, kind = f"{target} + {tile.offset(point)}", held_type(tile.dtype, width)
-    if width > 1:
-        block.out.line(f"*reinterpret_cast<{kind}*>({place}) = {held};")
-    else:
-        block.out.line(f"*({place}) = ({storage_type(tile.dtype)}){held};")
 
 
 def _exists(block: Block, load: Load, tile: Tile, frame: Frame, point: Point) -> str:

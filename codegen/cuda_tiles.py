@@ -13,7 +13,7 @@ from eqsat.codegen.cuda_access import run_along
 from eqsat.codegen.cuda_block import TILE_UNIT, Block, Frame, Point, Reader, Tile
 from eqsat.codegen.cuda_box_tile import BoxTile
 from eqsat.codegen.cuda_distribution import Factor
-from eqsat.codegen.cuda_math import SIXTEEN, cast, literal, narrow, storage_type, widen
+from eqsat.codegen.cuda_math import SIXTEEN, cast, held_type, literal, narrow, storage_type, widen
 from eqsat.codegen.cuda_operations import LANES
 from eqsat.codegen.cuda_placement import COMPUTED, INLINE, SHARED
 from eqsat.codegen.cuda_window_tile import (
@@ -169,6 +169,37 @@ def stage(block: Block, name: str, order: Sequence[str]) -> Tile:
     block.barrier()
     block.tiles_read = True
     return tile
+
+
+def fitting(tile: Tile, width: int) -> int:
+    """Elements of so many that lie together, aligned, wherever they begin along the last index."""
+    pitches = [tile.extents[tile.order[-1]], *(tile.strides[i] for i in tile.order[:-1])]
+    while any(pitch % width for pitch in pitches):
+        width //= 2
+    return width
+
+
+def write_held(block: Block, tile: Tile, there: str, width: int, held: str) -> None:
+    """Put what a register holds, so many elements, where a tile has its place."""
+    if width > 1:
+        kind = held_type(tile.dtype, width)
+        block.out.line(f"*reinterpret_cast<{kind}*>({there}) = {held};")
+    else:
+        block.out.line(f"*({there}) = ({storage_type(tile.dtype)}){held};")
+
+
+def inside(tile: Tile, frame: Frame, point: Point, indices: Sequence[str]) -> list[str]:
+    """Conditions for a point to lie in the tile along some indices."""
+    extents, covered = tile.extents, frame.distribution.padded
+    return [f"{point.local(i)} < {extents[i]}" for i in indices if covered(i) > extents[i]]
+
+
+def if_inside(block: Block, tile: Tile, frame: Frame, point: Point) -> None:
+    """The condition for a point to lie in the tile, and to be this thread's to copy."""
+    conditions = inside(tile, frame, point, tile.order)
+    conditions += [f"threadIdx.x {f}" for f in repeated(frame, tile)]
+    if conditions:
+        block.out.line(f"if ({' && '.join(conditions)})")
 
 
 def repeated(frame: Frame, tile: Tile) -> list[str]:

@@ -12,18 +12,17 @@ from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement, pairwise, product
 from math import prod
 
+from eqsat.codegen.cuda_access import VECTOR_BYTES
 from eqsat.codegen.cuda_block import Block, Frame, Point, Tile
 from eqsat.codegen.cuda_distribution import Distribution
 from eqsat.codegen.cuda_math import held_type, storage_type
 from eqsat.codegen.cuda_threads import WARP, spread_over, thread_digits
-from eqsat.codegen.cuda_tiles import repeated
+from eqsat.codegen.cuda_tiles import fitting, inside, repeated, write_held
 from eqsat.codegen.cuda_window_tile import Places
-from eqsat.graph.index import Affine, atom_names, bounds, free_names
+from eqsat.graph.index import Affine, atom_names, bounds
 from eqsat.kernel import Guard, Load
-from eqsat.pixels import divided_names
-from eqsat.relayout import window_rows
+from eqsat.relayout import asked_names, window_rows
 
-UNIT = 16  # bytes that a thread writes to shared memory at once
 AHEAD = 64  # elements that a thread reads before it writes the first
 LONGEST = 256  # accesses to a window, each of which is written out
 ROW_WORK = 8  # elements whose copies take as long as what is asked for once for a row
@@ -57,11 +56,7 @@ class WindowCopy:
         tile = self.tile
         if self.read > 1 or self.inner != tile.order[-1]:
             return self.read
-        width = UNIT // tile.dtype.itemsize
-        pitches = [tile.extents[self.inner], *(tile.strides[i] for i in tile.order[:-1])]
-        while any(pitch % width for pitch in pitches):
-            width //= 2
-        return width
+        return fitting(tile, VECTOR_BYTES // tile.dtype.itemsize)
 
     def distribution(self) -> Distribution | None:
         """Which threads copy what; None where rows are too few for the lanes of a warp."""
@@ -104,10 +99,10 @@ class WindowCopy:
         block, out = self.block, self.block.out
         block.define_bases(frame, self.rows)
         with block.points(self.rows, frame, unroll=False) as row:
-            inside = self._inside(self.rows, frame, row)
-            inside += [f"threadIdx.x {f}" for f in repeated(frame, self.tile)]
-            if inside:
-                out.line(f"if ({' && '.join(inside)})")
+            conditions = inside(self.tile, frame, row, self.rows)
+            conditions += [f"threadIdx.x {f}" for f in repeated(frame, self.tile)]
+            if conditions:
+                out.line(f"if ({' && '.join(conditions)})")
             with out.block():
                 shared = self._declare(frame, row)
                 copy = self._start if asynchronous else self._copy
@@ -140,8 +135,8 @@ class WindowCopy:
         out, size = self.block.out, self.read * self.tile.dtype.itemsize
         nothing = self.block.buffer(self.load.access.buffer)
         with self.block.points(self.within, frame, {self.inner: self.read}) as place:
-            if inside := self._inside(self.within, frame, place):
-                out.line(f"if ({' && '.join(inside)})")
+            if conditions := inside(self.tile, frame, place, self.within):
+                out.line(f"if ({' && '.join(conditions)})")
             with out.block():
                 out.line(f"const bool exists = {self._exists(frame, place, shared)};")
                 there = f"{target} + {self.tile.offset(_joined(row, place))}"
@@ -179,17 +174,13 @@ class WindowCopy:
     def _put(self, there: str, number: str) -> None:
         """Write what was read, from a number on, to the tile."""
         out, kind = self.block.out, storage_type(self.tile.dtype)
-        wide = held_type(self.tile.dtype, self.written)
         if self.written > self.read:
-            out.line(f"{wide} pack;")
+            out.line(f"{held_type(self.tile.dtype, self.written)} pack;")
             out.line("#pragma unroll")
             out.line(f"for (int e = 0; e < {self.written}; ++e)")
             out.line(f"    pack.item[e] = ({kind})ahead[{number} + e];")
         held = "pack" if self.written > self.read else f"ahead[{number}]"
-        if self.written > 1:
-            out.line(f"*reinterpret_cast<{wide}*>({there}) = {held};")
-        else:
-            out.line(f"*({there}) = ({kind}){held};")
+        write_held(self.block, self.tile, there, self.written, held)
 
     @contextmanager
     def _places(self, frame: Frame, around: Point, step: int, some: Some) -> Iterator[Point]:
@@ -197,15 +188,10 @@ class WindowCopy:
         own = self.block.points([self.inner], frame, {self.inner: step}, some=some)
         with own as last:
             place = _joined(around, last)
-            if inside := self._inside(self.within, frame, place):
-                self.block.out.line(f"if ({' && '.join(inside)})")
+            if conditions := inside(self.tile, frame, place, self.within):
+                self.block.out.line(f"if ({' && '.join(conditions)})")
             with self.block.out.block():
                 yield place
-
-    def _inside(self, indices: Sequence[str], frame: Frame, point: Point) -> list[str]:
-        """Conditions for a point to lie in the tile."""
-        extents, covered = self.tile.extents, frame.distribution.padded
-        return [f"{point.local(i)} < {extents[i]}" for i in indices if covered(i) > extents[i]]
 
     def _exists(self, frame: Frame, place: Point, shared: tuple[list[str], Edges]) -> str:
         """Whether an element is there, told without a branch."""
@@ -248,7 +234,7 @@ def window_copy(block: Block, load: Load, tile: Tile, read: int) -> WindowCopy |
     if access.coordinates or load.rest or load.fill or (isinstance(tile, Places) and tile.along):
         return None
     guards = [guard.expression for guard in access.guards]
-    asked = divided_names(access.address, *guards).union(*map(free_names, guards))
+    asked = asked_names(access.address, guards)
     known = [i for i in tile.order if i not in grid and block.frame.origin[i] == "0"]
     within = [i for i in known if i in asked or i == tile.order[-1]]
     near = window_rows(access.address, guards, within, tile.dtype.itemsize)

@@ -15,10 +15,8 @@ from eqsat.pixels import pixel_axes
 from eqsat.rates import Array, Contraction, power_above
 from eqsat.relayout import WalkedAxis, walked_axes, window_rows
 from eqsat.specs import ParallelOperation
-from eqsat.tiling import Tiling
+from eqsat.tiling import LANES, Tiling
 
-LANES = 32
-WORD = 4  # bytes that a lane reads or writes in one pass of a processor's first memory
 LINES = 2  # rows of few lanes, each in a line of its own, that such a pass reads or writes
 WAVE_WORK = 4  # instructions in the time of such a pass of a warp
 
@@ -135,7 +133,6 @@ def _by_windows(
     times as long as an element elsewhere each then takes: lanes of a warp read words that lie a row
     apart, and write elements or, of a window that lies together, vectors.
     """
-    assert tiling.blocking is not None
     universe, read = tiling.form.facts.universe, tiling.form.beneath_cast(side).args[0]
     assert isinstance(read, Read)
     within = {*universe.members(found.summed)} & read.names - {*tiling.chunks}
@@ -148,11 +145,12 @@ def _by_windows(
     points = tiling.tile_points(universe.mask(steps))
     lanes = tiling.tile_points(universe.mask([row]))
     given = np.where(lanes < LANES, power_above(lanes), np.ceil(lanes / LANES) * LANES)
+    word = tiling.spec.memory("shared").access_granularity_bytes  # of a lane, in one pass
     beside = steps[row] > 1 and unit_names(read.address) & within
-    written = read.dtype.itemsize / WORD if beside else 1.0
+    written = read.dtype.itemsize / word if beside else 1.0
     written = written * padded(tiling.form, operation, side)
     rows = np.maximum(LANES / given / LINES, 1.0)  # of a warp, beyond what a pass takes
-    waves = given / lanes * (np.maximum(apart / WORD, rows) + written * rows)
+    waves = given / lanes * (np.maximum(apart / word, rows) + written * rows)
     return points >= LANES, waves * WAVE_WORK / STAGED_WORK
 
 

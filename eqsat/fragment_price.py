@@ -74,7 +74,8 @@ def _read_again(tiling: Tiling, side: Term, found: Contraction, own: int) -> Arr
         for atom, step in read.address.terms
         if isinstance(atom, str) and made.extents.get(atom, 1) > 1
     }  # what is walked by the least step lies together in the tile
-    unit = [name for name, step in steps.items() if step == min(steps.values())]
+    least = min(steps.values(), default=0)
+    unit = [name for name, step in steps.items() if step == least]
     if any(name in members(own) for name in unit):
         return tiling.shape * (size if size == TURNED else max(size, WORD))
     sizes = [tiling.tile_points(made.facts.universe.mask([name])) for name in members(found.summed)]

@@ -18,7 +18,7 @@ AT_ONCE = 8  # blocks of a processor that start as fast as one
 TELLING = 1.4  # times as long starts one of few blocks, which tells the next launch to be set up
 MEETING = 12  # barriers' time until blocks that meet first copy for each other: 1024^3, 2048^3
 IN_TURN = 1.5  # times what threads do between products: none of it begins at once
-COPYING = 0.5  # the part of copies of single elements that other blocks do not hide
+EXPOSED = 0.5  # the part of copies of single elements that other blocks do not hide
 COMPUTING = 0.4  # the part of elementwise work that nothing else of the same threads hides
 
 
@@ -165,5 +165,5 @@ class Latency(Occupancy):
         if not self._multiplies:
             return parts["latency"]
         computing = work * COMPUTING + parts.get(FRAGMENTS, 0.0)
-        computing = computing + parts.get(COPIES, 0.0) * COPYING
+        computing = computing + parts.get(COPIES, 0.0) * EXPOSED
         return IN_TURN * (parts["latency"] + staging + computing)

@@ -4,10 +4,9 @@ import numpy as np
 
 from eqsat.algebra import Read
 from eqsat.rates import Array
-from eqsat.tiling import LINE, Tiling
+from eqsat.tiling import LANES, LINE, Tiling
 
 NEAR = 16 << 10  # bytes of a table that stay in a processor's first cache, beside staged operands
-LANES = 32
 
 
 def looked_up(tiling: Tiling, read: Read, names: int, drawn: Array) -> tuple[Array, Array]:

@@ -21,6 +21,7 @@ from eqsat.graph.index import (
     add,
     bounds,
     const,
+    divided_names,
     floordiv,
     free_names,
     mod,
@@ -176,12 +177,6 @@ def _axes_by_digits(
 ) -> tuple[WalkedAxis, ...] | None:
     known = {**extents, **{digit.name: digit.count for digit in digits}}
     return walked_axes(_by_digits(read, extents, pixels, digits), known) if digits else None
-
-
-def divided_names(*expressions: Affine) -> set[str]:
-    """The names of which index expressions have quotients or remainders."""
-    atoms = (atom for e in expressions for atom, _ in e.terms if not isinstance(atom, str))
-    return {name for atom in atoms for name in free_names(atom.numerator)}
 
 
 def _pixel_axis(axis: WalkedAxis, digit: _Digit, extents: Mapping[str, int]) -> PixelAxis | None:

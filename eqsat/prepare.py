@@ -16,11 +16,11 @@ from math import prod
 from eqsat.algebra import WEIGHTED_SUMS, Read, Term, post_order
 from eqsat.form import Form, Stored
 from eqsat.graph.dtypes import BY_NAME
-from eqsat.graph.index import Affine, FloorDiv, Mod, add, const, scale, var
+from eqsat.graph.index import Affine, FloorDiv, Mod, add, const, divided_names, scale, var
 from eqsat.kernel import Buffer, Guard
 from eqsat.narrow import TERMS
 from eqsat.needs import WIDE, Need, started_needs, waited_needs
-from eqsat.pixels import divided_names, pixel_axes
+from eqsat.pixels import pixel_axes
 from eqsat.relayout import WalkedAxis, first_place, in_order
 from eqsat.scatter import starts
 from eqsat.specs import ParallelProcessingUnit

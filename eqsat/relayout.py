@@ -19,6 +19,7 @@ from eqsat.graph.index import (
     atom_names,
     bounds,
     const,
+    divided_names,
     evaluate,
     free_names,
     scale,
@@ -147,6 +148,11 @@ def _unguarded(address: Affine, extents: Mapping[str, int]) -> list[WalkedAxis]:
     return found
 
 
+def asked_names(address: Affine, guards: Iterable[Affine]) -> set[str]:
+    """Names that quotients and remainders of an address or guards ask for."""
+    return divided_names(address).union(*map(free_names, guards))
+
+
 def window_rows(
     address: Affine, guards: Iterable[Affine], within: Collection[str], itemsize: int
 ) -> dict[str, int]:
@@ -155,10 +161,9 @@ def window_rows(
     apart than memory is read together, or where nothing asks for the number of a window and for
     that of a place in it, by quotients and remainders or guards.
     """
-    asked = {name for guard in guards for name in free_names(guard)}
+    asked = asked_names(address, guards)
     steps: dict[str, int] = {}
     for atom, step in address.terms:
-        asked |= set() if isinstance(atom, str) else atom_names(atom)
         for name in atom_names(atom) - {*within}:
             steps[name] = min(abs(step), steps.get(name, abs(step)))
     near = 0 < min(steps.values(), default=0) * itemsize <= SECTOR
@@ -185,8 +190,7 @@ def is_run(address: Affine, extents: tuple[tuple[str, int], ...]) -> bool:
     memory in another order, beside what it walks by other names.
     """
     known = dict(extents)
-    told = [atom_names(atom) for atom, _ in address.terms if not isinstance(atom, str)]
-    names = sorted(frozenset().union(*told))
+    names = sorted(divided_names(address))
     parts = [(term, atom_names(term[0])) for term in address.terms]
     own = tuple(term for term, found in parts if found & {*names})
     points = prod(known.get(name, LARGEST_RUN + 1) for name in names)

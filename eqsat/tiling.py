@@ -25,6 +25,7 @@ from eqsat.relayout import is_run, overlapping, walked_axes
 from eqsat.stencils import Walk
 
 CROSSING = 0.25  # part of the cache's time for bytes that both halves keep, which memory waits for
+LANES = 32
 LINE = 128  # bytes that memory moves at best
 SHORT = 40  # bytes of rows of boxes below which each takes as long, and longer, on an H200
 BROKEN = 1.5  # times as much is drawn of 160 columns, whose last box is half a line, in such rows

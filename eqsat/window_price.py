@@ -13,18 +13,17 @@ from numpy.typing import NDArray
 from eqsat.algebra import Read, Term
 from eqsat.copy_price import one_by_one
 from eqsat.form import Form, shares_factors
-from eqsat.graph.index import free_names
+from eqsat.graph.index import divided_names, free_names
 from eqsat.issue_price import COPIES, copy_seconds, instruction_seconds
 from eqsat.needs import VECTOR_BYTES
-from eqsat.pixels import divided_names, pixel_axes
+from eqsat.pixels import pixel_axes
 from eqsat.rates import Array, Contraction, power_above
 from eqsat.relayout import WalkedAxis, walked_axes
-from eqsat.tiling import LINE, Tiling
+from eqsat.tiling import LANES, LINE, Tiling
 
 WORD = 4  # bytes of neighbours that a thread stores at once, of elements shorter than that
 AGAIN = 1.5  # times that windows together have a tensor's elements, from which on they overlap
 MOST_PLACES = 88  # elements that a thread holds for its points; 96 leave too few registers
-LANES = 32
 BUSY = 512  # threads of a processor that read windows at a time
 GUARD_WORK = 2  # instructions that tell whether an element of a window is there
 HELD_WORK = 6  # instructions of an element of a factor that a thread holds for many products
@@ -116,7 +115,7 @@ def window_charges(tiling: Tiling, term: Term) -> Iterator[tuple[str, Array]]:
 def _lanes_given(form: Form) -> float:
     """Lanes for each element along what is stored together: a power of two of them."""
     points = math.prod(form.extents[name] for name in form.stored[0].names[-1:])
-    return 2.0 ** math.ceil(math.log2(points)) / points
+    return float(power_above(np.array(points))) / points
 
 
 def _together(tiling: Tiling, term: Term, axes: tuple[WalkedAxis, ...]) -> Array:

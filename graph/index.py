@@ -227,6 +227,12 @@ def atom_names(atom: Atom) -> frozenset[str]:
     return frozenset([atom]) if isinstance(atom, str) else free_names(atom.numerator)
 
 
+def divided_names(*expressions: Affine) -> set[str]:
+    """The names of which index expressions have quotients or remainders."""
+    atoms = (atom for e in expressions for atom, _ in e.terms if not isinstance(atom, str))
+    return {name for atom in atoms for name in atom_names(atom)}
+
+
 def unit_names(expression: Affine) -> frozenset[str]:
     """The names of which one step moves it by one."""
     return frozenset(atom for atom, by in expression.terms if by == 1 and isinstance(atom, str))
