@@ -66,8 +66,8 @@ def test_rows_of_windows_are_told_from_places_within():
     ],
 )  # fmt: skip
 def test_convolutions_of_few_channels_are_one_kernel(layout, shape, weights, options):
-    """Measured 35, 58 and 31 microseconds on an H200; 104, 113 and 62 with copies of all windows in
-    memory first, or by lanes along a window.
+    """In such tiles 35, 58 and 31 microseconds on an H200; 104, 113 and 62 with copies of all
+    windows in memory first, or by lanes along a window.
     """
     x, w = g.input("x", shape, "bfloat16"), g.input("w", weights, "bfloat16")
     program = plan(g.conv(x, w, layout=layout, **options), H200, cache=Cache(None))
