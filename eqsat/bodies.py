@@ -24,8 +24,8 @@ def bodies_of(
     found: FrozenEGraph, made: Form, spec: ParallelProcessingUnit, most: int = 48
 ) -> list[tuple[Stored, ...]]:
     """Fused bodies of the kernel: every choice among the ways to compute each class."""
-    (kernel,) = (n for n in found.nodes[found.roots[0]] if n.op == "kernel" and _untiled(found, n))
-    root = kernel.children[0]
+    kernels = (n.children for n in found.nodes[found.roots[0]] if n.op == "kernel")
+    (root,) = (body for body, schedule in kernels if _untiled(found, schedule))
     sizes = _term_sizes(found)
     options: dict[int, list[ENode]] = {}
     stack = [root]
@@ -109,15 +109,16 @@ def _kinds(
 def _term_sizes(found: FrozenEGraph) -> dict[int, int]:
     """Nodes of the smallest tree of each class that needs no value from memory."""
     sizes: dict[int, int] = {}
+    every = ((number, node) for number, nodes in found.nodes.items() for node in nodes)
+    terms = [(n, node.children) for n, node in every if node.op not in {"value", *SCHEDULE}]
     changed = True
     while changed:
         changed = False
-        for number, nodes in found.nodes.items():
-            for node in nodes:
-                if node.op not in {"value", *SCHEDULE} and all(c in sizes for c in node.children):
-                    size = 1 + sum(sizes[c] for c in node.children)
-                    if size < sizes.get(number, size + 1):
-                        sizes[number], changed = size, True
+        for number, children in terms:
+            if all(c in sizes for c in children):
+                size = 1 + sum(sizes[c] for c in children)
+                if size < sizes.get(number, size + 1):
+                    sizes[number], changed = size, True
     return sizes
 
 
@@ -187,8 +188,8 @@ def _stored(made: Form, body: Term) -> tuple[Stored, ...]:
     return tuple(replace(one, term=t) for one, t in zip(made.stored, parts, strict=True))
 
 
-def _untiled(found: FrozenEGraph, node: ENode) -> bool:
-    return any(n.op == "untiled" for n in found.nodes[node.children[1]])
+def _untiled(found: FrozenEGraph, schedule: int) -> bool:
+    return any(node.op == "untiled" for node in found.nodes[schedule])
 
 
 def _substituted(term: Term) -> str:

@@ -1,9 +1,9 @@
 """A schedule decoded from its term: what each axis was given; its form, price and lowering."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
@@ -61,25 +61,33 @@ class Choice:
         return math.prod(-(-made.extents[axis] // size) for axis, size in self.tiles.items())
 
 
-def decode_choice(steps: tuple[Step, ...], made: Form) -> Choice:
+def open_choice(made: Form) -> Choice:
+    """No schedule yet of a kernel of the form."""
+    return Choice({name: made.extents[name] for name in made.grid}, {}, ())
+
+
+def with_step(before: Choice, step: Step) -> Choice:
+    """What a choice settles with one more step."""
+    op, *args = step
+    found: dict[str, Any] = {**vars(before), "steps": (*before.steps, step)}
+    if op == "tile":
+        found["tiles"] = {**before.tiles, args[0]: args[1]}
+    elif op == "stream":
+        found["chunks"] = {**before.chunks, args[0]: args[1]}
+    elif op == "stage":
+        found["memory"], found["stages"] = args
+    elif op == "split":
+        found["parts"] = (*args,)
+    elif op == "turn":
+        found["parts"] = (*args, TURNED)
+    elif op in COUNTED:
+        (found[COUNTED[op]],) = args
+    return Choice(**found)
+
+
+def decode_choice(steps: Iterable[Step], made: Form) -> Choice:
     """The schedule that steps settle, of a kernel of the form."""
-    tiles = {name: made.extents[name] for name in made.grid}
-    chunks: dict[str, int] = {}
-    found: dict[str, Any] = {}
-    for op, *args in steps:
-        if op == "tile":
-            tiles[args[0]] = args[1]
-        elif op == "stream":
-            chunks[args[0]] = args[1]
-        elif op == "stage":
-            found["memory"], found["stages"] = args
-        elif op == "split":
-            found["parts"] = (*args,)
-        elif op == "turn":
-            found["parts"] = (*args, TURNED)
-        elif op in COUNTED:
-            (found[COUNTED[op]],) = args
-    return Choice(tiles, chunks, steps, **found)
+    return reduce(with_step, steps, open_choice(made))
 
 
 def constrained(

@@ -120,7 +120,9 @@ def arrangements(teams: Array) -> Iterator[tuple[int, Array, NDArray[np.bool_]]]
     """So many teams along rows, so many along columns, and where that is all of them."""
     for along in range(1, int(teams.max()) + 1):
         across = teams / along
-        yield along, across, across % 1 == 0
+        whole = across % 1 == 0
+        if whole.any():
+            yield along, across, whole
 
 
 def in_flight(

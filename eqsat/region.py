@@ -96,7 +96,7 @@ class Region:
         if len(entries) != len(self.menus.axes):
             return
         menus, processors = self.menus, self.menus.processors
-        grid = decode_choice(tuple(entries), self.made).grid_tiles(self.made)
+        grid = decode_choice(entries, self.made).grid_tiles(self.made)
         offered: list[Row] = [("share", "", n) for n in menus.sharers if n <= grid]
         if not split:
             offered += [("parts", axis, n) for axis, n in menus.parts.offered(grid)]
@@ -154,7 +154,7 @@ class Region:
             replace(one, term=part)
             for one, part in zip(self.made.stored, self.parts(body), strict=True)
         ]
-        return form(stored, self.made.facts), decode_choice(tuple(chain(schedule)), self.made)
+        return form(stored, self.made.facts), decode_choice(chain(schedule), self.made)
 
     def parts(self, body: Term) -> list[Term]:
         """The values of a kernel's body, as many as it stores."""

@@ -7,8 +7,10 @@ import subprocess
 import sys
 import time
 import warnings
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import repeat
 from types import TracebackType
 from typing import Any, Self
 
@@ -282,28 +284,43 @@ def thaw(
 ) -> FrozenEGraph:
     """The e-graph that a worker's answer describes."""
     rows = answer["rows"]
-    nodes: dict[int, list[ENode]] = {}
+    nodes: dict[int, list[ENode]] = defaultdict(list)
     for op, sorts in ops.items():
-        name, known = _computed(op), [dict[Any, Class | Atom]() for _ in sorts]
-        for *values, result in rows.get(constructor(op), []):
-            args: list[Class | Atom] = []
-            for place, (sort, value) in enumerate(zip(sorts, values, strict=True)):
-                own = known[place]
-                if value not in own or not value:  # zeros of either sign are equal
-                    whole = sort == "E"
-                    own[value] = Class(value) if whole else read_atom(op, place, sort, value, table)
-                args.append(own[value])
-            nodes.setdefault(result, []).append(ENode(name, tuple(args)))
+        name, (*columns, results) = _computed(op), _columns(rows.get(constructor(op), []), sorts)
+        args = [
+            _arguments(column, op, place, sort, table)
+            for place, (sort, column) in enumerate(zip(sorts, columns, strict=True))
+        ]
+        for result, own in zip(
+            results, zip(*args, strict=True) if args else repeat(()), strict=False
+        ):
+            nodes[result].append(ENode(name, own))
     by_number = {number: cls for number, cls in rows["node"]}
     class_of = {term: by_number[numbers[term]] for term in terms}
     return FrozenEGraph(
         universe=universe,
-        nodes=nodes,
+        nodes=dict(nodes),
         free=dict(map(tuple, rows["free"])),
         dtype=dict(map(tuple, rows["dtype"])),
         roots=tuple(class_of[root] for root in roots),
         class_of=class_of,
     )
+
+
+def _columns(rows: list[list[Any]], sorts: tuple[str, ...]) -> list[tuple[Any, ...]]:
+    """Each argument, and the class, of all rows of an operation."""
+    return [*zip(*rows, strict=True)] if rows else [()] * (len(sorts) + 1)
+
+
+def _arguments(
+    column: tuple[Any, ...], op: str, place: int, sort: str, table: AtomTable
+) -> list["Class | Atom"]:
+    """An argument of each row as a class or an atom."""
+    if sort == "f64":  # zeros of either sign are equal
+        return [read_atom(op, place, sort, value, table) for value in column]
+    whole = sort == "E"
+    known = {v: Class(v) if whole else read_atom(op, place, sort, v, table) for v in {*column}}
+    return [known[value] for value in column]
 
 
 def _computed(op: str) -> str:

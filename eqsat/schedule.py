@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from eqsat.algebra import WEIGHTED, Facts, post_order
 from eqsat.bodies import bodies_of, body_rules
-from eqsat.choice import LAST, Choice, Step, alike, constrained, decode_choice
+from eqsat.choice import Choice, alike, constrained, decode_choice, open_choice, with_step
 from eqsat.coalesce import coalesce
 from eqsat.egglog_text import (
     constructor,
@@ -426,23 +426,23 @@ def _explore(made: Form, ready: Sequence[Preparation], search: Search) -> Frozen
 
 def _choices(found: FrozenEGraph, made: Form) -> list[Choice]:
     """Every schedule that settles the most axes, its reduction whole or in parts."""
-    chains: dict[int, tuple[tuple[Step, ...], int]] = {}  # and how many of its axes are settled
+    chains: dict[int, Choice] = {}
 
-    def chain(number: int) -> tuple[tuple[Step, ...], int]:
+    def chain(number: int) -> Choice:
         if number not in chains:
             node = found.nodes[number][0]
             if node.op == "untiled":
-                return (), 0
-            *own, below = node.args
-            assert isinstance(below, Class)
-            rows, settled = chain(below.number)
-            chains[number] = (*rows, (node.op, *own)), settled + (node.op not in LAST)
+                chains[number] = open_choice(made)
+            else:
+                *own, below = node.args
+                assert isinstance(below, Class)
+                chains[number] = with_step(chain(below.number), (node.op, *own))
         return chains[number]
 
-    kernels = (n for n in found.nodes[found.roots[0]] if n.op == "kernel")
-    rows = [chain(node.children[1]) for node in kernels]
-    most = max(settled for _, settled in rows)
-    return [decode_choice(row, made) for row, settled in rows if settled == most]
+    kernels = (n.children for n in found.nodes[found.roots[0]] if n.op == "kernel")
+    choices = [chain(schedule) for _, schedule in kernels]
+    most = max(choice.settled for choice in choices)
+    return [choice for choice in choices if choice.settled == most]
 
 
 def _offered(made: Form, spec: ParallelProcessingUnit) -> list[Choice]:

@@ -58,7 +58,7 @@ def test_what_a_window_sums_up_is_one_sum(name):
     np.testing.assert_array_equal(run(program, **given).astype(float), wanted.astype(float))
 
 
-@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("layout", ["NCHW", pytest.param("NHWC", marks=pytest.mark.slow)])
 def test_a_stem_is_multiplied_where_threads_take_its_windows_whole(layout):
     """72 microseconds of 32 images on an H200, 206 where all windows are copied in memory first."""
     shape = (64, 224, 224, 3) if layout == "NHWC" else (64, 3, 224, 224)

@@ -2,18 +2,26 @@
 their own finds.
 """
 
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 from fast_products import planned, run
 
 import eqsat.graph as g
 from eqsat import solve
+from eqsat.algebra import Facts
 from eqsat.kernel import Kernel
 from eqsat.planned import Planned
+from eqsat.schedule import Predicted
 from eqsat.twins import Twins
+from eqsat.variants import Schedule
 
 pytestmark = pytest.mark.usefixtures("shared_search")
-STEPS = 5
+STEPS = 4
 
 
 def loop(x: g.Tensor, h: g.Tensor, a: g.Tensor, b: g.Tensor) -> g.Tensor:
@@ -30,7 +38,6 @@ def gated(x: g.Tensor, h: g.Tensor, a: g.Tensor, b: g.Tensor) -> g.Tensor:
     return h
 
 
-PROGRAMS = (loop, gated)
 SHAPES = {"x": (STEPS, 128, 128), "h": (64, 128), "a": (128, 128), "b": (128, 128)}
 
 
@@ -43,22 +50,28 @@ def kernels(program: Planned) -> list[Kernel]:
     return [launch.kernel for launch in program.parts.launches]
 
 
-@pytest.mark.parametrize("function", PROGRAMS, ids=lambda f: f.__name__)
-def test_they_are_those_of_a_search_of_their_own(function, monkeypatch):
-    searched = {"twins": 0, "alone": 0}
+@cache
+def counted(function: Callable[..., g.Tensor], twins: bool) -> tuple[Planned, int]:
+    """The plan of a program, twins searched for once or each by itself, and how many were."""
+    searches = 0
 
-    def counted(kind: str, schedule):
-        def call(*given):
-            searched[kind] += 1
-            return schedule(*given)
+    def made(facts: Facts, own: Schedule) -> Schedule:
+        def schedule(*given: Any) -> list[Predicted]:
+            nonlocal searches
+            searches += 1
+            return own(*given)
 
-        return call
+        return Twins(facts, schedule) if twins else schedule
 
-    monkeypatch.setattr(solve, "Twins", lambda facts, own: Twins(facts, counted("twins", own)))
-    program = planned(built(function))
-    monkeypatch.setattr(solve, "Twins", lambda facts, own: counted("alone", own))
-    assert kernels(program) == kernels(planned(built(function)))
-    assert searched["twins"] < searched["alone"]
+    with patch.object(solve, "Twins", made):
+        return planned(built(function)), searches
+
+
+@pytest.mark.parametrize("function", [loop, pytest.param(gated, marks=pytest.mark.slow)])
+def test_they_are_those_of_a_search_of_their_own(function):
+    program, searches = counted(function, True)
+    alone, more = counted(function, False)
+    assert kernels(program) == kernels(alone) and searches < more
     rng = np.random.default_rng(0)
     values = {n: rng.standard_normal(shape) / 8 for n, shape in SHAPES.items()}
     values = {n: value.astype(g.bfloat16.numpy) for n, value in values.items()}
@@ -68,5 +81,5 @@ def test_they_are_those_of_a_search_of_their_own(function, monkeypatch):
 
 
 def test_an_explanation_tells_where_each_came_from():
-    explanation = planned(built(loop)).explain()
+    explanation = counted(loop, True)[0].explain()
     assert sum(len(segment.kernels) for segment in explanation.segments) >= STEPS

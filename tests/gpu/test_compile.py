@@ -45,6 +45,7 @@ SLOW = {
     "eight_bit_integers",
     "recurrence_in_parts",
     "distances",
+    "pieces_side_by_side",
 }
 SAMPLE = [
     pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name

@@ -68,9 +68,10 @@ def test_a_law_proves_its_cases_and_they_are_true(name: str, worker: SearchWorke
 @pytest.mark.parametrize("name", ROWS)
 def test_each_rewrite_of_a_law_proves_a_case(name: str, worker: SearchWorker) -> None:
     terms, row = rows(name)
+    every = tuple(dict.fromkeys(term for pair in row.proves for term in pair))
     for one in LAWS[name].rewrites:
-        alone = replace(LAWS[name], rewrites=(one,))
-        assert any(equal(search(terms, pair, worker, alone), pair) for pair in row.proves), one
+        graph = search(terms, every, worker, replace(LAWS[name], rewrites=(one,)))
+        assert any(equal(graph, pair) for pair in row.proves), one
 
 
 @pytest.mark.parametrize("name", ROWS)
