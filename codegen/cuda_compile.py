@@ -23,6 +23,7 @@ SEVERAL_BLOCKS = r"__launch_bounds__\((\d+), ([2-9]|\d\d+)\)"  # of so many thre
 FEW_SPILLS = 96  # bytes that a thread stores and loads for want of registers
 WORTH_SPILLS = 4 / 3  # times as many blocks at once
 # 177: unused variable
+NO_CACHE = "--no-cache"  # which older NVRTC, that keeps nothing, does not know
 OPTIONS = ("-std=c++17", "--device-int128", "--ptxas-options=-v", "--diag-suppress=177")
 
 
@@ -110,13 +111,31 @@ def _translate(source: str, arch: str, rules: Sequence[str], form: str) -> tuple
         ),
     )
     try:
-        options = [option.encode() for option in (f"-arch={arch}", *OPTIONS)]
-        array = (ctypes.c_char_p * len(options))(*options)
-        status = library.nvrtcCompileProgram(program, len(options), array)
+        status = _compiled(library, program, (f"-arch={arch}", *OPTIONS, *_uncached()))
         log = _text(library, program, "ProgramLog").decode(errors="replace").rstrip("\0\n")
         if status:
             raise CompileError(_complaint(source, arch, log, rules))
         return _text(library, program, form), log
+    finally:
+        library.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _compiled(library: ctypes.CDLL, program: ctypes.c_void_p, options: Sequence[str]) -> int:
+    """NVRTC's status after it compiled a program."""
+    array = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+    return int(library.nvrtcCompileProgram(program, len(options), array))
+
+
+@lru_cache(maxsize=1)
+def _uncached() -> tuple[str, ...]:
+    """The option with which NVRTC compiles what it has compiled before, where it has it: beside a
+    driver it keeps results, and then says nothing of the registers and spills of a kernel.
+    """
+    library, program = _library(), ctypes.c_void_p()
+    created = library.nvrtcCreateProgram(ctypes.byref(program), b"", b"empty.cu", 0, None, None)
+    _check(library, created)
+    try:
+        return () if _compiled(library, program, (NO_CACHE,)) else (NO_CACHE,)
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
 

@@ -128,6 +128,14 @@ def test_names_reach_the_source_only_as_identifiers():
     compile_cubin(source, "sm_80")
 
 
+@pytest.mark.parametrize("times", [2, pytest.param(3, marks=pytest.mark.gpu)])
+def test_what_was_compiled_before_is_told_of_as_well(times):
+    """Beside a driver NVRTC keeps results of its own, and says nothing more about them."""
+    source = emit(case("flash", flash(64, 64, 64, (64, 64, 1)), 128, 2).kernel).text
+    cubins = [compile_cubin(source, "sm_90a") for _ in range(times)]
+    assert len({cubin.registers for cubin in cubins}) == 1 and cubins[0].registers > 0
+
+
 def test_a_compile_failure_shows_lines_log_and_rules():
     with pytest.raises(CompileError) as caught:
         compile_cubin("__global__ void f() {\n    oops;\n}", "sm_80", ("fuse", "tile"))
