@@ -85,9 +85,12 @@ def threads_padding(tiling: Tiling, operation: ParallelOperation, found: Contrac
         return tiling.shape
     if not operation.asynchronous:
         return _padding(tiling, [operation], (found.rows, found.columns))[0]
-    if tiling.blocking is None or not rows_stay(tiling.form):
+    if tiling.blocking is None:
         return tiling.shape
     extent, *_ = operation.extents.values()
+    if not rows_stay(tiling.form):  # the target may take either factor for the left one
+        sides = (tiling.tile_points(own) for own in (found.rows, found.columns))
+        return np.min([np.ceil(own / extent) * extent / own for own in sides], axis=0)
     teams = tiling.blocking.threads / tiling.spec.members(operation.supported_by, "thread")
     whole = np.ceil(tiling.tile_points(found.rows) / extent)
     return np.ceil(whole / teams) * teams / whole

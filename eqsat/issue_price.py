@@ -35,6 +35,16 @@ def issue_seconds(
     return {ISSUED: work + staging + copies, COPIES: copies}, staging
 
 
+def issue_beside(units: dict[str, Array], after: dict[str, Array], started: bool) -> None:
+    """Leave out what is issued while scans and matrix operations run on by themselves; the work on
+    results, which comes `after`, where the next products of a tile wait for it.
+    """
+    units.pop(ISSUED, None)
+    issued = after.pop(ISSUED, None)
+    if started and issued is not None:
+        units[ISSUED] = after[ISSUED] = issued
+
+
 def copy_seconds(spec: ParallelProcessingUnit) -> float:
     """Seconds of the whole device for an element that is copied by itself."""
     return instruction_seconds(spec) * COPY_WORK

@@ -18,7 +18,6 @@ AT_ONCE = 8  # blocks of a processor that start as fast as one
 TELLING = 1.4  # times as long starts one of few blocks, which tells the next launch to be set up
 MEETING = 12  # barriers' time until blocks that meet first copy for each other: 1024^3, 2048^3
 IN_TURN = 1.5  # times what threads do between products: none of it begins at once
-EXPOSED = 0.5  # the part of copies of single elements that other blocks do not hide
 COMPUTING = 0.4  # the part of elementwise work that nothing else of the same threads hides
 
 
@@ -158,12 +157,13 @@ class Latency(Occupancy):
             cycles = cycles + chain_cycles(self)
         return cycles / self.spec.cycles_per_s
 
-    def in_turn(self, parts: dict[str, Array], staging: Array, work: Array) -> Array:
+    def in_turn(self, parts: dict[str, Array], staging: Array, work: Array, tiles: Array) -> Array:
         """Seconds of what threads that wait for products do beside them, one after the other: they
-        stage operands, read fragments, compute elements, and wait.
+        stage operands, read fragments, compute elements, and wait; of copies of single elements
+        what other blocks do not hide.
         """
         if not self._multiplies:
             return parts["latency"]
         computing = work * COMPUTING + parts.get(FRAGMENTS, 0.0)
-        computing = computing + parts.get(COPIES, 0.0) * EXPOSED
+        computing = computing + parts.get(COPIES, 0.0) / np.maximum(self.beside(tiles), 1)
         return IN_TURN * (parts["latency"] + staging + computing)

@@ -26,6 +26,7 @@ AROUND = 40  # bytes of a thread's registers for addresses and what is at hand
 PEERS = 8  # more of them for a thread's place in a cluster
 AROUND_LOOP = 128  # the same where there are products, streams or staged operands
 SHORT = 64  # points of a sum that a thread adds up by itself
+PRODUCING = 2  # blocks of a processor of whose threads some copy for the others
 FILLED = 512  # threads that keep a processor's arithmetic busy
 FRAGMENTS = "fragments"  # of factors, read from shared memory by those who multiply them
 MULTIPLYING = 256  # the same of matrix operations: one of two warps reads factors meanwhile
@@ -155,6 +156,7 @@ class Occupancy(Tiling):
                 room = self.spec.memory("shared").size_bytes
                 limit = np.minimum(limit, np.floor(room / np.maximum(self.shared, 1024)))
             limit = np.minimum(limit, self.registers_fit())
+            limit = np.minimum(limit, PRODUCING) if self.started else limit
             limit = np.where(self.staying > 0, np.minimum(limit, self.staying), limit)
         return self.at_once() * np.maximum(limit, 1)
 

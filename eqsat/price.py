@@ -35,7 +35,7 @@ from eqsat.extremes import met_again
 from eqsat.factor_price import computed_again, gather_cycles
 from eqsat.form import REDUCING, SUBSTITUTED, WEIGHTED, Form, passes, walked
 from eqsat.fragment_price import fragment_seconds
-from eqsat.issue_price import COPIES, ISSUED, issue_seconds
+from eqsat.issue_price import COPIES, ISSUED, issue_beside, issue_seconds
 from eqsat.latency import Latency
 from eqsat.line_price import looked_up
 from eqsat.narrow_price import is_joined
@@ -428,7 +428,7 @@ class _Pricing(Latency):
         memory = np.maximum(parts["dram"] + self.halved / cache_bw, parts[cache.name])
         parts["latency"] = self.waits(tiles) + self.extra_latency
         if staging is not None:
-            parts["latency"] = self.in_turn(parts, staging, computing)
+            parts["latency"] = self.in_turn(parts, staging, computing, tiles)
         launch = (spec.graph_launch_latency_us or spec.launch_latency_us) * 1e-6
         parts["launch"] = launch * np.where(tiles > every, 2.0, 1.0)
         if self.pricer.overlap:
@@ -460,9 +460,9 @@ class _Pricing(Latency):
     def _computed(self) -> Array:
         """Tiles in all, with those that are computed again, as is what they take of each unit."""
         times = self.repeated()
+        if self.scans or self.started or self.takes_turns:
+            issue_beside(self.units, self.after, bool(self.started))
         for found in (self.units, self.after):
-            if self.scans or self.started or self.takes_turns:  # these run on beside what is issued
-                found.pop(ISSUED, None)
             found.update({name: seconds * times for name, seconds in found.items()})
         every = (self.fed, self.traffic, self.spared)
         self.fed, self.traffic, self.spared = (one * times for one in every)
