@@ -18,6 +18,7 @@ AT_ONCE = 8  # blocks of a processor that start as fast as one
 TELLING = 1.4  # times as long starts one of few blocks, which tells the next launch to be set up
 MEETING = 12  # barriers' time until blocks that meet first copy for each other: 1024^3, 2048^3
 IN_TURN = 1.5  # times what threads do between products: none of it begins at once
+EXPOSED = 0.5  # the part of copies of single elements that no number of other blocks hides
 COMPUTING = 0.4  # the part of elementwise work that nothing else of the same threads hides
 
 
@@ -165,5 +166,6 @@ class Latency(Occupancy):
         if not self._multiplies:
             return parts["latency"]
         computing = work * COMPUTING + parts.get(FRAGMENTS, 0.0)
-        computing = computing + parts.get(COPIES, 0.0) / np.maximum(self.beside(tiles), 1)
+        exposed = np.clip(1 / np.maximum(self.beside(tiles), 1), EXPOSED, 1)
+        computing = computing + parts.get(COPIES, 0.0) * exposed
         return IN_TURN * (parts["latency"] + staging + computing)
