@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eqsat.algebra import Read, Term, post_order
+from eqsat.call_price import call_seconds
 from eqsat.copy_price import one_by_one
 from eqsat.form import SUBSTITUTED, WEIGHTED, Form
 from eqsat.graph.dtypes import BY_NAME, is_held
@@ -66,14 +67,8 @@ def matrix_seconds(
         for one in family
     ]
     seconds = work * (padding * np.array(each)[:, np.newaxis]).min(axis=0) * _beyond(tiling, found)
-    overhead = np.zeros_like(tiling.shape)
-    if not any(
-        operation.extents.values()
-    ):  # a library call for each tile and each batch point in it
-        calls = tiling.tile_points(found.batch) * tiling.tiles_in_all()
-        latency = operation.latency_cycles / tiling.spec.cycles_per_s
-        overhead = calls * (latency + _packing(tiling, found)) / tiling.spec.processors
-    return seconds, overhead
+    library = not any(operation.extents.values())
+    return seconds, call_seconds(tiling, operation, found, seconds) if library else 0 * seconds
 
 
 def threads_padding(tiling: Tiling, operation: ParallelOperation, found: Contraction) -> Array:
@@ -447,14 +442,3 @@ def across_seconds(
     own = np.take_along_axis(across, numbers[np.newaxis], axis=0)[0]
     stored = tiling.points(made.facts.universe.mask(made.stored[0].names))
     return own * stored * ACROSS_WORK * instruction_seconds(tiling.spec)
-
-
-def _packing(tiling: Tiling, found: Contraction) -> Array:
-    """A library call copies its factors into its own order: read, written, read again."""
-    spec, facts = tiling.spec, tiling.form.facts
-    points = tiling.tile_points(found.rows | found.summed)
-    points = points + tiling.tile_points(found.columns | found.summed)
-    held = points * facts.dtype(found.right).itemsize
-    from_cache = spec.processors / (tiling.pricer.cache.sustained_gb_per_s * 1e9)
-    to_private = spec.processors / (tiling.pricer.private.sustained_gb_per_s * 1e9)
-    return held * (from_cache + 2 * to_private)
