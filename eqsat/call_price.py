@@ -7,11 +7,11 @@ import numpy as np
 from eqsat.algebra import Read, Term
 from eqsat.rates import Array, Contraction
 from eqsat.specs import ParallelOperation
-from eqsat.tiling import LINE, Tiling
+from eqsat.tiling import Tiling
 
+VECTOR = 64  # bytes of a register, at the most
 SMALL = 1e6  # multiply-adds of a call that, on some machines, reads its factors where they lie
-BEGUN = 0.25  # of what another call takes to begin: 16 x 16 x 32 0.2 us on a Xeon, 8^3 1 on an EPYC
-COPIED = 0.5  # of what another call takes to copy its factors: nothing on a Xeon, all on an EPYC
+COPIED = 0.25  # of what another call takes to copy its factors: nothing on a Xeon, all on an EPYC
 
 
 def call_seconds(
@@ -21,22 +21,21 @@ def call_seconds(
     of a batch, and each of the rows or columns that are not one index in memory. Columns are
     multiplied by whole vectors.
 
-    A call copies its factors into its own order: read, written, read again; a small one may
-    begin at once.
+    A call copies its factors into its own order: read, written, read again; a small one not
+    on all machines.
     """
     rows, down = _together(tiling, found.left, found.rows)
     columns, right = _together(tiling, found.right, found.columns)
     calls = tiling.tile_points(found.batch) * down * right * tiling.tiles_in_all()
     held = (rows + columns) * tiling.tile_points(found.summed)
     itemsize = tiling.form.facts.dtype(found.right).itemsize
-    held, vector = held * itemsize, LINE / itemsize
+    held, vector = held * itemsize, VECTOR / itemsize
     whole = np.ceil(columns / vector) * vector / columns
     spec, pricer = tiling.spec, tiling.pricer
     rates = (pricer.cache.sustained_gb_per_s, pricer.private.sustained_gb_per_s / 2)
     packing = held * sum(spec.processors / (rate * 1e9) for rate in rates)
     small = rows * columns * tiling.tile_points(found.summed) <= SMALL
-    cycles = operation.latency_cycles * np.where(small, BEGUN, 1.0)
-    each = cycles / spec.cycles_per_s + packing * np.where(small, COPIED, 1.0)
+    each = operation.latency_cycles / spec.cycles_per_s + packing * np.where(small, COPIED, 1.0)
     return work * (whole - 1) + calls * each / spec.processors
 
 
