@@ -22,8 +22,8 @@ from eqsat.errors import CompileError, UnsupportedError
 SEVERAL_BLOCKS = r"__launch_bounds__\((\d+), ([2-9]|\d\d+)\)"  # of so many threads, so many blocks
 FEW_SPILLS = 96  # bytes that a thread stores and loads for want of registers
 WORTH_SPILLS = 4 / 3  # times as many blocks at once
-# 177: unused variable
 NO_CACHE = "--no-cache"  # which older NVRTC, that keeps nothing, does not know
+# 177: unused variable
 OPTIONS = ("-std=c++17", "--device-int128", "--ptxas-options=-v", "--diag-suppress=177")
 
 

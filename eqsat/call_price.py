@@ -46,14 +46,13 @@ def _together(tiling: Tiling, side: Term, own: int) -> tuple[Array, Array]:
     names = tiling.form.facts.universe.members(own)
     strides = _strides(tiling, side)
     points, calls = tiling.shape, tiling.shape
-    one, inner = tiling.shape > 0, ""
+    one, inner, tile = tiling.shape > 0, "", tiling.shape
     for name in sorted(names, key=lambda name: abs(strides.get(name, 0))):
-        tile = tiling.tile_points(tiling.form.facts.universe.mask([name]))
         if inner:
             extent = tiling.form.extents[inner]
             apart = strides and strides.get(name) != strides.get(inner, 0) * extent
-            whole = tiling.tile_points(tiling.form.facts.universe.mask([inner])) >= extent
-            one = one & whole & (not apart)
+            one = one & (tile >= extent) & (not apart)
+        tile = tiling.tile_points(tiling.form.facts.universe.mask([name]))
         points = np.where(one, points * tile, points)
         calls = np.where(one, calls, calls * tile)
         inner = name

@@ -440,9 +440,9 @@ def _choices(found: FrozenEGraph, made: Form) -> list[Choice]:
         return chains[number]
 
     kernels = (n.children for n in found.nodes[found.roots[0]] if n.op == "kernel")
-    choices = [chain(schedule) for _, schedule in kernels]
-    most = max(choice.settled for choice in choices)
-    return [choice for choice in choices if choice.settled == most]
+    choices = [(choice, choice.settled) for choice in (chain(schedule) for _, schedule in kernels)]
+    most = max(settled for _, settled in choices)
+    return [choice for choice, settled in choices if settled == most]
 
 
 def _offered(made: Form, spec: ParallelProcessingUnit) -> list[Choice]:
