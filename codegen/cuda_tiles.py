@@ -194,9 +194,13 @@ def inside(tile: Tile, frame: Frame, point: Point, indices: Sequence[str]) -> li
     return [f"{point.local(i)} < {extents[i]}" for i in indices if covered(i) > extents[i]]
 
 
-def if_inside(block: Block, tile: Tile, frame: Frame, point: Point) -> None:
-    """The condition for a point to lie in the tile, and to be this thread's to copy."""
-    conditions = inside(tile, frame, point, tile.order)
+def if_inside(
+    block: Block, tile: Tile, frame: Frame, point: Point, indices: Sequence[str] | None = None
+) -> None:
+    """The condition for a point to lie in the tile, along some indices or all, and to be this
+    thread's to copy.
+    """
+    conditions = inside(tile, frame, point, tile.order if indices is None else indices)
     conditions += [f"threadIdx.x {f}" for f in repeated(frame, tile)]
     if conditions:
         block.out.line(f"if ({' && '.join(conditions)})")

@@ -17,7 +17,7 @@ from eqsat.codegen.cuda_block import Block, Frame, Point, Tile
 from eqsat.codegen.cuda_distribution import Distribution
 from eqsat.codegen.cuda_math import held_type, storage_type
 from eqsat.codegen.cuda_threads import WARP, spread_over, thread_digits
-from eqsat.codegen.cuda_tiles import fitting, inside, repeated, write_held
+from eqsat.codegen.cuda_tiles import fitting, if_inside, inside, write_held
 from eqsat.codegen.cuda_window_tile import Places
 from eqsat.graph.index import Affine, atom_names, bounds
 from eqsat.kernel import Guard, Load
@@ -99,10 +99,7 @@ class WindowCopy:
         block, out = self.block, self.block.out
         block.define_bases(frame, self.rows)
         with block.points(self.rows, frame, unroll=False) as row:
-            conditions = inside(self.tile, frame, row, self.rows)
-            conditions += [f"threadIdx.x {f}" for f in repeated(frame, self.tile)]
-            if conditions:
-                out.line(f"if ({' && '.join(conditions)})")
+            if_inside(block, self.tile, frame, row, self.rows)
             with out.block():
                 shared = self._declare(frame, row)
                 copy = self._start if asynchronous else self._copy
