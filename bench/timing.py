@@ -37,12 +37,14 @@ class Timing:
 def interleave(
     contenders: Sequence[Contender], rounds: int, pause_seconds: float
 ) -> dict[str, Timing]:
-    """A block of each contender in turn, A B A B ..., after one of each that does not count."""
+    """A block of each contender in turn, there and back (A B B A ...), so that none is always the
+    one after another, and after one of each that does not count.
+    """
     seconds: dict[str, list[float]] = {one.name: [] for one in contenders}
     for one in contenders:
         one.block()
-    for _ in range(rounds):
-        for one in contenders:
+    for turn in range(rounds):
+        for one in contenders if turn % 2 == 0 else contenders[::-1]:
             time.sleep(pause_seconds)
             seconds[one.name].append(one.block())
     return {name: Timing(tuple(values)) for name, values in seconds.items()}

@@ -1,5 +1,6 @@
 """Programs on the GPU at hand: CuPy arrays in and out, launches replayed as one CUDA graph."""
 
+import math
 import os
 import sys
 import threading
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -33,8 +35,8 @@ from eqsat.library import LibraryCall
 from eqsat.program import Argument, Lane, Launch
 from eqsat.specs import ParallelProcessingUnit
 
-BURST = 2e-3  # seconds of the calls that are measured at once
-MOST_CALLS = 64
+BURST = 10e-3  # seconds of the calls that are measured at once, and of those before them
+MOST_CALLS = 64  # in a graph
 Runner = Callable[[Mapping[str, Any]], None]
 
 
@@ -49,6 +51,16 @@ class Replay:
     def __call__(self, arrays: Mapping[str, Any]) -> None:
         """Run all of them."""
         self.run(arrays)
+
+
+def _called(run: Replay, turns: Sequence[Mapping[str, Any]]) -> float:
+    """Seconds of one call of several, by the host's clock."""
+    device = cuda_target.import_cupy().cuda.Device()
+    started = time.perf_counter()
+    for arrays in turns:
+        run(arrays)
+    device.synchronize()
+    return (time.perf_counter() - started) / len(turns)
 
 
 class CudaBackend:
@@ -73,9 +85,10 @@ class CudaBackend:
         """Twice the L2: of what a program is given, little lies there when it is called."""
         return 2 * self.spec.last_level_cache_bytes
 
-    def measure(self, run: Replay, sets: Sequence[Mapping[str, Any]]) -> float:
+    def timer(self, run: Replay, sets: Sequence[Mapping[str, Any]]) -> Callable[[], float]:
         """Seconds of one call on the device, of several captured in a graph where that can be: as
-        many as take a short while, so that the device stays cool, and as there are sets of arrays.
+        many as there are sets of arrays, or more. As many calls go before those that are measured:
+        a device that has just been idle runs at a clock that steady work does not leave it.
         """
         cuda = cuda_target.import_cupy().cuda
         run(sets[0])  # loads the code, which a capture must not
@@ -84,27 +97,35 @@ class CudaBackend:
         run(sets[0])
         cuda.Device().synchronize()
         once = time.perf_counter() - started
-        repeats = max(int(min(max(BURST / once, 2), MOST_CALLS)), len(sets))
-        turns = [sets[number % len(sets)] for number in range(repeats)]
+        calls = max(int(min(max(BURST / once, 2), MOST_CALLS)), len(sets))
+        turns = [sets[number % len(sets)] for number in range(calls)]
         if not run.captured:
-            started = time.perf_counter()
-            for arrays in turns:
-                run(arrays)
-            cuda.Device().synchronize()
-            return (time.perf_counter() - started) / repeats
+            return partial(_called, run, turns)
         stream = cuda.Stream(non_blocking=True)
         with stream:
             stream.begin_capture()
             for arrays in turns:
                 run.each(arrays)
             graph = stream.end_capture()
+
+        def replayed(launches: int) -> float:
             first, last = cuda.Event(), cuda.Event()
-            graph.launch(stream)
             first.record(stream)
-            graph.launch(stream)
+            for _ in range(launches):
+                graph.launch(stream)
             last.record(stream)
             last.synchronize()
-        return cuda.get_elapsed_time(first, last) * 1e-3 / repeats
+            return float(cuda.get_elapsed_time(first, last) * 1e-3 / launches)
+
+        replayed(1)  # the first launch takes the graph to the device
+        launches = math.ceil(BURST / max(replayed(1), 1e-6))
+
+        def seconds() -> float:
+            for _ in range(launches):
+                graph.launch(stream)
+            return replayed(launches) / calls
+
+        return seconds
 
     def receive(self, value: Any, argument: Argument) -> Any:
         """The argument as a contiguous aligned CuPy array; NumPy arrays are copied over."""

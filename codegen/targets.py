@@ -57,12 +57,16 @@ class HostBackend:
         """Kernels of the host are measured one after another over the same arrays."""
         return 0
 
-    def measure(self, run: Runner, sets: Sequence[Mapping[str, Any]]) -> float:
+    def timer(self, run: Runner, sets: Sequence[Mapping[str, Any]]) -> Callable[[], float]:
         """Seconds of one call."""
-        started = time.perf_counter()
-        for arrays in sets:
-            run(arrays)
-        return (time.perf_counter() - started) / len(sets)
+
+        def seconds() -> float:
+            started = time.perf_counter()
+            for arrays in sets:
+                run(arrays)
+            return (time.perf_counter() - started) / len(sets)
+
+        return seconds
 
     def receive(self, value: Any, argument: Argument) -> np.ndarray:
         """The argument as a contiguous array; ArgumentError if it does not match."""

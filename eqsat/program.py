@@ -101,8 +101,10 @@ class Backend(Protocol):
         """
         ...
 
-    def measure(self, run: Any, sets: Sequence[Mapping[str, Any]]) -> float:
-        """Seconds of one call of a prepared function, over some sets of arrays in turn."""
+    def timer(self, run: Any, sets: Sequence[Mapping[str, Any]]) -> Callable[[], float]:
+        """What measures, each time that it is called, the seconds of one call of a prepared
+        function over some sets of arrays in turn.
+        """
         ...
 
     def receive(self, value: Any, argument: Argument) -> Any:
