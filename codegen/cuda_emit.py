@@ -110,7 +110,9 @@ def _emit(
     else:
         lines = block.out.lines
         whole = program(block, origins, lines, held) if kernel.resident else lines
-        body = "\n".join(["    earlier_launches_done();", *whole])
+        begun = ["    earlier_launches_done();"]
+        begun += [] if kernel.joins else ["    next_launch_may_begin();"]
+        body = "\n".join([*begun, *whole])
     shared += 2 * block.exchange_bytes
     text = _assemble(block, entry, body, operations, pipeline)
     resident = pipeline.resident if pipeline else kernel.resident

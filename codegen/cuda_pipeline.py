@@ -315,6 +315,7 @@ class Pipeline:
         else:
             out.line("__syncthreads();")
         out.line("earlier_launches_done();")
+        out.line("next_launch_may_begin();")
 
     def close(self, shared: int) -> int:
         """End the tile, and place the barriers behind so much shared memory; the bytes in all."""

@@ -45,11 +45,16 @@ FUNCTIONS: dict[str, str] = {
     "block_barrier": f"""
 {_DEVICE} void block_barrier() {{ __syncthreads(); }}""",
     "earlier_launches_done": f"""
-// Waits until launches before this one have ended and what they wrote is seen; the next may be
-// set up while the last blocks run: those that say so start half as fast as others.
+// Waits until launches before this one have ended and what they wrote is seen.
 {_DEVICE} void earlier_launches_done() {{
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}}""",
+    "next_launch_may_begin": f"""
+// The next launch is set up while the last blocks run: those that say so start half as fast.
+{_DEVICE} void next_launch_may_begin() {{
+#if __CUDA_ARCH__ >= 900
     if (gridDim.x - blockIdx.x <= {LAST_BLOCKS})
         asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif

@@ -280,6 +280,7 @@ class Kernel:
     before the next of the last, or, `across`, of the last before the next of the one before it;
     `backwards`: the last begins with its last tile; `uneven`: tiles get shorter in this order. So
     many groups a processor stay and take one tile after the other: `resident`; 0: each takes one.
+    It `joins` what another left in parts.
     """
 
     name: str
@@ -301,6 +302,7 @@ class Kernel:
     repeats: str = ""
     stream_k: int = 0
     blocks: int = 0
+    joins: bool = False
 
     @property
     def workspace(self) -> tuple[Buffer, ...]:

@@ -29,6 +29,8 @@ from eqsat.kernel import (
 from eqsat.lower_carries import CarryLowering
 from eqsat.scatter import scattered
 
+JOINED = "_joined"  # how the name ends of what joins the parts of a kernel
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -116,6 +118,7 @@ class _Lowering(CarryLowering):
             cluster=self.schedule.cluster,
             multicast=self.schedule.shared,
             stream_k=self.schedule.last_parts,
+            joins=self.name.endswith(JOINED),
         )
 
     def fresh(self, stem: str) -> str:

@@ -27,7 +27,7 @@ from eqsat.egglog_text import (
 from eqsat.errors import SearchError, SpecError
 from eqsat.form import Form, Stored, form
 from eqsat.kernel import Buffer, Kernel
-from eqsat.lower import lower
+from eqsat.lower import JOINED, lower
 from eqsat.menu import schedule_menus
 from eqsat.parted import in_two, operation_by_operation
 from eqsat.partial_sums import rounded_facts
@@ -49,7 +49,6 @@ FAR = 1.5  # times the best: another body that is worth less than more of the sa
 MOST_LOWERED = 60  # schedules, cheapest first, that are lowered and do not fit
 FEW = 3  # of each other body besides, where none of those fits
 MOST_DRAWN = 40  # times as many schedules as are drawn: most may not fit
-JOINED = "_joined"  # what joins the parts of a kernel
 MOST_JOINED = 2  # divisions, cheapest first, whose joins are searched for; half of a join's own
 UNSAID = "what the target can express"  # a target's word on a kernel that it has no code for
 LEAST_LOWERED = 12  # of these the part of one body, so that no operation keeps others from a try

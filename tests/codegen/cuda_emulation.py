@@ -173,6 +173,7 @@ _EXTREME = """template <typename T> T {0}(T a, T b) {{ return (a {1} b || a != a
 HOST = {
     "hold": "template <typename T> inline void hold(T&) {}",
     "earlier_launches_done": "inline void earlier_launches_done() {}",
+    "next_launch_may_begin": "inline void next_launch_may_begin() {}",
     "maximum": _EXTREME.format("maximum", ">="),
     "minimum": _EXTREME.format("minimum", "<="),
     "to_bfloat16": _TO.format("bfloat16", "float"),

@@ -8,12 +8,17 @@ import pytest
 from cuda_cases import case
 from kernels import SAMPLES
 
+import eqsat.graph as g
+from eqsat.cache import Cache
 from eqsat.codegen import cuda_target
 from eqsat.codegen.cuda_emit import emit
 from eqsat.codegen.cuda_target import share_of_shared
+from eqsat.driver import plan
+from eqsat.specs import load
 
 SHARED = {"MaxSharedMemoryPerMultiprocessor": 233472, "MaxSharedMemoryPerBlockOptin": 232448}
 RESERVED, PROCESSORS, MOST = 1024, 132, 16
+NEXT = "next_launch_may_begin"
 
 
 @dataclass
@@ -76,3 +81,14 @@ def test_what_is_not_spread_is_set_up_after_the_launch_before(monkeypatch):
     assert not launch.early and launch.source.shared_bytes == 2048
     launch, _ = launched(monkeypatch, 1152, capability=80)
     assert not launch.early
+
+
+def test_what_joins_parts_keeps_the_next_launch_back():
+    """It is over when that could begin, and would lie between the blocks of a product."""
+    a, b = g.input("a", (128, 32768), "bfloat16"), g.input("b", (32768, 128), "bfloat16")
+    spec = load("h200")
+    kernels = [x.kernel for x in plan(a @ b, spec, cache=Cache(None)).parts.launches]
+    operations = {one.name: one for one in spec.operations}
+    assert [kernel.joins for kernel in kernels] == [False, True]
+    calls = [text.count(f"    {NEXT}();") for text in (emit(k, operations).text for k in kernels)]
+    assert calls == [1, 0]
