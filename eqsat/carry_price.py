@@ -9,7 +9,7 @@ import numpy as np
 
 from eqsat.algebra import Term, post_order, read_along
 from eqsat.carry_terms import law_of
-from eqsat.form import Form
+from eqsat.form import SUBSTITUTED, Form
 from eqsat.pipeline_price import spread
 from eqsat.rates import Array
 from eqsat.tiling import Tiling
@@ -55,9 +55,20 @@ def weights_again(tiling: Tiling) -> dict[Term, Array]:
         for factor, other in _in_registers(tiling.form, product):
             rows = tiling.tile_points(facts.free(factor) & ~facts.free(other))
             whole, _ = spread(np.ceil(rows / own), tiling.shape, groups, rows_alone=True)
-            for term in post_order([factor]):
+            for term in _above_products(factor):
                 if facts.free(term) & chunks:
                     found[term] = np.maximum(found.get(term, 1.0), whole * own / rows)
+    return found
+
+
+def _above_products(value: Term) -> set[Term]:
+    """The terms of a value but those beneath products: their factors are computed once."""
+    found, stack = set[Term](), [value]
+    while stack:
+        term = stack.pop()
+        if term not in found:
+            found.add(term)
+            stack += term.children if term.op not in SUBSTITUTED else ()
     return found
 
 

@@ -60,12 +60,11 @@ def needs(spec: ParallelProcessingUnit, operation: ParallelOperation, dtype: str
     kinds = {row.get(pair[0].operand) for row in operation.supported_data_types}
     if dtype in kinds or (dtype == WIDE and "tfloat32" in kinds):
         return Need(alignment, row, summed)
-    if len(inside) == len(pair):
-        for kind in sorted({*BY_NAME} & kinds):
-            if dtype == WIDE and kind in STORED_TERMS:
-                return Need(alignment, row, summed, narrow=kind)
-            if kind in SIXTEEN and dtype in BY_NAME and is_held(dtype, kind):
-                return Need(alignment, row, summed, wide=kind)
+    for kind in sorted({*BY_NAME} & kinds):
+        if dtype == WIDE and kind in STORED_TERMS and len(inside) == len(pair):
+            return Need(alignment, row, summed, narrow=kind)
+        if kind in SIXTEEN and dtype in BY_NAME and is_held(dtype, kind):
+            return Need(alignment, row, summed, wide=kind)
     return None
 
 

@@ -11,7 +11,7 @@ from eqsat.algebra import WEIGHTED_SUMS, Term
 from eqsat.form import Form
 from eqsat.graph.dtypes import as_dtype, is_held
 from eqsat.issue_price import ISSUED, instruction_seconds
-from eqsat.needs import Need, needs
+from eqsat.needs import SIXTEEN, Need, needs
 from eqsat.partial_sums import rounded
 from eqsat.siblings import Family, family, siblings
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
@@ -98,14 +98,18 @@ class Rates:
         """Operations of the spec that compute such a contraction and that the target can emit."""
         a, b = form.facts.dtype(found.left).name, form.facts.dtype(found.right).name
         weights = found.term.op in WEIGHTED_SUMS  # in [0, 1]
-        short = {a, b} & ({"bfloat16", "float16"} if weights else {"bfloat16"})
-        if "float32" in (a, b) and short and self.precision != "exact":
-            a = b = short.pop()
-        operations = self._operations_for(a, b, form.facts.dtype(found.term).name)
+        pairs = [(a, b)]
+        if "float32" in (a, b) and self.precision != "exact":
+            other = b if a == "float32" else a
+            rounds = SIXTEEN if weights else ("bfloat16",)
+            fit = [w for w in rounds if w == other or (weights and is_held(other, w))]
+            pairs = [(w, w) for w in fit] or pairs
+        output = form.facts.dtype(found.term).name
         matrix = found.rows and found.columns
         return [
             o
-            for o in operations
+            for pair in pairs
+            for o in self._operations_for(*pair, output)
             if (matrix or not any(o.extents.values())) and self._keeps_enough(o, form)
         ]
 

@@ -410,6 +410,17 @@ def narrow_what_was_widened(a: "Expr") -> Iterator[Rewrite]:
         yield rewrite(again, a).when(dtype_in(a, d))
 
 
+@rule("algebra")
+def widen_at_once(a: "Expr") -> Iterator[Rewrite]:
+    """cast_float32 cast_d a  ->  cast_float32 a,  for a 16-bit float d
+    when: a is a float of 8 bits, every number of which d holds
+    """
+    for d in ("bfloat16", "float16"):
+        for narrow in ("float8_e4m3fn", "float8_e5m2"):
+            twice = apply("cast", "float32", apply("cast", d, a))
+            yield rewrite(twice, apply("cast", "float32", a)).when(dtype_in(a, narrow))
+
+
 @rule("algebra", precision="default")
 def drop_rounding(a: "Expr", b: "Expr", S: "Indices") -> Iterator[Rewrite]:
     """sum_S cast_float32 cast_d a * b  ->  sum_S a * b,  for a 16-bit float d; without b too

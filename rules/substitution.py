@@ -58,6 +58,8 @@ def substitutions(
                 widen,
                 widen_ahead,
                 round_weights,
+                widen_weighted,
+                widen_weighted_ahead,
                 round_factor,
                 *kinds,
                 *ahead,
@@ -193,6 +195,35 @@ def round_weights(operation: ParallelOperation) -> Drawn:
             yield "default", _weighted(operation, b, b, dtype_in(B, narrow))
 
 
+def widen_weighted(operation: ParallelOperation) -> Drawn:
+    """weighted_sum_S(a, b)  ->  weighted_contract_S(a, cast b) by OPERATION
+    when: its dtype holds every number of b's narrower one; b lies in registers on its way to the
+    operation. float: weights lie in [0, 1]; rounded to its dtype they lose less than b lost.
+    """
+    for wide, out in _dtypes(operation):
+        if wide not in SIXTEEN or out != WIDE or {*operation.factor_memories} != {"registers"}:
+            continue
+        for kind in _narrower(wide):
+            before = apply("cast", out, B)
+            after = apply("cast", out, apply("cast", wide, B))
+            yield "default", _weighted(operation, before, after, dtype_in(B, kind))
+
+
+def widen_weighted_ahead(operation: ParallelOperation) -> Drawn:
+    """weighted_sum_S(a, b)  ->  weighted_contract_S(a, cast b) by OPERATION
+    when: its dtype holds every number of b's narrower one; b lies in memory, where a kernel of its
+    own stores it so. float: weights lie in [0, 1]; rounded to its dtype they lose less than b lost.
+    """
+    if not operation.asynchronous:
+        return
+    source = apply("read", Variable("r", "Read"))
+    for wide, out in _dtypes(operation):
+        if wide in SIXTEEN and out == WIDE and any(_narrower(wide)):
+            before, after = apply("cast", out, source), apply("cast", out, B)
+            guards = (dtype_in(B, wide), fact("prepared", source, B, wide, 0))
+            yield "default", _weighted(operation, before, after, *guards)
+
+
 def round_factor(operation: ParallelOperation) -> Drawn:
     """contract_S(a, b)  ->  contract_S(round(a), b) by OPERATION
     when: a is float32, and b came from bfloat16. float: a is rounded to bfloat16 too.
@@ -300,8 +331,13 @@ def _as_they_are(operation: ParallelOperation) -> Iterator[Rewrite]:
 
 def _held_by(wide: str) -> Iterator[tuple[str, ...]]:
     """Pairs of factors' dtypes, one or both narrower floats that a wide one holds."""
-    kinds = [wide, *(name for name in BY_NAME if is_held(name, wide))]
+    kinds = [wide, *_narrower(wide)]
     return (pair for pair in product(kinds, kinds) if pair != (wide, wide))
+
+
+def _narrower(wide: str) -> Iterator[str]:
+    """The dtypes of 8 bits and floats of which a wide one holds every number."""
+    return (name for name in BY_NAME if is_held(name, wide))
 
 
 def _matrix(operation: ParallelOperation) -> tuple[Condition, ...]:
@@ -334,12 +370,12 @@ def _weighted(
     operation: ParallelOperation,
     before: Variable | Node,
     after: Variable | Node,
-    own: Condition,
+    *own: Condition,
 ) -> Rewrite:
     law = Variable("law", "Law")
     left = apply("weighted_sum", S, A, before, law)
     right = apply("weighted_contract", S, A, after, operation.name, law)
-    guards = (dtype_in(A, WIDE), overlap(S, Free(B)), own, *_matrix(operation))
+    guards = (dtype_in(A, WIDE), overlap(S, Free(B)), *own, *_matrix(operation))
     return Rewrite(left, right, guards)
 
 

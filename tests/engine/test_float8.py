@@ -96,3 +96,18 @@ def test_int8_products_are_exact():
         if hasattr(statement, "operation")
     ]
     assert operations and all("_i8" in operation for operation in operations)
+
+
+@pytest.mark.parametrize("name", FLOAT8)
+def test_attention_to_a_cache_of_8_bits_is_one_kernel(name):
+    """After those that store keys and values as floats of 16 bits."""
+    q, k, v = (
+        eqsat.input(n, (4, 8, 2048, 128), d)
+        for n, d in zip("qkv", ("bfloat16", name, name), strict=True)
+    )
+    result = eqsat.attention(q, eqsat.astype(k, "bfloat16"), eqsat.astype(v, "bfloat16"))
+    *copies, last = plan(result, load("h200"), cache=Cache(None)).parts.launches
+    assert len(copies) == 2
+    rules = {rule.partition("_")[0] for rule in last.kernel.rules if "wgmma" in rule}
+    assert rules == {"substitute"} and "prepare x2" in last.kernel.rules
+    assert not any(buffer.dtype.itemsize == 1 for buffer in last.kernel.buffers)

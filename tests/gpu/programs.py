@@ -59,6 +59,15 @@ def eight_bits() -> list[Tensor]:
     ]
 
 
+def eight_bit_cache() -> list[Tensor]:
+    """Queries of 16 bits to keys and values that are kept in 8: many of them, and one."""
+    k = G.astype(tensor("k", 2, 4, 700, 64, dtype="float8_e4m3fn"), "bfloat16")
+    v = G.astype(tensor("v", 2, 4, 700, 64, dtype="float8_e5m2"), "bfloat16")
+    return [
+        G.attention(tensor(f"q{rows}", 2, 4, rows, 64, dtype="bfloat16"), k, v) for rows in (300, 1)
+    ]
+
+
 def eight_bit_integers() -> list[Tensor]:
     a, b = tensor("a", 530, 2064, dtype="int8"), tensor("b", 2064, 1032, dtype="uint8")
     return [G.astype(a, "int32") @ G.astype(b, "int32")]
@@ -301,9 +310,9 @@ def _named() -> Iterator[tuple[str, Build]]:
         integer_matmul, batched_transposed, gelu_epilogue, gated, normed_product, reassociated,
         views, convolution, large_windows, grouped_and_transposed, selections, gather, pages,
         gradient_of_weights, gradients_of_convolutions, pieces_side_by_side,
-        eight_bits, eight_bit_integers, scan, empty_and_scalar, negated_number, several_kernels,
-        in_parts, last_tiles_in_parts, recurrence_in_parts, one_selective_scan, distances,
-        sums_of_products, at_positions,
+        eight_bits, eight_bit_cache, eight_bit_integers, scan, empty_and_scalar, negated_number,
+        several_kernels, in_parts, last_tiles_in_parts, recurrence_in_parts, one_selective_scan,
+        distances, sums_of_products, at_positions,
     ):  # fmt: skip
         yield build.__name__, build
 

@@ -442,6 +442,29 @@ def narrow_what_was_widened(t: Terms) -> Row:
 
 
 @row
+def widen_at_once(t: Terms) -> Row:
+    kinds = ("float8_e4m3fn", "float8_e5m2")
+    narrow = [t.read(name, "i", kind) for name, kind in zip("mn", kinds, strict=True)]
+    a, h = t.read("a", "i"), t.read("h", "i", "float16")
+
+    def through(wide: str, of: Term) -> Term:
+        return t.cast("float32", t.cast(wide, of))
+
+    return Row(
+        tuple(
+            (through(wide, of), t.cast("float32", of))
+            for of in narrow
+            for wide in ("bfloat16", "float16")
+        ),
+        (
+            Miss(through("bfloat16", a), a),
+            Miss(through("bfloat16", h), t.cast("float32", h)),
+            Miss(through("float8_e4m3fn", h), t.cast("float32", h)),
+        ),
+    )
+
+
+@row
 def cast_twice(t: Terms) -> Row:
     a, n = t.read("a", "i"), t.read("n", "i", "int16")
     return Row(

@@ -95,7 +95,7 @@ def narrowed(t: Terms, a: Term, b: Term, name: str, narrow: str, terms: int) -> 
 
 def test_every_rule_is_drawn_from_an_operation() -> None:
     kinds = {"substitute", "round_weights", "round_factor", "round_factors", "split_factors"}
-    kinds |= {"split_ahead", "widen", "widen_ahead"}
+    kinds |= {"split_ahead", "widen", "widen_ahead", "widen_weighted", "widen_weighted_ahead"}
     kinds |= {"substitute_where_rounded", "substitute_few_bits"}
     for unit in SPECS.values():
         emitted = frozenset(operation.invocation_name for operation in unit.operations)
@@ -275,6 +275,43 @@ def test_factors_are_widened_before_where_memory_holds_them(
     for ready in (rows[:1], (rows[0], (b, copies["b"], "", 0))):
         assert not equal(case(b, copies["b"], ready), worker, rule)
     assert not equal(case(same, same, rows[1:]), worker, rule)
+
+
+@each(those(("float16", "float32"), ("bfloat16", "float32")))
+def test_what_is_weighted_is_widened_on_its_way_or_before(
+    spec: str, operation: ParallelOperation, worker: SearchWorker
+) -> None:
+    """In registers where an operation takes both factors from there, else by another kernel."""
+    ((wide, _),) = rows_of(operation)
+    kinds = {"widen_weighted", "widen_weighted_ahead"}
+    names = {
+        rule.name for rule in substitutions(SPECS[spec], frozenset({operation.invocation_name}))
+    }
+    offered = {kind for kind in kinds if f"{kind}_{operation.name}" in names}
+    in_registers = {operation.operand_memory[x] for x in "ab"} == {"registers"}
+    assert offered == {"widen_weighted" if in_registers else "widen_weighted_ahead"}
+    rule = rule_of(*offered, spec, operation)
+    assert rule.precision == "default"
+    t = Terms(universe())
+    s, stored = t.read("s", "ij"), t.read("b_wide", "jk", wide)
+
+    def case(kind: str, after: Term, ready: tuple = ()) -> Case:
+        b = t.cast("float32", t.read("b", "jk", kind))
+        by_name = Term(
+            "weighted_contract", t.mask("j"), s, t.cast("float32", after), operation.name, SOFTMAX
+        )
+        return Case(t.weighted("j", s, b), by_name, prepared=ready)
+
+    def before(kind: str, *layout: object) -> Case:
+        rows = ((t.read("b", "jk", kind), stored, *layout),)
+        return case(kind, stored, rows if layout else ())
+
+    eight, other = "float8_e5m2", {"float16": "bfloat16", "bfloat16": "float16"}[wide]
+    inside = [case(kind, t.cast(wide, t.read("b", "jk", kind))) for kind in (eight, other, "int8")]
+    assert [equal(one, worker, rule) for one in inside] == [in_registers, False, False]
+    assert equal(before(eight, wide, 0), worker, rule) != in_registers
+    assert not equal(before(eight, "", 0), worker, rule)
+    assert not equal(before(eight), worker, rule)
 
 
 @each(BFLOAT16)
