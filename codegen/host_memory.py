@@ -4,6 +4,7 @@ A system gives memory of tens of megabytes page by page as it is first written t
 longer than many kernels do; it takes it back when an array is freed.
 """
 
+import ctypes
 import weakref
 from collections import defaultdict
 from collections.abc import Sequence
@@ -16,6 +17,13 @@ import numpy as np
 LEAST_BYTES = 1 << 22  # of a result that is worth it
 MOST_BYTES = 1 << 29  # that wait for a next one
 ALIGNED = 64  # bytes of a cache line, at which a result begins
+
+
+def address_of(array: np.ndarray) -> int:
+    """Where its elements lie: what follows the head of the object, in a tenth of the time that
+    `array.ctypes.data` takes.
+    """
+    return ctypes.c_size_t.from_address(id(array) + object.__basicsize__).value
 
 
 class HostMemory:

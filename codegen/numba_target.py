@@ -1,25 +1,24 @@
 """Compiles emitted Numba source, keeps it on disk, and runs it over a pool of threads."""
 
-import ctypes
 import hashlib
 import importlib.util
 import os
+import re
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
-from itertools import count
 from math import prod
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
 from eqsat.codegen import numba_emit
+from eqsat.codegen.host_memory import address_of
 from eqsat.codegen.oracle import MONOIDS, identity
 from eqsat.errors import CompileError
 from eqsat.graph.dtypes import as_dtype
@@ -66,6 +65,18 @@ def load(
             _spread(function, tiles, threads, flat)
 
     return run
+
+
+@dataclass(frozen=True)
+class _Function:
+    """A compiled kernel of a first and a last tile and the address of a table of its arrays, to be
+    called from Python, and its address for threads outside of Python's lock; `spread` runs it on
+    several (`numba_pool.run_ranges`).
+    """
+
+    call: Callable[[int, int, int], None]
+    address: int
+    spread: Callable[[int, int, int, int, np.ndarray], None]
 
 
 def load_source(
@@ -145,36 +156,8 @@ def _worth_copies(kernel: Kernel, threads: int) -> bool:
 # --- threads ---
 
 
-@cache
-def _worker(process: int, core: int) -> ThreadPoolExecutor:
-    """One thread, bound to a core (a forked process gets its own).
-
-    Left to the scheduler, a woken thread often shares its waker's core for the 3 ms until the next
-    rebalancing, while the other core idles: measured, every second program ran at half speed.
-    """
-
-    def bind() -> None:
-        if hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, {core})
-
-    return ThreadPoolExecutor(1, f"eqsat-{core}", bind)
-
-
-@cache
-def _current_core() -> Callable[[], int]:
-    """A function that gives the core of the calling thread, -1 where the system does not say."""
-    library: Any = ctypes.PyDLL(None) if os.name == "posix" else None
-    return getattr(library, "sched_getcpu", lambda: -1)
-
-
-def _cores() -> set[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return set(range(os.cpu_count() or 1))
-
-
 def _spread_copies(
-    function: Any,
+    function: _Function,
     tiles: int,
     threads: int,
     arrays: Sequence[np.ndarray],
@@ -191,40 +174,28 @@ def _spread_copies(
             neutral = identity(monoid, as_dtype(arrays[n].dtype.name))
             own[n] = np.full_like(arrays[n], neutral)
         ranges.append(own)
-    _run_ranges(function, tiles, threads, ranges)
+    tables = np.stack([_table(own) for own in ranges])
+    function.spread(function.address, tiles, threads, threads, tables)
     for n, monoid in combined.items():
         for own in ranges:
             MONOIDS[monoid](arrays[n], own[n], out=arrays[n])
 
 
-def _spread(function: Any, tiles: int, threads: int, arrays: Sequence[np.ndarray]) -> None:
+def _spread(function: _Function, tiles: int, threads: int, arrays: Sequence[np.ndarray]) -> None:
     """Run all tiles on `threads` cores, in a few ranges for each."""
+    table = _table(arrays)
     if threads < 2:
-        function(0, tiles, *arrays)
+        function.call(0, tiles, address_of(table))
         return
-    _run_ranges(function, tiles, threads, [arrays] * (threads * _RANGES_PER_THREAD))
+    function.spread(function.address, tiles, threads, threads * _RANGES_PER_THREAD, table)
 
 
-def _run_ranges(
-    function: Any, tiles: int, threads: int, arrays: Sequence[Sequence[np.ndarray]]
-) -> None:
-    """Run all tiles on `threads` cores, the caller's included; each takes the next range, of which
-    there are as many as lists of arrays.
-    """
-    ranges = min(tiles, len(arrays))
-    turns = count()
-
-    def work() -> None:
-        for turn in turns:
-            if turn >= ranges:
-                return
-            function(turn * tiles // ranges, (turn + 1) * tiles // ranges, *arrays[turn])
-
-    others = sorted(_cores() - {_current_core()()})[: threads - 1]
-    futures = [_worker(os.getpid(), core).submit(work) for core in others]
-    work()
-    for future in futures:
-        future.result()
+def _table(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Address and size of each flat array, as compiled kernels take them."""
+    words: list[int] = []
+    for array in arrays:
+        words += (address_of(array), array.size)
+    return np.array(words, np.intp)
 
 
 # --- compiling ---
@@ -241,20 +212,23 @@ def _temporary_folder() -> tempfile.TemporaryDirectory:
 def _emitter_fingerprint() -> str:
     """Over the modules whose code is inlined into compiled kernels, and the versions beneath."""
     digest = hashlib.sha256(f"{version('numba')} {version('llvmlite')}".encode())
-    modules = ("cpu_bits", "cpu_math", "numba_blas", "numba_products", "numba_runtime")
+    modules = (
+        "cpu_bits", "cpu_math", "numba_blas", "numba_pool", "numba_products", "numba_runtime",
+    )  # fmt: skip
     for name in (f"{module}.py" for module in modules):
         digest.update(Path(__file__).with_name(name).read_bytes())
     return digest.hexdigest()
 
 
-def _compiled(source: str, elements: Sequence[np.dtype], cache_dir: Path | str | None) -> Any:
+def _compiled(source: str, elements: Sequence[np.dtype], cache_dir: Path | str | None) -> _Function:
     """The compiled `kernel` of the source, from the folder if it lies there."""
-    from numba import from_dtype, njit, types
+    from numba import njit, types
     from numba.core.errors import NumbaError
 
     folder = Path(cache_dir if cache_dir is not None else _temporary_folder().name)
-    parameters = (types.intp, types.intp, *(from_dtype(one)[::1] for one in elements))
-    key = f"{source}\n{parameters}\n{_emitter_fingerprint()}"
+    source = _from_a_table(source, elements)
+    parameters = (types.intp,) * 3
+    key = f"{source}\n{_emitter_fingerprint()}"
     name = f"eqsat_kernel_{hashlib.sha256(key.encode()).hexdigest()[:32]}"
     path = folder / f"{name}.py"
     with _lock:
@@ -270,9 +244,30 @@ def _compiled(source: str, elements: Sequence[np.dtype], cache_dir: Path | str |
             cache=True,
         )
         try:
-            return function(module.kernel)
+            compiled = function(module.kernel)
         except NumbaError as error:
             raise CompileError(f"{_numbered(source)}\n{error}") from error
+        (overload,) = compiled.overloads.values()
+        name = overload.fndesc.llvm_func_name
+        address = overload.library.get_pointer_to_function(name)
+        return _Function(compiled, address, module.run_ranges)
+
+
+def _from_a_table(source: str, elements: Sequence[np.dtype]) -> str:
+    """The source with a kernel that takes its arrays from a table: one signature for all."""
+    found = re.search(r"^def kernel\(start, stop(.*)\):\n", source, re.MULTILINE)
+    assert found, "a kernel takes its first and its last tile"
+    names = [name.strip() for name in found[1].split(",") if name.strip()]
+    lines = [
+        f"    {name} = array_at(table, {n}, np.{_scalar(one)}(0))\n"
+        for n, (name, one) in enumerate(zip(names, elements, strict=True))
+    ]
+    head = "from eqsat.codegen.numba_pool import array_at, run_ranges\n" + source[: found.start()]
+    return head + "def kernel(start, stop, table):\n" + "".join(lines) + source[found.end() :]
+
+
+def _scalar(element: np.dtype) -> str:
+    return "bool_" if element.kind == "b" else element.name
 
 
 def _write(path: Path, source: str) -> None:

@@ -4,6 +4,8 @@ import os
 import re
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -363,12 +365,43 @@ def test_results_do_not_depend_on_threads(folder: Path, monkeypatch: pytest.Monk
     assert len(set(results)) == 1
 
 
-def test_an_error_in_a_thread_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("from a tile")
+FAILING = """
+import numpy as np
 
-    with pytest.raises(RuntimeError, match="from a tile"):
-        numba_target._spread(fail, 64, 2, [])
+def kernel(start, stop, x):
+    for tile in range(start, stop):
+        if tile == 50:
+            raise MemoryError
+        x[tile] = tile
+"""
+
+
+@pytest.mark.parametrize("points", [0, 1 << 20])
+def test_an_error_in_a_thread_reaches_the_caller(folder: Path, points: int) -> None:
+    x = np.zeros(64, "f4")
+    run = numba_target.load_source(FAILING, [x.dtype], 64, points, folder)
+    for _ in range(3):
+        with pytest.raises(MemoryError):
+            run([x])
+    assert x[49] == 49
+
+
+def test_threads_of_python_share_the_cores(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Each call does what no core takes; threads that slept are woken, forked ones are made."""
+    monkeypatch.setenv("EQSAT_NUM_THREADS", "2")
+    source = "import numpy as np\n\ndef kernel(start, stop, x):\n    x[start:stop] += 1\n"
+    run = numba_target.load_source(source, [np.dtype("f4")], 4096, 1 << 20, folder)
+
+    def many(x: np.ndarray) -> np.ndarray:
+        for turn in range(200):
+            run([x])
+            if turn % 50 == 0:
+                time.sleep(0.01)
+        return x
+
+    with ThreadPoolExecutor(4) as pool:
+        for x in pool.map(many, [np.zeros(4096, "f4") for _ in range(4)]):
+            np.testing.assert_array_equal(x, 200)
 
 
 def test_blas_runs_on_one_thread(folder: Path) -> None:
@@ -397,7 +430,7 @@ def test_wrong_arrays_are_refused(folder: Path) -> None:
 
 
 def test_source_that_numba_refuses_is_shown_with_line_numbers(tmp_path: Path) -> None:
-    with pytest.raises(CompileError, match=r"(?s)   1 def kernel.*   2     return missing"):
+    with pytest.raises(CompileError, match=r"(?s)   2 def kernel.*   3     return missing"):
         source = "def kernel(start, stop):\n    return missing\n"
         numba_target.load_source(source, (), 1, 1, tmp_path)
 
