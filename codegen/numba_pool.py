@@ -142,7 +142,15 @@ def array_at(context, table, number, like):
     return made(types.intp, types.intp, like), emit
 
 
-@njit(nogil=True, cache=True)
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiled when it is first called, and kept on disk where there is a place to write."""
+    try:
+        return njit(nogil=True, cache=True)(function)
+    except RuntimeError:  # Numba's own, where neither this folder nor the user's can be written
+        return njit(nogil=True)(function)
+
+
+@_compiled
 def _work(job):
     kernel, tiles, ranges = _load(job + KERNEL), _load(job + TILES), _load(job + RANGES)
     while True:
@@ -155,14 +163,14 @@ def _work(job):
             _store(job + FAILED, 1)
 
 
-@njit(nogil=True, cache=True)
+@_compiled
 def _post(job, mailbox):
     """Whether the mailbox's thread has to be woken."""
     _store(mailbox, job)
     return _swap(mailbox + ASLEEP, 1, 0)
 
 
-@njit(nogil=True, cache=True)
+@_compiled
 def _finish(job, mailboxes):
     """Work on a job until it is done, by those as well to whose mailboxes it was posted."""
     _work(job)
@@ -172,7 +180,7 @@ def _finish(job, mailboxes):
                 _pause()
 
 
-@njit(nogil=True, cache=True)
+@_compiled
 def _serve(mailbox):
     """Take jobs until there were none for a while; False at the end of all."""
     idle = 0

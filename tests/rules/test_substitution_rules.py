@@ -451,7 +451,8 @@ def test_a_precision_allows_what_those_before_it_allow() -> None:
         for choice in PRECISIONS
     }  # fmt: skip
     assert kinds["exact"] == {"substitute", "widen"}
-    default = {"substitute", "widen", "round_weights", "round_factor", "split_factors"}
+    default = {"substitute", "widen", "widen_weighted", "round_weights", "round_factor"}
+    default |= {"split_factors"}
     assert kinds["default"] == default
     assert kinds["tf32"] == kinds["bf16"] == default | {"round_factors"}
     count = {choice: float32_products(unit, names, names, choice) for choice in PRECISIONS}
