@@ -26,11 +26,14 @@ from eqsat.kernel import Buffer, Kernel
 from eqsat.scatter_price import in_copies
 from eqsat.settings import Settings
 
-# Measured: handing a range to a waiting thread takes about 20 us, in which one core makes some
-# 50,000 points of one statement: 20,000 that are no vectors, up to 300,000 that are.
-_POINTS_WORTH_A_THREAD = 50_000
+# Measured: handing ranges to other cores takes about 20 us, of twice that one core has to be spared
+# half: some 100,000 points of one statement, 40,000 that are no vectors, up to 600,000 that are.
+_POINTS_WORTH_A_THREAD = 100_000
 _PRODUCTS = 64  # multiply-adds of an operation in the time of one such point
 _RANGES_PER_THREAD = 4
+
+# Functions of so many steps that vectors of 64 bytes pay: a GELU takes 0.6 of the time on a Xeon.
+_POLYNOMIALS = re.compile(r"\b(cosh?|erf|exp2?|expm1|log[12]?p?|pow|sinh?|tanh?)_f(32|64)\b")
 
 Run = Callable[[Sequence[np.ndarray]], None]
 
@@ -262,7 +265,10 @@ def _from_a_table(source: str, elements: Sequence[np.dtype]) -> str:
         f"    {name} = array_at(table, {n}, np.{_scalar(one)}(0))\n"
         for n, (name, one) in enumerate(zip(names, elements, strict=True))
     ]
-    head = "from eqsat.codegen.numba_pool import array_at, run_ranges\n" + source[: found.start()]
+    if _POLYNOMIALS.search(source):
+        lines.insert(0, "    wide_vectors()\n")
+    own = "array_at, run_ranges, wide_vectors"
+    head = f"from eqsat.codegen.numba_pool import {own}\n{source[: found.start()]}"
     return head + "def kernel(start, stop, table):\n" + "".join(lines) + source[found.end() :]
 
 

@@ -459,3 +459,17 @@ def test_second_process_does_not_compile(tmp_path: Path) -> None:
     assert "data saved to" in logs[0]
     assert "data loaded from" in logs[1] and "data saved to" not in logs[1]
     assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_dear_functions_have_the_widest_vectors(folder: Path) -> None:
+    """By an attribute that LLVM reads; what is cheap keeps to its choice."""
+    x = g.input("x", (4096,))
+    found = []
+    for value in (g.exp(x), g.maximum(x, 0.0)):
+        (launch,) = plan(value, "cpu", cache=Cache(None)).parts.launches
+        arrays = [np.ones(4096, "f4"), np.empty(4096, "f4")]
+        numba_target.load(launch.kernel, folder)(arrays)
+        source = numba_target._from_a_table(numba_emit.emit(launch.kernel), [x.dtype.numpy] * 2)
+        found.append("wide_vectors()" in source)
+        np.testing.assert_allclose(arrays[1], np.e if found[-1] else 1, rtol=1e-6)
+    assert found == [True, False]
