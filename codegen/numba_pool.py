@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from eqsat.codegen.host_memory import address_of
@@ -110,7 +111,8 @@ def _call(context, kernel, start, stop, table):
     def emit(context, builder, signature, arguments):
         address, *own = arguments
         any_pointer = ir.IntType(8).as_pointer()
-        places = [builder.alloca(any_pointer) for _ in range(2)]  # of its result, of an exception
+        # Of a result and of an exception: once, since in a loop each would take more of the stack.
+        places = [cgutils.alloca_once(builder, any_pointer) for _ in range(2)]
         kind = ir.FunctionType(ir.IntType(32), [places[0].type, places[1].type, _I64, _I64, _I64])
         function = builder.inttoptr(address, kind.as_pointer())
         return builder.sext(builder.call(function, [*places, *own]), _I64)
@@ -177,15 +179,18 @@ def _work(job):
 
 
 @_compiled
-def _post(job, mailbox):
-    """Whether the mailbox's thread has to be woken."""
-    _store(mailbox, job)
+def _sleeps(mailbox):
+    """Whether its thread sleeps, and is not being woken."""
     return _swap(mailbox + ASLEEP, 1, 0)
 
 
 @_compiled
-def _finish(job, mailboxes):
-    """Work on a job until it is done, by those as well to whose mailboxes it was posted."""
+def _run(job, mailboxes):
+    """Work on a job until it is done, beside whoever finds it in one of the mailboxes. From here
+    nothing interrupts the caller, who keeps the job's memory.
+    """
+    for mailbox in mailboxes:
+        _store(mailbox, job)
     _work(job)
     for mailbox in mailboxes:
         if not _swap(mailbox, job, FREE):
@@ -303,9 +308,9 @@ def run_ranges(kernel: int, tiles: int, threads: int, ranges: int, tables: np.nd
     taken = [one for one in _HELPERS.of(cores) if one.lock.acquire(blocking=False)]
     try:
         for one in taken:
-            if _post(address, one.mailbox):
+            if _sleeps(one.mailbox):
                 one.awake.release()
-        _finish(address, _HELPERS.posted(taken))
+        _run(address, _HELPERS.posted(taken))
     finally:
         for one in taken:
             one.lock.release()
