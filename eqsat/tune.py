@@ -80,7 +80,7 @@ def _fastest(
     """
     if len(candidates) == 1:
         return 0, None
-    key = content_key("tuned", backend.device, *sorted(warm), *prints)
+    key = content_key("tuned there and back", backend.device, *sorted(warm), *prints)
     record = store.get("tuned", key)
     if record is not None and record.get("winner") in prints:
         place = prints.index(record["winner"])
