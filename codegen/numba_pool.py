@@ -21,10 +21,10 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from eqsat.codegen.host_memory import address_of
+from eqsat.codegen.host_memory import ALIGNED, address_of
 
 SPINS = 20_000  # pauses until a thread that finds nothing to do sleeps: about a millisecond
-WORD, LINE = 8, 64  # bytes of an integer, and what two cores do not share
+WORD, LINE = 8, ALIGNED  # bytes of an integer, and what two cores do not share
 
 # What lies in a mailbox, at its start: nothing, what a thread has taken, an end to all, or the
 # address of a job. A line further: whether its thread sleeps.
@@ -219,20 +219,21 @@ def _serve(mailbox):
                 return True  # it sleeps, or is being woken
 
 
-class _Helper:
+class _Worker:
     """A thread bound to a core, its mailbox, and who may post there."""
 
     def __init__(self, core: int) -> None:
-        self.words = np.zeros(3 * LINE // WORD, np.intp)
-        self.mailbox = -(-self.words.ctypes.data // LINE) * LINE
+        words = np.zeros(3 * LINE // WORD, np.intp)
+        self.words = words[-address_of(words) % LINE // WORD :]  # from where a line begins
+        self.mailbox = address_of(self.words)
         self.lock, self.awake = threading.Lock(), threading.Semaphore(0)
         self.thread = threading.Thread(
-            target=self._run, args=(core,), name=f"eqsat-{core}", daemon=True
+            target=self._watch, args=(core,), name=f"eqsat-{core}", daemon=True
         )
         self.thread.start()
         atexit.register(self._end)
 
-    def _run(self, core: int) -> None:
+    def _watch(self, core: int) -> None:
         """Left to the scheduler, a woken thread often shares its waker's core for the 3 ms until
         the next rebalancing, while the other core idles: measured, every second program ran at
         half speed.
@@ -245,41 +246,37 @@ class _Helper:
     def _end(self) -> None:
         """Compiled code must not run on while it is taken down."""
         if self.thread.is_alive():
-            _store_from_python(self.mailbox, STOP)
+            self.words[0] = STOP
             self.awake.release()
             self.thread.join(1)
 
 
-def _store_from_python(address: int, value: int) -> None:
-    ctypes.c_ssize_t.from_address(address).value = value
-
-
-class _Helpers:
-    """The helpers of a process, by their cores, and their mailboxes together."""
+class _Workers:
+    """The workers of a process, by their cores, and their mailboxes together."""
 
     def __init__(self) -> None:
-        self.lock, self.by_core = threading.Lock(), dict[tuple[int, int], _Helper]()
+        self.lock, self.by_core = threading.Lock(), dict[tuple[int, int], _Worker]()
         self.mailboxes: dict[tuple[int, ...], np.ndarray] = {}
 
-    def of(self, cores: Sequence[int]) -> list[_Helper]:
+    def of(self, cores: Sequence[int]) -> list[_Worker]:
         """Those of some cores; a forked process makes its own."""
         keys, made = [(os.getpid(), core) for core in cores], self.by_core
         if not all(key in made for key in keys):
             with self.lock:
                 for key in keys:
                     if key not in made:
-                        made[key] = _Helper(key[1])
+                        made[key] = _Worker(key[1])
         return [made[key] for key in keys]
 
-    def posted(self, helpers: Sequence[_Helper]) -> np.ndarray:
+    def posted(self, workers: Sequence[_Worker]) -> np.ndarray:
         """The addresses of their mailboxes."""
-        key = tuple(one.mailbox for one in helpers)
+        key = tuple(one.mailbox for one in workers)
         if key not in self.mailboxes:
             self.mailboxes[key] = np.array(key, np.intp)
         return self.mailboxes[key]
 
 
-_HELPERS = _Helpers()
+_WORKERS = _Workers()
 
 
 @cache
@@ -305,12 +302,12 @@ def run_ranges(kernel: int, tiles: int, threads: int, ranges: int, tables: np.nd
     job[:5] = kernel, tiles, min(tiles, ranges), address_of(tables), step
     address = address_of(job)
     cores = sorted(_cores() - {_current_core()()})[: threads - 1]
-    taken = [one for one in _HELPERS.of(cores) if one.lock.acquire(blocking=False)]
+    taken = [one for one in _WORKERS.of(cores) if one.lock.acquire(blocking=False)]
     try:
         for one in taken:
             if _sleeps(one.mailbox):
                 one.awake.release()
-        _run(address, _HELPERS.posted(taken))
+        _run(address, _WORKERS.posted(taken))
     finally:
         for one in taken:
             one.lock.release()

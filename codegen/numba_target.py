@@ -26,8 +26,8 @@ from eqsat.kernel import Buffer, Kernel
 from eqsat.scatter_price import in_copies
 from eqsat.settings import Settings
 
-# Measured: handing ranges to other cores takes about 20 us, of twice that one core has to be spared
-# half: some 100,000 points of one statement, 40,000 that are no vectors, up to 600,000 that are.
+# Measured: handing ranges to other cores takes about 20 us, so that what takes one core 40 is worth
+# two: some 100,000 points of one statement, 40,000 that are no vectors, up to 600,000 that are.
 _POINTS_WORTH_A_THREAD = 100_000
 _PRODUCTS = 64  # multiply-adds of an operation in the time of one such point
 _RANGES_PER_THREAD = 4
@@ -230,7 +230,6 @@ def _compiled(source: str, elements: Sequence[np.dtype], cache_dir: Path | str |
 
     folder = Path(cache_dir if cache_dir is not None else _temporary_folder().name)
     source = _from_a_table(source, elements)
-    parameters = (types.intp,) * 3
     key = f"{source}\n{_emitter_fingerprint()}"
     name = f"eqsat_kernel_{hashlib.sha256(key.encode()).hexdigest()[:32]}"
     path = folder / f"{name}.py"
@@ -239,7 +238,7 @@ def _compiled(source: str, elements: Sequence[np.dtype], cache_dir: Path | str |
             _write(path, source)
         module = _imported(name, path)
         function = njit(
-            [types.void(*parameters)],
+            [types.void(types.intp, types.intp, types.intp)],
             nogil=True,
             error_model="numpy",
             fastmath={"contract"},
@@ -251,8 +250,7 @@ def _compiled(source: str, elements: Sequence[np.dtype], cache_dir: Path | str |
         except NumbaError as error:
             raise CompileError(f"{_numbered(source)}\n{error}") from error
         (overload,) = compiled.overloads.values()
-        name = overload.fndesc.llvm_func_name
-        address = overload.library.get_pointer_to_function(name)
+        address = overload.library.get_pointer_to_function(overload.fndesc.llvm_func_name)
         return _Function(compiled, address, module.run_ranges)
 
 

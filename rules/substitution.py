@@ -218,7 +218,7 @@ def widen_weighted_ahead(operation: ParallelOperation) -> Drawn:
         return
     source = apply("read", Variable("r", "Read"))
     for wide, out in _dtypes(operation):
-        if wide in SIXTEEN and out == WIDE and any(_narrower(wide)):
+        if wide in SIXTEEN and out == WIDE:
             before, after = apply("cast", out, source), apply("cast", out, B)
             guards = (dtype_in(B, wide), fact("prepared", source, B, wide, 0))
             yield "default", _weighted(operation, before, after, *guards)
@@ -336,7 +336,7 @@ def _held_by(wide: str) -> Iterator[tuple[str, ...]]:
 
 
 def _narrower(wide: str) -> Iterator[str]:
-    """The dtypes of 8 bits and floats of which a wide one holds every number."""
+    """The floats of fewer bytes of which a wide one holds every number."""
     return (name for name in BY_NAME if is_held(name, wide))
 
 

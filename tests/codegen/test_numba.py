@@ -377,7 +377,10 @@ def kernel(start, stop, x):
 
 
 @pytest.mark.parametrize("points", [0, 1 << 20])
-def test_an_error_in_a_thread_reaches_the_caller(folder: Path, points: int) -> None:
+def test_an_error_in_a_thread_reaches_the_caller(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, points: int
+) -> None:
+    monkeypatch.setenv("EQSAT_NUM_THREADS", "2")
     x = np.zeros(64, "f4")
     run = numba_target.load_source(FAILING, [x.dtype], 64, points, folder)
     for _ in range(3):
@@ -387,7 +390,7 @@ def test_an_error_in_a_thread_reaches_the_caller(folder: Path, points: int) -> N
 
 
 def test_threads_of_python_share_the_cores(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Each call does what no core takes; threads that slept are woken, forked ones are made."""
+    """Each call does what no core takes; threads that slept are woken."""
     monkeypatch.setenv("EQSAT_NUM_THREADS", "2")
     source = "import numpy as np\n\ndef kernel(start, stop, x):\n    x[start:stop] += 1\n"
     run = numba_target.load_source(source, [np.dtype("f4")], 4096, 1 << 20, folder)
