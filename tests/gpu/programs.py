@@ -59,13 +59,11 @@ def eight_bits() -> list[Tensor]:
     ]
 
 
-def eight_bit_cache() -> list[Tensor]:
-    """Queries of 16 bits to keys and values that are kept in 8: many of them, and one."""
+def eight_bit_cache(queries: int) -> list[Tensor]:
+    """Queries of 16 bits to keys and values that are kept in 8."""
     k = G.astype(tensor("k", 2, 4, 700, 64, dtype="float8_e4m3fn"), "bfloat16")
     v = G.astype(tensor("v", 2, 4, 700, 64, dtype="float8_e5m2"), "bfloat16")
-    return [
-        G.attention(tensor(f"q{rows}", 2, 4, rows, 64, dtype="bfloat16"), k, v) for rows in (300, 1)
-    ]
+    return [G.attention(tensor("q", 2, 4, queries, 64, dtype="bfloat16"), k, v)]
 
 
 def eight_bit_integers() -> list[Tensor]:
@@ -304,13 +302,15 @@ def _named() -> Iterator[tuple[str, Build]]:
     for steps, dtype in itertools.product([1, 100, 2049], ["float32", "bfloat16", "int32"]):
         run = (steps, dtype)
         yield f"recurrence-{steps}-{dtype}", lambda a=run: recurrence_along_rows(*a)
+    for queries in (300, 1):
+        yield f"eight_bit_cache-{queries}", lambda a=queries: eight_bit_cache(a)
     for dtype in FLOATS:
         yield f"functions-{dtype}", lambda a=dtype: functions(a)
     for build in (
         integer_matmul, batched_transposed, gelu_epilogue, gated, normed_product, reassociated,
         views, convolution, large_windows, grouped_and_transposed, selections, gather, pages,
         gradient_of_weights, gradients_of_convolutions, pieces_side_by_side,
-        eight_bits, eight_bit_cache, eight_bit_integers, scan, empty_and_scalar, negated_number,
+        eight_bits, eight_bit_integers, scan, empty_and_scalar, negated_number,
         several_kernels, in_parts, last_tiles_in_parts, recurrence_in_parts, one_selective_scan,
         distances, sums_of_products, at_positions,
     ):  # fmt: skip
