@@ -53,8 +53,9 @@ def find_chain(block: Block, phase: Phase, boxes: Collection[str]) -> Chain | No
     if any(placement.users[u.name] or u.monoid != "sum" for u in delayed):
         return None
     first = [placement.matrices[head.name] for head in heads]
-    copied = all(placement.where[name] == SHARED for m in first for name in (m.left, m.right))
-    return Chain(tuple(heads), tuple(delayed)) if copied else None
+    factors = [name for m in first for name in (m.left, m.right)]
+    ahead = all(placement.where[name] == SHARED or name in boxes for name in factors)
+    return Chain(tuple(heads), tuple(delayed)) if ahead else None
 
 
 def by_role(block: Block, chain: Chain, boxes: Collection[str]) -> dict[str, list[str]]:

@@ -19,7 +19,7 @@ from eqsat.codegen.cuda_pixels import pixel_box
 from eqsat.codegen.cuda_placement import SHARED
 from eqsat.codegen.cuda_tiles import fetch
 from eqsat.errors import UnsupportedError
-from eqsat.graph.dtypes import int64
+from eqsat.graph.dtypes import DType, int64
 from eqsat.graph.index import Affine, FloorDiv, free_names, var
 from eqsat.kernel import Literal, Load, Map, Phase, Position, Statement, operands
 
@@ -50,8 +50,10 @@ def find_boxes(block: Block, phase: Phase) -> dict[str, TensorBox]:
     return boxes
 
 
-def find_box(block: Block, s: Load) -> TensorBox | None:
-    """The box of what a load's first access reads; None where the producer cannot copy it."""
+def find_box(block: Block, s: Load, dtype: DType | None = None) -> TensorBox | None:
+    """The box of what a load's first access reads, or of as many elements of another dtype; None
+    where the producer cannot copy it.
+    """
     summed = {i for m in block.placement.matrices.values() for i in m.contract.over}
     terms = {m.contract.term_index for m in block.placement.matrices.values()} - {""}
     inner = [i for i in s.indices if unit_stride(s.access, i)]
@@ -63,7 +65,10 @@ def find_box(block: Block, s: Load) -> TensorBox | None:
         step = block.matrix_steps.get(i, 1)
         points[i] = -(-block.distribution.padded(i) // step) * step
     outer = next(iter(terms & {*s.indices}), "")
-    tile = (s, block.kernel.buffer(s.access.buffer), block.axes, points, inner[-1], summed)
+    buffer = block.kernel.buffer(s.access.buffer)
+    if dtype is not None:
+        s, buffer = replace(s, dtype=dtype), replace(buffer, dtype=dtype)
+    tile = (s, buffer, block.axes, points, inner[-1], summed)
     return tensor_box(*tile, outer, same_points(block, s)) or pixel_box(*tile, outer)
 
 

@@ -19,6 +19,7 @@ from eqsat.codegen.cuda_phase import emit_phase
 from eqsat.codegen.cuda_pipeline import Pipeline, needs_producer
 from eqsat.codegen.cuda_placement import FETCH, INLINE, REGISTERS, Placement, place, unique_names
 from eqsat.codegen.cuda_prelude import select
+from eqsat.codegen.cuda_program import functions, whole_program
 from eqsat.codegen.cuda_scatter import allocate, program
 from eqsat.codegen.cuda_warpgroup_operations import WARPGROUP
 from eqsat.errors import UnsupportedError
@@ -102,11 +103,11 @@ def _emit(
     threads, shared = kernel.threads, block.shared_peak + block.scratch_bytes
     maps: dict[str, TensorBox] = {}
     if pipeline:
-        shared, threads = pipeline.close(shared), pipeline.threads + WARPGROUP
+        shared, threads = pipeline.close(shared), pipeline.all_threads
         if not pipeline.fits:
             return None
         maps = {block.map_name(name): box for name, box in pipeline.maps.items()}
-        body = pipeline.program(origins)
+        body = whole_program(pipeline, origins)
     else:
         lines = block.out.lines
         whole = program(block, origins, lines, held) if kernel.resident else lines
@@ -202,7 +203,7 @@ def _assemble(
     pipeline: Pipeline | None,
 ) -> str:
     kernel = block.kernel
-    extra = dict(pipeline.functions()) if pipeline else {}
+    extra = functions(pipeline) if pipeline else {}
     for matrix in block.placement.matrices.values():
         spec = operations.get(matrix.contract.operation)
         native = spec.native_implementation.get("cuda") if spec else None

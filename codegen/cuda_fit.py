@@ -3,11 +3,14 @@
 import math
 from collections.abc import Mapping
 
+from eqsat.codegen.cuda_conversions import CONVERTING
 from eqsat.codegen.cuda_distribution import Distribution
 from eqsat.codegen.cuda_emit import choose, emit
 from eqsat.codegen.cuda_narrow import term_bytes
 from eqsat.codegen.cuda_pipeline import needs_producer
 from eqsat.codegen.cuda_placement import (
+    CHAIN,
+    COMPUTED,
     REGISTERS,
     SHARED,
     Placement,
@@ -47,7 +50,8 @@ def misfit(kernel: Kernel, spec: ParallelProcessingUnit) -> str:
     registers = spec.memory("registers")
     limit = min(registers.limit_per_group_bytes, registers.size_bytes // kernel.threads)
     if needs_producer(placement.matrices.values()):
-        launch, computing = registers_of(kernel.threads, 1)
+        converting = CONVERTING * bool(placement.converted)
+        launch, computing = registers_of(kernel.threads, 1, converting=converting)
         limit = 4 * computing
         widest = max(m.operation.n for m in placement.matrices.values()) // 2
         if widest + AROUND > launch:  # one instruction must do with what a launch gives
@@ -209,7 +213,7 @@ def unrolled(placement: Placement, distribution: Distribution) -> int:
     boxes = needs_producer(placement.matrices.values())
     made_inside = {name for outer in placement.outer.values() for name in outer.inside}
     for name, statement in placement.statements.items():
-        if name in made_inside or (boxes and placement.where[name] == SHARED):
+        if name in made_inside or (boxes and placement.where[name] in (SHARED, COMPUTED, CHAIN)):
             continue  # counted where it ends, or one thread copies it whole
         over = ()
         if isinstance(statement, Contract) and name not in placement.matrices:

@@ -1,6 +1,7 @@
 """One phase of a kernel: its carries, its loop over chunks with a ring of tiles, its statements."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import prod
 
 from eqsat.codegen import cuda_stream_k
@@ -55,6 +56,8 @@ def emit_phase(block: Block, phase: Phase, pipeline: Pipeline | None = None) -> 
         pipeline.allocate(phase)
         with pipeline.producing():
             pipeline.fill(phase)
+        with pipeline.converter.converting():
+            pipeline.convert(phase)
         boxes: set[str] = set()
         for ring in pipeline.rings[phase]:
             pipeline.wait(ring)
@@ -191,13 +194,11 @@ def _emit_consumer(
     """The loop over chunks that a producer copies ahead, and the producer's own loop."""
     pipeline.allocate(phase)
     _tiles(block, phase, 1, {name for ring in pipeline.rings[phase] for name in ring.boxes})
-    with pipeline.producing(), block.out.block():
-        first, last = _live_chunks(block, phase)
-        block.out.line(f"#pragma unroll {AT_ONCE}")
-        with block.out.block(f"for (int chunk = {first}; chunk < {last}; ++chunk)"):
-            for name, text in _chunk_origins(block, phase.stream, "chunk").items():
-                block.out.line(f"const int {name} = {text};")
-            pipeline.fill(phase)
+    with pipeline.producing(), _each_chunk(block, phase, AT_ONCE):
+        pipeline.fill(phase)
+    if pipeline.converter.copied(phase):
+        with pipeline.converter.converting(), _each_chunk(block, phase):
+            pipeline.convert(phase)
     first, last = _live_chunks(block, phase)
     known = prod(axis.count for axis in phase.stream) if block.kernel.stream_k else None
     pipeline.chunks[phase] = int(last) - int(first) if last.isdigit() else known
@@ -205,6 +206,18 @@ def _emit_consumer(
     emit(block, phase, pipeline, partial, (first, last))
     if block.kernel.stream_k:
         cuda_stream_k.join_sums(block, phase)
+
+
+@contextmanager
+def _each_chunk(block: Block, phase: Phase, at_once: int = 1) -> Iterator[None]:
+    """The loop over chunks of threads that compute nothing of them."""
+    with block.out.block():
+        first, last = _live_chunks(block, phase)
+        block.out.line(f"#pragma unroll {at_once}")
+        with block.out.block(f"for (int chunk = {first}; chunk < {last}; ++chunk)"):
+            for name, text in _chunk_origins(block, phase.stream, "chunk").items():
+                block.out.line(f"const int {name} = {text};")
+            yield
 
 
 def _emit_chunks(
@@ -244,7 +257,7 @@ def _emit_chunks(
                 pipeline.release(ring, behind=True, condition=f"chunk > {first}")
             else:
                 pipeline.release(ring)
-            pipeline.advance(ring, out)
+            ring.advance(out)
     pipeline.end_turn()
     if lagging:
         out.line("products_wait<0>();")
@@ -315,7 +328,7 @@ def _emit_chain(
                 if ring.role == BESIDE:
                     pipeline.release(ring)
             for ring in own if first else rings:
-                pipeline.advance(ring, out)
+                ring.advance(out)
     before = block.kernel.phases[: block.kernel.phases.index(phase) + 1]
     over = {s.name for one in before for s in one.body} & block.placement.matrices.keys()
     pipeline.finish(over - {update.chunk for update in chain.delayed})
@@ -327,7 +340,7 @@ def _emit_chain(
     release_delayed(phase, pipeline)
     for ring in rings:
         if ring.role == LATER:
-            pipeline.advance(ring, out)
+            ring.advance(out)
 
 
 def _copy_carries(block: Block, body: Statements) -> None:

@@ -12,13 +12,13 @@ own while the other multiplies. Each passes over the other's slots, and waits un
 its last chunk: a parity tells a slot's use only from the one before.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
+from typing import Any
 
-from eqsat.codegen import cuda_pairs, cuda_stream_k
-from eqsat.codegen.cuda_async import ASYNC_FUNCTIONS
+from eqsat.codegen import cuda_stream_k
 from eqsat.codegen.cuda_block import Block, Writer
 from eqsat.codegen.cuda_box import PERIOD, TensorBox
 from eqsat.codegen.cuda_box_tile import BoxTile
@@ -30,14 +30,18 @@ from eqsat.codegen.cuda_chains import (
     find_chain,
     is_lagging,
 )
+from eqsat.codegen.cuda_converter import WARPS, Converter
 from eqsat.codegen.cuda_copies import copy_boxes, edge_name, find_boxes
 from eqsat.codegen.cuda_distribution import WARP
 from eqsat.codegen.cuda_edges import Edge, find_edge
 from eqsat.codegen.cuda_joined import copy_from_piece, piece_boxes
 from eqsat.codegen.cuda_math import storage_type
-from eqsat.codegen.cuda_multicast import RANK, Share, shares
+from eqsat.codegen.cuda_multicast import Share, shares
 from eqsat.codegen.cuda_placement import Matrix
-from eqsat.codegen.cuda_registers import AROUND, registers_of, shared_out
+from eqsat.codegen.cuda_registers import (
+    AROUND,
+    registers_of,
+)
 from eqsat.codegen.cuda_ring import Ring
 from eqsat.codegen.cuda_warpgroup_operations import WARPGROUP, WarpgroupOperation
 from eqsat.errors import UnsupportedError
@@ -70,6 +74,8 @@ class Pipeline:
         self.shares: dict[str, Share] = {}
         self.edges: dict[str, Edge] = {}
         self.pieces: dict[str, TensorBox] = {}
+        self.converter = Converter(block)
+        self.numbered = 0  # rings
         self.barriers = 0
         self.offset = 0
         self.blocks = 1
@@ -87,7 +93,11 @@ class Pipeline:
                     self.pieces, self.shares = self.pieces | further, self.shares | apart
                     edge = find_edge(block.kernel, box, self.shares.get(name))
                     self.edges |= {name: edge} if edge and not further else {}
-                self.rings[phase] = tuple(self._rings(phase, boxes))
+            conversions = self.converter.find(phase)
+            self.maps |= {one.source.name: one.copied for one in conversions.values()}
+            made = {name: one.made for name, one in conversions.items()}
+            if boxes or made:
+                self.rings[phase] = tuple(self._rings(phase, boxes | made))
         self.whole = [one for phase, own in self.rings.items() if not phase.stream for one in own]
         self.order = self.barriers
         self.barriers += turns if turns > 1 else 0
@@ -102,22 +112,30 @@ class Pipeline:
         """One ring for a phase; of a chain, one for each role that boxes have."""
         stages = max(phase.stages, 1) if phase.stream else self._slots(boxes)
         chain = find_chain(self.block, phase, boxes) if phase.stream and stages > 1 else None
+        conversions = self.converter.found.get(phase, {})
         groups = {"": list(boxes)}
         if chain and not is_lagging(self.block, phase):
             roles = by_role(self.block, chain, boxes)
             if self._has_room(chain, phase) and (BOTH not in roles or stages > 2):
                 self.chains[phase], groups = chain, roles
-        for n, (role, names) in enumerate(groups.items()):
-            number = sum(map(len, self.rings.values())) + n
+        for role, names in groups.items():
             own = {name: boxes[name] for name in names}
             shared = {name: self.shares[name] for name in names if name in self.shares}
-            yield Ring(number, stages, own, shared, barriers=self.barriers, role=role)
-            self.barriers += 2 * stages
+            made = [name for name in names if name in conversions]
+            yield self._ring(stages, own, shares=shared, role=role, made=made, converting=WARPS)
+        for one in conversions.values():
+            one.ring = self._ring(stages, {one.source.name: one.copied}, readers=WARPS)
+
+    def _ring(self, stages: int, boxes: Mapping[str, TensorBox], **more: Any) -> Ring:
+        """A ring with barriers of its own."""
+        self.barriers += 2 * stages
+        self.numbered += 1
+        return Ring(self.numbered - 1, stages, boxes, barriers=self.barriers - 2 * stages, **more)
 
     def _has_room(self, chain: Chain, phase: Phase) -> bool:
         """Whether registers hold what a chain of several first products needs."""
         held = chain_registers(self.block, phase, chain) + AROUND
-        most = registers_of(self.block.turns * self.block.kernel.threads, 1)[1]
+        most = registers_of(self.threads, 1, converting=self.converter.threads)[1]
         return len(chain.heads) == 1 or held <= most
 
     def _slots(self, boxes: Mapping[str, TensorBox]) -> int:
@@ -130,7 +148,7 @@ class Pipeline:
 
     def allocate(self, phase: Phase) -> None:
         """Slots for the boxes of a phase, and the tiles that read them."""
-        for ring in self.rings[phase]:
+        for ring in (*self.rings[phase], *self.converter.copied(phase)):
             self._allocate(ring)
 
     def _allocate(self, ring: Ring) -> None:
@@ -188,14 +206,6 @@ class Pipeline:
         present = f"{lane} < {ring.writers}{beyond}"  # a lane for each block's barrier
         out.line(f"barrier_arrive_in({ring.empty(slot)}, {lane}, {present});")
 
-    def advance(self, ring: Ring, out: Writer) -> None:
-        """The next slot."""
-        n = ring.number
-        if ring.stages == 1:
-            out.line(f"parity_{n} ^= 1;")
-        else:
-            out.line(f"if (++slot_{n} == {ring.stages}) slot_{n} = 0, parity_{n} ^= 1;")
-
     def begin_turn(self) -> None:
         """Wait until the other team has the last chunk of its tile."""
         if self.block.turns > 1:
@@ -232,7 +242,7 @@ class Pipeline:
         for ring in list(self.whole):
             if over is None or self._is_read_by(ring, over):
                 self.release(ring)
-                self.advance(ring, self.block.out)
+                ring.advance(self.block.out)
                 self.whole.remove(ring)
 
     def _is_read_by(self, ring: Ring, products: Collection[str]) -> bool:
@@ -251,8 +261,13 @@ class Pipeline:
 
     def fill(self, phase: Phase) -> None:
         """Copy the boxes of the chunk at hand into the next slots."""
-        for ring in self.rings[phase]:
-            self._fill(ring)
+        for ring in (*self.rings[phase], *self.converter.copied(phase)):
+            if ring.copied:
+                self._fill(ring)
+
+    def convert(self, phase: Phase) -> None:
+        """Make the factors of the chunk at hand that are converted, in the next slots."""
+        self.converter.convert(phase, self.rings[phase])
 
     def _fill(self, ring: Ring) -> None:
         block = self.block
@@ -260,7 +275,7 @@ class Pipeline:
         slot = f"slot_{n}"
         out.line(f"barrier_wait({ring.empty(slot)}, parity_{n} ^ 1);")
         out.line(f"barrier_expect({ring.full(slot)}, {self._expected(ring)});")
-        for name, box in ring.boxes.items():
+        for name, box in ring.copied.items():
             size = block.tiles[name].size * box.dtype.itemsize
             offset = f" + {slot} * {size}" if ring.stages > 1 else ""
             place = f"{ring.offsets[name]}{offset}"
@@ -270,12 +285,12 @@ class Pipeline:
                 copy_boxes(block, one, what, place, ring.full(slot), self.edges.get(one.name))
 
             copy_from_piece(block, name, copy)
-        self.advance(ring, out)
+        ring.advance(out)
 
     def _expected(self, ring: Ring) -> str:
         """Bytes that fill a slot, as text: fewer in the last tile of an axis."""
         whole, parts = 0, []
-        for name, box in ring.boxes.items():
+        for name, box in ring.copied.items():
             edge = self.edges.get(name)
             if edge:
                 here = edge.is_here(self.block.frame.origin)
@@ -285,37 +300,6 @@ class Pipeline:
         return " + ".join([*parts, *([str(whole)] if whole else [])])
 
     # the whole kernel
-
-    def state(self, out: Writer) -> None:
-        """Slot numbers and parities of one side."""
-        for ring in self.all_rings:
-            slot = "" if ring.stages == 1 else f"slot_{ring.number} = 0, "
-            out.line(f"int {slot}parity_{ring.number} = 0;")
-            if ring.stages == 1:
-                out.line(f"constexpr int slot_{ring.number} = 0;")
-
-    def initialise(self, out: Writer) -> None:
-        """Barriers set up by one thread."""
-        warps = self.block.kernel.threads // WARP
-        at = f"reinterpret_cast<unsigned long long*>(shared + {self.offset})"
-        out.line(f"unsigned long long* const barriers = {at};")
-        with out.block("if (threadIdx.x == 0)"):
-            for ring in self.all_rings:
-                with out.block(f"for (int slot = 0; slot < {ring.stages}; ++slot)"):
-                    out.line(f"barrier_init({ring.full('slot')}, 1);")
-                    out.line(f"barrier_init({ring.empty('slot')}, {warps * ring.writers});")
-            for turn in range(self.order, self.barriers):
-                out.line(f"barrier_init(barriers + {turn}, {warps});")
-            out.line("barriers_ready();")
-            for name in self.maps:
-                out.line(f"prefetch_map({self.block.map_name(name)});")
-        if self.shares:  # the barriers of all blocks are there, which `barriers_ready` has released
-            out.line("cluster_arrive_relaxed();")
-            out.line("cluster_wait();")
-        else:
-            out.line("__syncthreads();")
-        out.line("earlier_launches_done();")
-        out.line("next_launch_may_begin();")
 
     def close(self, shared: int) -> int:
         """End the tile, and place the barriers behind so much shared memory; the bytes in all."""
@@ -330,7 +314,7 @@ class Pipeline:
         twice = 2 * (total + RESERVED_BYTES) <= SHARED_BYTES and self.may_share
         twice = twice and not self.block.kernel.stream_k  # as many blocks as there are SMs
         self.blocks = 2 if twice else 1
-        _, each = registers_of(self.threads, 1)
+        _, each = registers_of(self.threads, 1, converting=self.converter.threads)
         if self.shares and None in self.chunks.values():
             raise UnsupportedError(
                 f"kernel {self.block.kernel.name} has clusters of {self.block.kernel.multicast} "
@@ -361,7 +345,8 @@ class Pipeline:
     @property
     def may_share(self) -> bool:
         """Whether registers allow two blocks on an SM."""
-        return self.held + AROUND <= registers_of(self.block.kernel.threads, 2)[0]
+        threads, converting = self.block.kernel.threads, self.converter.threads
+        return self.held + AROUND <= registers_of(threads, 2, converting=converting)[0]
 
     def areas(self, wanted: int, each: int) -> int:
         """How many areas of `each` bytes, a divisor of those wanted, fit beside what is there: two
@@ -397,99 +382,12 @@ class Pipeline:
     @property
     def launch_bounds(self) -> str:
         """Threads, and the blocks that an SM is to hold."""
-        return f"{self.threads + WARPGROUP}, {self.blocks}"
+        return f"{self.all_threads}, {self.blocks}"
 
-    def functions(self) -> dict[str, str]:
-        """Device functions that only such kernels have."""
-        threads = self.block.kernel.threads
-        barrier = f"""
-__device__ __forceinline__ void block_barrier() {{
-    asm volatile("bar.sync 1, {threads};" ::: "memory");
-}}"""
-        operations = {
-            o.name(held): o.definition(held)
-            for m in self.block.placement.matrices.values()
-            if isinstance(o := m.operation, WarpgroupOperation)
-            for held in (False, True)
-        }
-        others = {**cuda_stream_k.FUNCTIONS, **cuda_pairs.FUNCTIONS}
-        return {**ASYNC_FUNCTIONS, **operations, **others, "block_barrier": barrier}
-
-    def program(self, origins: Sequence[str]) -> str:
-        """The kernel's body: the producer's program, then that of the computing threads."""
-        kernel, out, turns = self.block.kernel, Writer(depth=1), self.block.turns
-        producing, registers = shared_out(self.threads, self.blocks, self.held)
-        loop = f"for (int tile = blockIdx.x; tile < {kernel.all_turns}; tile += gridDim.x)"
-        if kernel.stream_k:
-            before, loop, begins = cuda_stream_k.loop(kernel)
-            out.lines += ["    " + line for line in before]
-            origins = [*begins, *origins]
-        if kernel.uneven:  # tiles get shorter: who had a longer one has a shorter one next
-            origins = [*_there_and_back(kernel.tiles), *origins]
-            loop = f"for (int round = 0; round * gridDim.x < {kernel.tiles}; ++round)"
-        self.initialise(out)
-        with out.block(f"if (threadIdx.x >= {self.threads})"):
-            out.line(f"fewer_registers<{producing}>();")
-            with out.block(f"if (threadIdx.x == {self.threads})"):
-                self.state(out)
-                if self.shares:
-                    out.line(f"const int {RANK} = cluster_rank();")
-                with out.block(loop):
-                    for line in origins:
-                        out.line(line)
-                    out.lines += self.producer.lines
-                self._linger(out)
-            out.line("return;")
-        out.line(f"more_registers<{registers}>();")
-        if turns > 1:
-            out.line(f"const int thread = threadIdx.x % {kernel.threads};")
-            turn = f"int(threadIdx.x) / {kernel.threads}"
-            out.line(f"const int turn = __shfl_sync(0xffffffffu, {turn}, 0);")
-        if turns > 1 and not kernel.stream_k:
-            start, step = "blockIdx.x + turn * gridDim.x", f"{turns} * gridDim.x"
-            loop = f"for (int tile = {start}; tile < {kernel.all_turns}; tile += {step})"
-        team = f"int({self.block.thread}) / {WARPGROUP}"
-        out.line(f"const int warpgroup = __shfl_sync(0xffffffffu, {team}, 0);")
-        self.state(out)
-        if turns > 1:
-            out.line("int order = turn ^ 1;")
-        if turns > 1 and not kernel.stream_k:
-            with out.block("if (turn == 1)"):
-                self.pass_over(out)
-        with out.block(loop):
-            for line in _there_and_back(kernel.tiles) if kernel.uneven else ():
-                out.line(line)
-            if kernel.stream_k:
-                for line in begins:
-                    out.line(line)
-                if turns > 1:
-                    with out.block(f"if (item % {turns} != turn)"):
-                        self.pass_over(out)
-                        out.line("continue;")
-            out.lines += self.block.out.lines
-            if turns > 1 and not kernel.stream_k:
-                self.pass_over(out)
-        if self.block.stored:
-            out.line("boxes_stored();")
-        return "\n".join(out.lines)
-
-    def _linger(self, out: Writer) -> None:
-        """Wait until all blocks have let go of all slots: they tell the barriers of this one."""
-        for ring in self.all_rings:
-            if ring.writers > 1:
-                n = ring.number
-                with out.block(f"for (int last = 0; last < {ring.stages}; ++last)"):
-                    out.line(f"barrier_wait({ring.empty(f'slot_{n}')}, parity_{n} ^ 1);")
-                    self.advance(ring, out)
-
-
-def _there_and_back(tiles: int) -> list[str]:
-    """The tile of a round, and an end where the last round has none."""
-    return [
-        "const int last = gridDim.x - 1;",
-        "const int tile = round * (last + 1) + (round % 2 ? last - blockIdx.x : blockIdx.x);",
-        f"if (tile >= {tiles}) break;",
-    ]
+    @property
+    def all_threads(self) -> int:
+        """Those that compute, that produce, and that convert."""
+        return self.threads + WARPGROUP + self.converter.threads
 
 
 def needs_producer(matrices: Iterable[Matrix]) -> bool:

@@ -7,13 +7,11 @@ from math import prod
 
 from eqsat.codegen.cuda_access import unit_stride
 from eqsat.codegen.cuda_box import UNIT, WIDTHS
+from eqsat.codegen.cuda_conversions import conversions
 from eqsat.codegen.cuda_math import NARROW, SIXTEEN
 from eqsat.codegen.cuda_operations import OPERATIONS, MatrixOperation, find, find_shape
-from eqsat.codegen.cuda_warpgroup_operations import (
-    WARPGROUP,
-    WARPGROUP_ROWS,
-    WarpgroupOperation,
-)
+from eqsat.codegen.cuda_turned import Group, across, summed_index, turned
+from eqsat.codegen.cuda_warpgroup_operations import WarpgroupOperation
 from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import DType, bfloat16, float32
 from eqsat.graph.index import free_names
@@ -36,10 +34,8 @@ from eqsat.outer_reductions import Outer, find_outer, sums_rows
 from eqsat.pipeline_price import STREAMED_BYTES
 from eqsat.specs.model import ParallelOperation
 
-Group = tuple[str, ...]
 REGISTERS, SHARED, FETCH, INLINE = "registers", "shared", "fetch", "inline"
 COMPUTED, CHAIN = "computed", "chain"
-TURNED = 1.02  # how much more results cost that lie across what they are stored to
 STAGED_PART = 4  # values that a computed tile reads from registers are at most this part of it
 
 
@@ -72,7 +68,8 @@ class Placement:
 
     `registers`: each thread holds its own coordinates. `shared`: a tile in shared memory.
     `fetch`: read from global memory at each use. `inline`: an expression. `computed`: a tile in
-    shared memory whose elements the block computes, through the values of `chains`. `serial` are
+    shared memory whose elements the block computes, through the values of `chains`; of a right
+    factor of a warpgroup's, threads that do nothing else. `serial` are
     the scalar contractions, and reductions of `outer` combinations, whose summed indices are plain
     loops; in others threads share them.
     """
@@ -99,6 +96,12 @@ class Placement:
         """What a statement reads; of a reduction of an outer combination its sides."""
         outer = self.outer.get(s.name)
         return tuple(outer.sides.values()) if outer else operands(s)
+
+    @property
+    def converted(self) -> set[str]:
+        """Right factors of a warpgroup's that are computed."""
+        started = (m for m in self.matrices.values() if isinstance(m.operation, WarpgroupOperation))
+        return {m.right for m in started if self.where[m.right] == COMPUTED}
 
     @property
     def matrix_steps(self) -> dict[str, int]:
@@ -165,14 +168,16 @@ def place(kernel: Kernel, operations: Mapping[str, ParallelOperation]) -> Placem
             where[name] = INLINE
         elif isinstance(s, Load):
             where[name] = _place_load(s, users[name], statements, serial)
-    matrices = _matrices(kernel, contracts, indices, dtypes, operations)
-    warpgroup = {n for n, m in matrices.items() if isinstance(m.operation, WarpgroupOperation)}
-    if warpgroup:
+    converted = conversions(kernel, contracts, users)
+    matrices = _matrices(kernel, contracts, indices, dtypes, operations, converted)
+    started = [m for m in matrices.values() if isinstance(m.operation, WarpgroupOperation)]
+    if started:
         where.update({name: SHARED for name in _streamed(kernel, where)})
-    products = {*matrices, *serial} - warpgroup  # a warpgroup's left factor stays in registers
+    products = {*matrices, *serial} - {m.contract.name for m in started}
     for one in outer.values():
         where.update(dict.fromkeys(one.inside, CHAIN))
-    chains = _chains(kernel, products, where, users, indices)
+    chains = _chains(kernel, products, where, users, indices)  # a warpgroup's left one stays
+    chains |= {m.right: converted[m.right] for m in started if m.right in converted}
     for name, chain in chains.items():
         where.update({s.name: CHAIN for s in chain})
         where[name] = COMPUTED
@@ -315,12 +320,13 @@ def _matrices(
     indices: Mapping[str, tuple[str, ...]],
     dtypes: Mapping[str, DType],
     operations: Mapping[str, ParallelOperation],
+    converted: Collection[str],
 ) -> dict[str, Matrix]:
     pairs = {
         c.name: (_free(kernel, c, indices, 0), _free(kernel, c, indices, 1)) for c in contracts
     }
     roles = _colour(list(pairs.values()), kernel.name)
-    if _turned(kernel, contracts, pairs, roles, indices, operations):
+    if turned(kernel, contracts, pairs, roles, operations, converted):
         roles = {group: "n" if role == "m" else "m" for group, role in roles.items()}
     result = {}
     for c in contracts:
@@ -340,73 +346,12 @@ def _matrices(
                 factors = [bfloat16, bfloat16]
             operation = find(invocation, *factors, c.dtype)
         function = c.operation if native else operation.function
-        k = _summed(kernel, c)
+        k = summed_index(kernel, c)
         gathered = isinstance(operation, WarpgroupOperation) and not operation.transposable
-        gathered = gathered and left in _across(kernel, c)
+        gathered = gathered and left in across(kernel, c)
         how = (gathered, spec.partial_sum if spec else 0)
         result[c.name] = Matrix(c, operation, rows, columns, k, left, right, function, *how)
     return result
-
-
-def _across(kernel: Kernel, c: Contract) -> set[str]:
-    """The factors of a contraction that memory holds with their summed index not contiguous."""
-    k = _summed(kernel, c)
-    loads = {s.name: s for s in kernel.statements() if isinstance(s, Load)}
-    sides = {name for name in (c.left, c.right) if name in loads}
-    return {name for name in sides if not unit_stride(loads[name].access, k)}
-
-
-def _turned(
-    kernel: Kernel,
-    contracts: list[Contract],
-    pairs: Mapping[str, tuple[Group, Group]],
-    roles: Mapping[Group, str],
-    indices: Mapping[str, Group],
-    operations: Mapping[str, ParallelOperation],
-) -> bool:
-    """Whether rows and columns are better exchanged, for the operations of a warpgroup.
-
-    Its left factor may be computed, or lie across the sum where the instruction does not allow it;
-    its right one may not. And it has 64 rows, fewer columns.
-    """
-    axes = kernel.axes()
-    loads = {s.name for s in kernel.statements() if isinstance(s, Load)}
-    cost = {False: 0.0, True: 0.0}
-    for c in contracts:
-        spec = operations.get(c.operation)
-        extents = [n for n in spec.extents.values() if n] if spec else []
-        if not extents or extents[0] != WARPGROUP_ROWS:
-            return False
-        groups = dict(zip(pairs[c.name], (c.left, c.right), strict=True))
-        copied = loads - (_across(kernel, c) if spec and spec.contiguous else set())
-        size = {g: prod(min(axes[i].tile, axes[i].extent) for i in g) for g in groups}
-        for turned in cost:
-            counts = {}
-            for group, factor in groups.items():
-                row = (roles[group] == "m") != turned
-                unit = WARPGROUP_ROWS if row else extents[1]
-                counts[row] = -(-size[group] // unit)
-                cost[turned] += 0 if row or factor in copied else 1e6
-            teams = max(kernel.threads // WARPGROUP, 1)
-            cost[turned] += _busiest(counts[True], counts[False], teams)
-    return TURNED * cost[True] < cost[False]
-
-
-def _busiest(rows: int, columns: int, teams: int) -> int:
-    """Operations of the warpgroup that has most of so many rows and columns of them."""
-    splits = [(n, teams // n) for n in range(1, teams + 1) if teams % n == 0]
-    return min(-(-rows // n) * -(-columns // m) for n, m in splits)
-
-
-def _summed(kernel: Kernel, c: Contract) -> str:
-    axes = kernel.axes()
-    if not c.over:
-        raise UnsupportedError(
-            f"contraction {c.name} of kernel {kernel.name} by {c.operation} sums over nothing. "
-            f"Leave the operation empty."
-        )
-    over = [i for i in c.over if i != c.term_index]
-    return max(over, key=lambda i: min(axes[i].tile, axes[i].extent))
 
 
 def _free(kernel: Kernel, c: Contract, indices: Mapping[str, Group], side: int) -> Group:

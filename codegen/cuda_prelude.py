@@ -13,6 +13,7 @@ from eqsat.codegen import (
     cuda_prelude_floats,
     cuda_prelude_nearly,
     cuda_prelude_scans,
+    cuda_prelude_vectors,
 )
 
 _DEVICE = "__device__ __forceinline__"
@@ -459,6 +460,7 @@ FUNCTIONS.update(cuda_prelude_clusters.FUNCTIONS)
 FUNCTIONS.update(cuda_prelude_floats.FUNCTIONS)
 FUNCTIONS.update(cuda_prelude_nearly.FUNCTIONS)
 FUNCTIONS.update(cuda_prelude_scans.FUNCTIONS)
+FUNCTIONS.update(cuda_prelude_vectors.FUNCTIONS)
 FUNCTIONS.update(
     {load_matrix_name(n, trans): _load_matrix(n, trans) for n in (1, 2, 4) for trans in (0, 1)}
 )

@@ -133,8 +133,8 @@ class Statements:
 
     def statement(self, s: Statement) -> None:
         block = self.block
-        if block.placement.where[s.name] == CHAIN:
-            return
+        if block.placement.where[s.name] == CHAIN or (isinstance(s, Map) and s.name in self.ring):
+            return  # other threads make what is in the ring
         match s:
             case Map() if block.placement.where[s.name] == COMPUTED:
                 self.flush()

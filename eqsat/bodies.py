@@ -2,17 +2,18 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from eqsat.algebra import LEAVES, Term
-from eqsat.contraction_price import from_registers
+from eqsat.algebra import LEAVES, Read, Term
+from eqsat.contraction_price import MADE_OF, from_registers
 from eqsat.egglog_text import SCHEDULE
 from eqsat.form import SUBSTITUTED, WEIGHTED, Form, Stored, shares_factors
 from eqsat.narrow_price import is_joined
 from eqsat.saturate import ENode, FrozenEGraph
 from eqsat.specs import ParallelProcessingUnit
 
+SHORT = 2  # bytes, from which on an element is not converted
 STANDS_FOR = {
     "exp_difference": {"exp", "pow"},
     "contract": {"reduce_sum"},
@@ -26,13 +27,13 @@ def bodies_of(
     """Fused bodies of the kernel: every choice among the ways to compute each class."""
     kernels = (n.children for n in found.nodes[found.roots[0]] if n.op == "kernel")
     (root,) = (body for body, schedule in kernels if _untiled(found, schedule))
-    sizes = _term_sizes(found)
+    sizes, made_short = _term_sizes(found), _made_of_short(found.nodes)
     options: dict[int, list[ENode]] = {}
     stack = [root]
     while stack:
         number = stack.pop()
         if number not in options:
-            options[number] = _ways(found.nodes[number], sizes, found.free, spec)
+            options[number] = _ways(found.nodes[number], sizes, made_short, found.free, spec)
             if not options[number]:
                 return []
             stack += [child for node in options[number] for child in node.children]
@@ -69,22 +70,46 @@ def _placed(
     options: dict[int, list[ENode]], spec: ParallelProcessingUnit
 ) -> dict[int, list[ENode]]:
     """The ways without operations that are started and want factors in memory which are computed:
-    these lie in registers.
+    these lie in registers, but for one that is made of a copied tile element by element.
     """
-    read = {n for n, ways in options.items() if any(w.op in {"read", "gather"} for w in ways)}
-    casts = ((n, w.children) for n, ways in options.items() for w in ways if w.op == "cast")
-    read |= {n for n, children in casts if read.issuperset(children)}  # widened, or rounded, once
+    read, made = _read(options), _made_of_short(options)
 
     def fits(node: ENode) -> bool:
         if node.op not in {"contract", "weighted_contract"} or not node.args[3]:
             return True
         operation = spec.operation(str(node.args[3]))
         weights = node.op in WEIGHTED
-        computed = weights + sum(child not in read for child in node.children[weights:])
-        return not operation.asynchronous or computed <= from_registers(operation)
+        computed = [child for child in node.children[weights:] if child not in read]
+        apart = not operation.contiguous and any(child in made for child in computed)
+        held = weights + len(computed) - apart
+        return not operation.asynchronous or held <= from_registers(operation)
 
     placed = {number: [way for way in ways if fits(way)] for number, ways in options.items()}
     return placed if all(placed.values()) else options
+
+
+def _read(options: Mapping[int, Sequence[ENode]]) -> set[int]:
+    """The classes of what is read, and of that widened, or rounded, once."""
+    read = {n for n, ways in options.items() if any(w.op in {"read", "gather"} for w in ways)}
+    casts = ((n, w.children) for n, ways in options.items() for w in ways if w.op == "cast")
+    return read | {n for n, children in casts if read.issuperset(children)}
+
+
+def _made_of_short(options: Mapping[int, Sequence[ENode]]) -> set[int]:
+    """The classes of what is computed element by element of elements of 8 bits that are read."""
+    ways = [(n, w) for n, every in options.items() for w in every if w.op in MADE_OF]
+    read = [(n, w.args[0]) for n, w in ways if w.op == "read"]
+    short = {n for n, one in read if isinstance(one, Read) and one.dtype.itemsize < SHORT}
+    plain = {n for n, _ in ways if n not in short} & {n for n, w in ways if not w.children}
+    made = set[int]()
+    while True:
+        known = plain | short | made
+        every = [(n, w) for n, w in ways if w.children and known.issuperset(w.children)]
+        more = {n for n, w in every if (short | made).intersection(w.children)} - made
+        rest = {n for n, w in every if plain.issuperset(w.children)} - plain
+        if not more and not rest:
+            return made
+        made, plain = made | more, plain | rest
 
 
 def _kinds(
@@ -125,13 +150,15 @@ def _term_sizes(found: FrozenEGraph) -> dict[int, int]:
 def _ways(
     nodes: list[ENode],
     sizes: Mapping[int, int],
+    short: Collection[int],
     free: Mapping[int, int],
     spec: ParallelProcessingUnit,
 ) -> list[ENode]:
     """The ways to compute a class that are worth pricing, those by an operation first: sums that
     carry their weights, then by speed.
 
-    A held weight stands for the exponential that it equals, a contraction for its sum of products,
+    An operation is worth it with factors that lie in memory, and with such as are made of `short`
+    elements. A held weight stands for the exponential that it equals, a contraction for its sum,
     where threads share a tile one of which results share both factors, and a weighted sum by an
     operation for the one without.
     """
@@ -142,7 +169,9 @@ def _ways(
         if node.op in {"contract", "narrow_contract"} and len({*node.children}) == 1:
             continue  # a sum of squares shares no factor among results
         held = node.args if node.op == "read" else ()  # one of them may have been prepared
-        key = (node.op, node.args[3:] if node.op in SUBSTITUTED else held)
+        if node.op in SUBSTITUTED:
+            held = (*node.args[3:], sum(child in short for child in node.children))
+        key = (node.op, held)
         size = sum(sizes[child] for child in node.children)
         if key not in best or size < sum(sizes[child] for child in best[key].children):
             best[key] = node

@@ -1,7 +1,10 @@
 """What a contraction costs by a matrix operation or a library call of the spec."""
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import or_
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +14,7 @@ from eqsat.call_price import call_seconds
 from eqsat.copy_price import one_by_one
 from eqsat.form import SUBSTITUTED, WEIGHTED, Form
 from eqsat.graph.dtypes import BY_NAME, is_held
+from eqsat.graph.ops import ELEMENTWISE
 from eqsat.issue_price import copy_seconds, instruction_seconds
 from eqsat.narrow_price import is_joined, narrowing, products_of
 from eqsat.needs import Need
@@ -23,6 +27,7 @@ from eqsat.relayout import walked_axes
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
 from eqsat.tiling import Tiling
 
+MADE_OF = ELEMENTWISE | {"read", "literal", "position"}  # terms of factors that are converted
 HELD = 0.8  # part of a thread's registers that sums may take, those under way included
 GATHERED = 2.5  # times the work of products of gathered rows (4096 x 256 x 256: 45 us for 20)
 ACROSS_WORK = 6  # instructions of a result that lies across what it is stored to
@@ -54,11 +59,16 @@ def matrix_seconds(
     and call overheads.
     """
     operation = family[0]
-    padding = _padding(tiling, family, (found.rows, found.columns, found.summed))
+    rows, columns = found.rows, found.columns
+    if rows & _summed_later(tiling, found.term):
+        rows, columns = columns, rows
+    padding = _padding(tiling, family, (rows, columns, found.summed))
     if operation.asynchronous and not is_factor(tiling, found.term):
-        # the target may take either factor for the left one
+        # the target may take either factor for the left one, but for what is converted
         turned = _padding(tiling, family, (found.columns, found.rows, found.summed))
-        padding = np.minimum(padding, TURNED * turned)
+        made = converted(tiling, operation, found)
+        straight = padding if made is not found.left else np.full_like(padding, np.inf)
+        padding = np.minimum(straight, TURNED * turned) if made is not found.right else padding
     facts, counts = tiling.form.facts, tiling.pricer.float32_products
     factors = [facts.dtype(side) for side in (found.left, found.right)]
     factor = min(factors, key=lambda dtype: dtype.itemsize)
@@ -231,18 +241,52 @@ def takes_factors(tiling: Tiling, operation: ParallelOperation, found: Contracti
         return not _gathers_terms(tiling, operation, found)
     if found.term.op not in (*SUBSTITUTED, *WEIGHTED) and _is_widened(tiling, operation, found):
         return True  # in registers, or beforehand
-    weights = found.term.op in WEIGHTED
-    sides = (found.left, found.right)
-    narrowest = min(tiling.form.facts.dtype(side).itemsize for side in sides)
-    computed = weights + sum(
-        not is_copied(tiling, operation, found, side)
-        or tiling.form.facts.dtype(side).itemsize > narrowest
-        for side in sides[weights:]
-    )
+    computed = _computed(tiling, operation, found)
+    computed -= converted(tiling, operation, found) is not None
     if computed and not _takes_results(operation):
         return False
     held = computed + (gathered(tiling, operation, found) is not None)
     return held == from_registers(operation)
+
+
+def _computed(tiling: Tiling, operation: ParallelOperation, found: Contraction) -> int:
+    """How many factors of an operation that is started are computed, or rounded."""
+    weights = found.term.op in WEIGHTED
+    sides = (found.left, found.right)
+    narrowest = min(tiling.form.facts.dtype(side).itemsize for side in sides)
+    return weights + sum(
+        not is_copied(tiling, operation, found, side)
+        or tiling.form.facts.dtype(side).itemsize > narrowest
+        for side in sides[weights:]
+    )
+
+
+def converted(tiling: Tiling, operation: ParallelOperation, found: Contraction) -> Term | None:
+    """The factor that threads of their own make in shared memory of a copied tile, for an operation
+    that is started: one that is computed beyond those which it takes from registers.
+    """
+    if not operation.asynchronous or operation.contiguous:
+        return None
+    computed = _computed(tiling, operation, found)
+    if computed <= from_registers(operation):
+        return None
+    sides = (found.right,) if found.term.op in WEIGHTED else (found.right, found.left)
+    return next((side for side in sides if _is_made_of_one(tiling.form, side)), None)
+
+
+def _is_made_of_one(made: Form, side: Term) -> bool:
+    """Whether a factor, which nothing else needs, is computed element by element of one read of
+    shorter elements that has all of its names, and of what has fewer.
+    """
+    facts, size = made.facts, made.facts.dtype(side).itemsize
+    terms = [*post_order([side])]
+    if side.op == "read" or any(t.op not in MADE_OF for t in terms):
+        return False
+    within = Counter(child for term in terms for child in term.children)
+    own = [t for t in terms if t is not side and t.op != "literal"]
+    whole = [t for t in own if t.op == "read" and facts.free(t) == facts.free(side)]
+    short = len(whole) == 1 and facts.dtype(whole[0]).itemsize < size
+    return short and all(made.uses[t] == within[t] for t in own)
 
 
 def _gathers_terms(tiling: Tiling, operation: ParallelOperation, found: Contraction) -> bool:
@@ -393,6 +437,13 @@ def is_factor(tiling: Tiling, product: Term) -> bool:
     """Whether a factor of a later product follows from this one: it lies as its rows do."""
     later = (t for t in tiling.form.terms if t.op in SUBSTITUTED and t is not product)
     return any(product in post_order(t.children) for t in later)
+
+
+def _summed_later(tiling: Tiling, product: Term) -> int:
+    """The names that products sum over of which this one is a factor: those of its columns."""
+    later = (t for t in tiling.form.terms if t.op in SUBSTITUTED and t is not product)
+    over = (t.args[0] for t in later if product in post_order(t.children))
+    return reduce(or_, over, 0)  # type: ignore[arg-type]
 
 
 def as_factor(tiling: Tiling, found: Contraction) -> Array:

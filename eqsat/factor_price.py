@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from eqsat.algebra import Read, Term, post_order
-from eqsat.contraction_price import from_registers, gathered
+from eqsat.contraction_price import converted, from_registers, gathered
 from eqsat.form import REDUCING, SUBSTITUTED
 from eqsat.pipeline_price import LOADED, STREAMED_BYTES, arranged
 from eqsat.rates import Array, Contraction
@@ -21,9 +21,15 @@ from eqsat.tiling import Tiling
 COPIED = frozenset({"read", "gather"})
 
 
-def computed_of_reads(found: Contraction) -> Iterator[tuple[Term, list[Term]]]:
-    """Factors that are computed of nothing but what is read, and the terms of which each is."""
+def computed_of_reads(
+    found: Contraction, converted: Term | None = None
+) -> Iterator[tuple[Term, list[Term]]]:
+    """Factors that are computed of nothing but what is read, and the terms of which each is; not
+    one that is `converted` by threads of their own.
+    """
     for side in (found.left, found.right):
+        if side is converted:
+            continue
         terms = list(post_order([side]))
         reduced = any(one.op in (*SUBSTITUTED, *REDUCING) for one in terms)
         if side.op not in COPIED and not reduced:
@@ -52,7 +58,7 @@ def _unstaged(tiling: Tiling, operation: ParallelOperation, found: Contraction) 
     streamed = facts.universe.mask(tiling.chunks)
     if not from_registers(operation) or not found.summed & streamed:
         return 1.0 * waits
-    for _, terms in computed_of_reads(found):
+    for _, terms in computed_of_reads(found, converted(tiling, operation, found)):
         for one in terms:
             read = one.args[0] if one.op in COPIED else None
             if isinstance(read, Read) and facts.free(one) & streamed:
@@ -71,7 +77,7 @@ def computed_again(
     if tiling.blocking is None or not operation.asynchronous or not from_registers(operation):
         return
     facts = tiling.form.facts
-    for side, terms in computed_of_reads(found):
+    for side, terms in computed_of_reads(found, converted(tiling, operation, found)):
         own, other = found.rows, found.columns
         if side is not found.left:
             own, other = other, own

@@ -11,6 +11,12 @@ from numpy.typing import NDArray
 from eqsat.algebra import REDUCTIONS, SCANS, Term
 from eqsat.clusters import CLUSTER, clusters
 from eqsat.contraction_price import absorbed
+from eqsat.conversion_price import (
+    conversion_bytes,
+    conversion_seconds,
+    conversions,
+    made_of,
+)
 from eqsat.factor_price import computed_of_reads
 from eqsat.form import REDUCING, SUBSTITUTED, Form, shares_factors
 from eqsat.graph.ops import ELEMENTWISE
@@ -64,6 +70,9 @@ class Occupancy(Tiling):
         self.scans = any(term.op in SCANS for term in form.terms)
         self.clusters = clusters(form, self.spec) if clustered else ()
         self.staying = np.zeros_like(self.shape)  # blocks that combine tile after tile
+        self.converted = conversions(self)  # factors that threads of their own make
+        self.made = self.converting = np.zeros_like(self.shape)  # bytes of these, and seconds
+        self.absorbed |= {one for side in self.converted.values() for one in made_of(side)}
 
     def live_bytes(self) -> Array:
         """Bytes of registers that a tile takes at the most: the widest value, beside it what else
@@ -156,7 +165,8 @@ class Occupancy(Tiling):
                 room = self.spec.memory("shared").size_bytes
                 limit = np.minimum(limit, np.floor(room / np.maximum(self.shared, 1024)))
             limit = np.minimum(limit, self.registers_fit())
-            limit = np.minimum(limit, PRODUCING) if self.started else limit
+            most = 1 if self.converted else PRODUCING
+            limit = np.minimum(limit, most) if self.started else limit
             limit = np.where(self.staying > 0, np.minimum(limit, self.staying), limit)
         return self.at_once() * np.maximum(limit, 1)
 
@@ -218,11 +228,25 @@ class Occupancy(Tiling):
         facts, streamed = self.form.facts, self.form.facts.universe.mask(self.chunks)
         if found.summed & streamed:
             return
-        for side, reads in computed_of_reads(found):
+        for side, reads in computed_of_reads(found, self.converted.get(found.term)):
             self.again = self.again + sum(self.copied.get(one, 0.0) for one in reads)
             if streamed and not facts.free(side) & streamed:
                 held = self.tile_points(facts.free(side)) * facts.dtype(side).itemsize
                 self.scratch = self.scratch + held
+
+    def stage_converted(self, product: Term, stages: Array) -> None:
+        """Shared memory for a product's converted factor and for what it is made of, and the time
+        that takes.
+        """
+        side = self.converted.get(product)
+        if side is None or side in self.staged:
+            return
+        self.staged.add(side)
+        made, copied = conversion_bytes(self, side)
+        streamed = self.form.facts.free(side) & self.form.facts.universe.mask(self.chunks)
+        self.made = self.made + made * (stages if streamed else 1)
+        self.shared = self.shared + (made + copied) * (stages if streamed else 1)
+        self.converting = self.converting + conversion_seconds(self, side)
 
     def hopeless(self) -> str:
         """What no choice has, as is plain before anything is priced; empty where some may fit."""

@@ -114,8 +114,7 @@ class _Pricing(Latency):
         # Seconds of atomic operations in the cache, of those when all else is done, and of calls.
         self.combined = self.joined = self.extra_latency = self.across = 0 * self.shape
         self.weighed: set[tuple[Term, int, CarryLaw]] = set()
-        self.repeat = 1
-        self.gathers = False  # whether threads copy operands from where values say, none ahead
+        self.repeat, self.gathers = 1, False  # whether threads copy from where values say
         self.settled: dict[Term, tuple[list[str], NDArray[np.intp]]] = {}
         self.weights = weights_again(self)
         self.reads = any(term.op in {"read", "gather"} for term in form.terms)
@@ -342,8 +341,9 @@ class _Pricing(Latency):
         if not self.pricer.overlap:
             return
         stages = self.shape if self.blocking is None else self.blocking.stages
+        facts = self.form.facts
+        self.stage_converted(found.term, stages)
         for side in (found.left, found.right):
-            facts = self.form.facts
             if side in self.staged or (self.started and side.op not in {"read", "gather"}):
                 continue  # lies there already, or in registers
             self.staged.add(side)
@@ -376,10 +376,10 @@ class _Pricing(Latency):
         spec, pricer, cache = self.spec, self.pricer, self.pricer.cache
         tiles = self.in_parts(every := self._computed())
         self.traffic = self.traffic + self.spilled_bytes() * tiles
-        waves = self.waves(tiles)
-        imbalance = waves * self.at_once() / tiles
+        imbalance = (waves := self.waves(tiles)) * self.at_once() / tiles
         busy, working = self.busy(tiles), self.busy(tiles, least=1.0)
         parts = {n: v * imbalance / self.kept_busy(n, working) for n, v in self.units.items()}
+        parts |= {"conversion": self.converting * imbalance} if self.converted else {}
         staging, computing = None, parts.get(ISSUED, 0 * self.shape)
         if self.blocking is not None and self.blocking.staged and not self.started:
             chunks = tiles * self.steps() * self.blocking.threads
@@ -403,7 +403,7 @@ class _Pricing(Latency):
         cores = np.minimum(tiles * self.blocks, spec.processors)
         asked = drawn = np.minimum(dram_bw, alone * cores) * part
         if self.blocking is not None and self.blocking.staged:
-            held = self.shared * np.minimum(tiles, self.resident()) / SLOT
+            held = (self.shared - self.made) * np.minimum(tiles, self.resident()) / SLOT
             stages = self.blocking.stages if self.started or not self.gathers else self.shape
             ring = in_flight(spec, pricer.dram, held, stages)
             asked = np.where(held > 0, np.minimum(drawn, ring), drawn)

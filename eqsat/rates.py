@@ -135,6 +135,7 @@ class Rates:
                 for operation in self.spec.contractions(wide, output):
                     held = operation.factor_memories.count("registers")  # where they can be cast
                     ahead = operation.asynchronous and not held
+                    held += operation.asynchronous  # another one is converted
                     found += [operation] if ahead or len(cast) <= held else []
         return [
             operation

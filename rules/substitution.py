@@ -143,14 +143,14 @@ def substitute_few_bits(operation: ParallelOperation) -> Drawn:
 def widen(operation: ParallelOperation) -> Drawn:
     """contract_S(a, b)  ->  contract_S(cast a, cast b) by OPERATION
     when: its dtype holds every number of the factors' narrower ones; those that are cast lie in
-    registers on their way to the operation.
+    registers on their way to the operation, or threads of their own make one in shared memory.
     """
     for wide, out in _dtypes(operation):
         if wide not in SIXTEEN or out != WIDE:
             continue
         for pair in _held_by(wide):
             cast = sum(kind != wide for kind in pair)
-            if cast <= operation.factor_memories.count("registers"):
+            if cast <= operation.factor_memories.count("registers") + operation.asynchronous:
                 before = [_widened(x, out, kind) for x, kind in zip((A, B), pair, strict=True)]
                 after = [
                     side if kind == wide else apply("cast", out, apply("cast", wide, x))
@@ -198,10 +198,13 @@ def round_weights(operation: ParallelOperation) -> Drawn:
 def widen_weighted(operation: ParallelOperation) -> Drawn:
     """weighted_sum_S(a, b)  ->  weighted_contract_S(a, cast b) by OPERATION
     when: its dtype holds every number of b's narrower one; b lies in registers on its way to the
-    operation. float: weights lie in [0, 1]; rounded to its dtype they lose less than b lost.
+    operation, or threads of their own make it in shared memory. float: weights lie in [0, 1];
+    rounded to its dtype they lose less than b lost.
     """
+    held = "registers" in operation.factor_memories
+    held &= operation.asynchronous or "shared" not in operation.factor_memories
     for wide, out in _dtypes(operation):
-        if wide not in SIXTEEN or out != WIDE or {*operation.factor_memories} != {"registers"}:
+        if wide not in SIXTEEN or out != WIDE or not held:
             continue
         for kind in _narrower(wide):
             before = apply("cast", out, B)

@@ -21,6 +21,7 @@ from cuda_async_emulation import ASYNC, tensor_map, translate_async
 from cuda_threads import THREADS
 from kernel_building import Sample, arrays, check
 
+from eqsat.codegen.cuda_converter import FUNCTIONS as CONVERTER
 from eqsat.codegen.cuda_emit import CudaSource, emit
 from eqsat.codegen.cuda_math import storage_type
 from eqsat.codegen.cuda_operations import TABLE, MatrixOperation
@@ -88,6 +89,13 @@ static float __uint_as_float(unsigned bits) { return bits_as<float>(bits); }
 static unsigned __float_as_uint(float value) { return bits_as<unsigned>(value); }
 static double __longlong_as_double(long long bits) { return bits_as<double>(bits); }
 
+static unsigned __byte_perm(unsigned low, unsigned high, unsigned selected) {
+    const uint64_t bytes = low | uint64_t(high) << 32;
+    unsigned found = 0;
+    for (int n = 0; n < 4; ++n)
+        found |= unsigned(bytes >> (selected >> 4 * n & 7) * 8 & 0xff) << 8 * n;
+    return found;
+}
 static int __float_as_int(float value) { return bits_as<int>(value); }
 static long long __double_as_longlong(double value) { return bits_as<long long>(value); }
 template <typename T> T atomicAdd(T* target, T value) {
@@ -171,6 +179,11 @@ _PACK = "inline unsigned pack_{0}(float a, float b) {{ return {0}_bits(a) | {0}_
 _TO = "inline unsigned short to_{0}({1} value) {{ return {0}_bits(value); }}"
 _EXTREME = """template <typename T> T {0}(T a, T b) {{ return (a {1} b || a != a) ? a : b; }}"""
 HOST = {
+    "unpack_float8_e4m3fn": """template <int Words, int Count>
+void unpack_float8_e4m3fn(const Pack<unsigned, Words>& from, float (&values)[Count]) {
+    for (int n = 0; n < Count; ++n) values[n] = operand(from.item[n / 4], '3', n % 4);
+}""",
+    "factor_made": "inline void factor_made() { shared_written(); }",
     "hold": "template <typename T> inline void hold(T&) {}",
     "earlier_launches_done": "inline void earlier_launches_done() {}",
     "next_launch_may_begin": "inline void next_launch_may_begin() {}",
@@ -274,7 +287,7 @@ def translate(text: str) -> str:
     text = translate_async(text)
     text = re.sub(r"#if __CUDA_ARCH__ >= 890\n.*?#else\n(.*?)#endif\n", r"\1", text, flags=re.S)
     for name, host in HOST.items():
-        text = text.replace({**FUNCTIONS, **SUMS, **PAIRS}[name].strip(), host)
+        text = text.replace({**FUNCTIONS, **SUMS, **PAIRS, **CONVERTER}[name].strip(), host)
     for operation in TABLE:
         text = text.replace(operation.definition.strip(), _host_operation(operation))
     assert "asm" not in text

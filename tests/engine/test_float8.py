@@ -5,8 +5,10 @@ import pytest
 
 import eqsat
 from eqsat.cache import Cache
+from eqsat.codegen.cuda_emit import choose
 from eqsat.driver import compile, plan
 from eqsat.graph.dtypes import as_dtype
+from eqsat.kernel import Load
 from eqsat.specs import load
 
 pytestmark = pytest.mark.usefixtures("shared_search")
@@ -111,3 +113,32 @@ def test_attention_to_a_cache_of_8_bits_is_one_kernel(name):
     rules = {rule.partition("_")[0] for rule in last.kernel.rules if "wgmma" in rule}
     assert rules == {"substitute"} and "prepare x2" in last.kernel.rules
     assert not any(buffer.dtype.itemsize == 1 for buffer in last.kernel.buffers)
+
+
+@pytest.mark.parametrize("name", [FLOAT8[0], "int8"])
+def test_few_queries_read_a_cache_of_8_bits_as_it_lies(name):
+    """Its elements are converted on their way to the products of one kernel."""
+    q, k, v = (
+        eqsat.input(n, (33, 8, rows, 128), d)
+        for n, rows, d in zip("qkv", (4, 4096, 4096), ("bfloat16", name, name), strict=True)
+    )
+    keys, values = (eqsat.astype(one, "bfloat16") for one in (k, v))
+    scores = eqsat.astype(q @ keys.mT, "float32") * 0.125
+    result = eqsat.astype(eqsat.softmax(scores, axis=-1), "bfloat16") @ values
+    spec = load("h200")
+    (launch,) = plan(result, spec, cache=Cache(None)).parts.launches
+    placement, _ = choose(launch.kernel, {one.name: one for one in spec.operations})
+    assert len(placement.converted) == len(placement.matrices) == 2
+    loads = [s for s in launch.kernel.statements() if isinstance(s, Load)]
+    assert sorted(s.dtype.name for s in loads) == sorted(["bfloat16", name, name])
+
+
+def test_scaled_weights_are_no_copy():
+    """Of as many rows as are multiplied while weights are read, in 8 bits."""
+    x = eqsat.input("x", (512, 4096), "bfloat16")
+    w, s = eqsat.input("w", (11008, 4096), FLOAT8[0]), eqsat.input("s", (11008, 1), "float32")
+    weights = eqsat.astype(eqsat.astype(w, "float32") * s, "bfloat16")
+    spec = load("h200")
+    (launch,) = plan(x @ weights.mT, spec, cache=Cache(None)).parts.launches
+    assert any("wgmma" in rule for rule in launch.kernel.rules)
+    assert launch.seconds < 110e-6

@@ -217,13 +217,12 @@ def test_sums_of_few_bits_serve_where_they_are_rounded(
 def test_factors_are_widened_where_registers_hold_them(
     spec: str, operation: ParallelOperation, worker: SearchWorker
 ) -> None:
-    """Of 8-bit floats alone, whose every number a 16-bit one has; a float16 is no bfloat16."""
+    """Of 8-bit floats alone, whose every number a 16-bit one has; a float16 is no bfloat16. Besides
+    threads convert one for an operation that runs on.
+    """
     ((wide, _),) = rows_of(operation)
     places = [operation.operand_memory[x] for x in "ab"]
-    if "registers" not in places:
-        with pytest.raises(KeyError):
-            rule_of("widen", spec, operation)
-        return
+    most = places.count("registers") + operation.asynchronous
     rule = rule_of("widen", spec, operation)
     assert rule.precision == "exact"
     t = Terms(universe())
@@ -240,7 +239,7 @@ def test_factors_are_widened_where_registers_hold_them(
     eight, other = "float8_e4m3fn", {"float16": "bfloat16", "bfloat16": "float16"}[wide]
     assert equal(case(eight, wide), worker, rule)
     assert equal(case(wide, "float8_e5m2"), worker, rule)
-    assert equal(case(eight, "float8_e5m2"), worker, rule) == (places.count("registers") == 2)
+    assert equal(case(eight, "float8_e5m2"), worker, rule) == (most == 2)
     for pair in ((eight, other), (other, wide), (eight, "int8")):
         assert not equal(case(*pair), worker, rule)
 
@@ -281,17 +280,22 @@ def test_factors_are_widened_before_where_memory_holds_them(
 def test_what_is_weighted_is_widened_on_its_way_or_before(
     spec: str, operation: ParallelOperation, worker: SearchWorker
 ) -> None:
-    """In registers where an operation takes both factors from there, else by another kernel."""
+    """In registers where an operation takes both factors from there, else by another kernel; by
+    threads that convert, where it takes the weights from registers and runs on.
+    """
     ((wide, _),) = rows_of(operation)
     kinds = {"widen_weighted", "widen_weighted_ahead"}
     names = {
         rule.name for rule in substitutions(SPECS[spec], frozenset({operation.invocation_name}))
     }
     offered = {kind for kind in kinds if f"{kind}_{operation.name}" in names}
-    in_registers = {operation.operand_memory[x] for x in "ab"} == {"registers"}
-    assert offered == {"widen_weighted" if in_registers else "widen_weighted_ahead"}
-    rule = rule_of(*offered, spec, operation)
-    assert rule.precision == "default"
+    places = [operation.operand_memory[x] for x in "ab"]
+    inside_kernels = "registers" in places and (operation.asynchronous or "shared" not in places)
+    ahead = "shared" in places
+    expected = {"widen_weighted": inside_kernels, "widen_weighted_ahead": ahead}
+    assert offered == {kind for kind, wanted in expected.items() if wanted}
+    rules = {kind: rule_of(kind, spec, operation) for kind in offered}
+    assert {rule.precision for rule in rules.values()} == {"default"}
     t = Terms(universe())
     s, stored = t.read("s", "ij"), t.read("b_wide", "jk", wide)
 
@@ -308,10 +312,12 @@ def test_what_is_weighted_is_widened_on_its_way_or_before(
 
     eight, other = "float8_e5m2", {"float16": "bfloat16", "bfloat16": "float16"}[wide]
     inside = [case(kind, t.cast(wide, t.read("b", "jk", kind))) for kind in (eight, other, "int8")]
-    assert [equal(one, worker, rule) for one in inside] == [in_registers, False, False]
-    assert equal(before(eight, wide, 0), worker, rule) != in_registers
-    assert not equal(before(eight, "", 0), worker, rule)
-    assert not equal(before(eight), worker, rule)
+    for kind, rule in rules.items():
+        held = kind == "widen_weighted"
+        assert [equal(one, worker, rule) for one in inside] == [held, False, False]
+        assert equal(before(eight, wide, 0), worker, rule) != held
+        assert not equal(before(eight, "", 0), worker, rule)
+        assert not equal(before(eight), worker, rule)
 
 
 @each(BFLOAT16)

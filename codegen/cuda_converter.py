@@ -1,0 +1,275 @@
+"""What the converting threads of a kernel run: right factors made of copied tiles, chunk by chunk.
+
+They go through tiles, phases and chunks in the order of the producer, who copies what each factor
+is made of into a ring of its own; what they make lies in a slot of the ring that its readers wait
+for, as if it had been copied there.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import prod
+
+from eqsat.codegen.cuda_block import Block, Frame, Point, Writer, constant
+from eqsat.codegen.cuda_box import UNIT, TensorBox
+from eqsat.codegen.cuda_conversions import CONVERTING, sources
+from eqsat.codegen.cuda_copies import find_box
+from eqsat.codegen.cuda_distribution import WARP, cover
+from eqsat.codegen.cuda_math import SIXTEEN, register_type, storage_type
+from eqsat.codegen.cuda_ring import Ring
+from eqsat.codegen.cuda_tiles import fetch, if_inside
+from eqsat.errors import UnsupportedError
+from eqsat.graph.dtypes import float32
+from eqsat.kernel import Load, Map, Phase, Statement, operands
+
+WARPS = CONVERTING // WARP
+THREAD = "converter"  # the number of a converting thread among these
+TOGETHER = 4  # vectors of 8 elements that a thread reads before it converts the first
+WORD = 4  # bytes
+WIDENED = frozenset(  # dtypes of vectors that `cuda_prelude_vectors` widens
+    {"bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int8", "uint8"}
+)
+
+
+@dataclass
+class Conversion:
+    """A factor in the making: its last operation, the load of which a tile is copied, and boxes of
+    both; the copied one has a ring of its own.
+    """
+
+    result: Map
+    source: Load
+    copied: TensorBox
+    made: TensorBox
+    ring: Ring = field(init=False)
+
+
+class Converter:
+    """The conversions of a kernel, and the program of the threads that do them."""
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.program = Writer(depth=4)
+        self.found: dict[Phase, dict[str, Conversion]] = {}
+
+    def find(self, phase: Phase) -> Mapping[str, Conversion]:
+        """The conversions of a phase, by the factors that they make."""
+        found: dict[str, Conversion] = {}
+        for s in phase.body:
+            if s.name in self.block.placement.converted:
+                assert isinstance(s, Map)
+                (source,) = sources(self.block.placement.chains[s.name])
+                copied = find_box(self.block, source)
+                made = find_box(self.block, source, s.dtype)
+                if copied is None or made is None or not self._is_widened(s, source, copied):
+                    raise UnsupportedError(
+                        f"factor {s.name} of kernel {self.block.kernel.name} is computed of "
+                        f"{source.access.buffer}, of which threads make no such tile: it must be "
+                        f"a box that the tensor memory accelerator copies, of floats of 16 bits or "
+                        f"elements of 8 that are cast to such. Choose another operation."
+                    )
+                found[s.name] = Conversion(s, source, copied, made)
+        if found and self.block.kernel.multicast > 1:
+            raise UnsupportedError(
+                f"kernel {self.block.kernel.name} has factors that are computed for products of a "
+                f"warpgroup ({', '.join(found)}), and clusters of {self.block.kernel.multicast} "
+                f"blocks that copy for each other. Give each tile a block by itself."
+            )
+        if found:
+            self.found[phase] = found
+        return found
+
+    def _is_widened(self, result: Map, source: Load, copied: TensorBox) -> bool:
+        """Whether what is copied may be float32 from the start, and results are packed in pairs."""
+        chain = self.block.placement.chains[result.name]
+        users = [s for s in chain if source.name in operands(s)]
+        casts = all(s.op == "cast" and s.dtype.kind == "float" for s in users if isinstance(s, Map))
+        short = result.dtype.name in SIXTEEN and copied.dtype.name in WIDENED
+        return short and (casts or copied.dtype.kind == "float")
+
+    @property
+    def rings(self) -> list[Ring]:
+        """Those of what is copied to be converted."""
+        return [one.ring for found in self.found.values() for one in found.values()]
+
+    def copied(self, phase: Phase) -> list[Ring]:
+        """Those of one phase."""
+        return [one.ring for one in self.found.get(phase, {}).values()]
+
+    @property
+    def threads(self) -> int:
+        """How many convert."""
+        return CONVERTING if self.found else 0
+
+    @contextmanager
+    def converting(self) -> Iterator[None]:
+        """Lines go to the converting threads' program."""
+        block = self.block
+        out, thread = block.out, block.thread
+        block.out, block.thread = self.program, THREAD
+        yield
+        block.out, block.thread = out, thread
+
+    def convert(self, phase: Phase, rings: tuple[Ring, ...]) -> None:
+        """Make the factors of the chunk at hand, which lie in these rings."""
+        out = self.block.out
+        for ring in rings:
+            for name in ring.made:
+                with out.block():
+                    _Making(self.block, self.found[phase][name], ring).emit()
+            if ring.made:
+                out.line("factor_made();")
+                out.line("__syncwarp();")
+                slot = f"slot_{ring.number}"
+                out.line(f"barrier_arrive({ring.full(slot)}, {THREAD} % {WARP} == 0);")
+                ring.advance(out)
+
+
+class _Making:
+    """One factor of a chunk. A thread has vectors of `width` elements along the innermost index, in
+    as many rows as it has points `along` another one; it reads some of them together.
+    """
+
+    def __init__(self, block: Block, one: Conversion, ring: Ring) -> None:
+        self.block, self.out, self.one, self.ring = block, block.out, one, ring
+        self.tile = block.tiles[one.result.name]
+        self.inner, self.width = self.tile.order[-1], UNIT // self.tile.dtype.itemsize
+        self.order = [i for i in one.result.indices if i not in self.tile.order]
+        self.order += self.tile.order
+        points = [(i, self.tile.extents.get(i, 1)) for i in self.order]
+        distribution = cover(points, self.width, CONVERTING)
+        self.frame = Frame(distribution, block.frame.origin, "convert_")
+        rows = {i: distribution.registers(i) for i in self.order[:-1]}
+        self.along = max(rows, key=rows.__getitem__)
+        self.rows = rows.pop(self.along)
+        self.together = max(n for n in range(1, TOGETHER + 1) if self.rows % n == 0)
+        self.row = block.index("convert_r", self.along) if self.rows > 1 else "0"
+        self.words = f"Pack<unsigned, {self.width * one.copied.dtype.itemsize // WORD}>"
+        alone = distribution.registers(self.inner) == self.width and prod(rows.values()) == 1
+        self.held = [s for s in block.placement.chains[one.result.name] if alone and self.holds(s)]
+
+    def holds(self, s: Statement) -> bool:
+        """Whether a thread has few elements of a load: one for each row, or for each column."""
+        read = isinstance(s, Load) and s is not self.one.source
+        return read and not {self.along, self.inner} <= {*s.indices}
+
+    def emit(self) -> None:
+        block, out, raw, ring = self.block, self.out, self.one.ring, self.ring
+        block.define_bases(self.frame, self.order)
+        self.hold()
+        out.line(f"barrier_wait({ring.empty(f'slot_{ring.number}')}, parity_{ring.number} ^ 1);")
+        out.line(f"barrier_wait({raw.full(f'slot_{raw.number}')}, parity_{raw.number});")
+        self.point_at(self.one.source.name, raw, "const ")
+        self.point_at(self.one.result.name, ring, "")
+        others = [i for i in self.order if i != self.along]
+        with block.points(others, self.frame, {self.inner: self.width}) as point:
+            out.line("#pragma unroll")
+            with out.block(f"for (int first = 0; first < {self.rows}; first += {self.together})"):
+                out.line(f"{self.words} copied[{self.together}];")
+                for use in (self.read, self.convert):
+                    with self.some_rows(point) as own:
+                        use(own)
+        out.line("__syncwarp();")
+        slot = f"slot_{raw.number}"
+        out.line(f"barrier_arrive({raw.empty(slot)}, {THREAD} % {WARP} == 0);")
+        raw.advance(out)
+
+    def hold(self) -> None:
+        """Ask for what is read where it lies before the copies are waited for."""
+        block = self.block
+        for s in self.held:
+            rows = self.rows if self.along in s.indices else 1
+            columns = self.width if self.inner in s.indices else 1
+            name = f"{block.value(s.name)}_held"
+            self.out.line(f"{register_type(s.dtype)} {name}[{rows * columns}];")
+            with block.points(s.indices, self.frame) as point:
+                number = self.row if rows > 1 else "0"
+                if columns > 1:
+                    number = point.register[self.inner]
+                self.out.line(f"{name}[{number}] = {fetch(block, s, point, self.frame)};")
+
+    def point_at(self, name: str, ring: Ring, const: str) -> None:
+        """The pointer to a tile in the slot at hand."""
+        tile = self.block.tiles[name]
+        kind, place = storage_type(tile.dtype), f"shared + {ring.offsets[name]}"
+        slot = "" if ring.stages == 1 else f" + slot_{ring.number} * {tile.size}"
+        pointer = f"reinterpret_cast<{const}{kind}*>({place}){slot}"
+        self.out.line(f"{const}{kind}* const {tile.pointer} = {pointer};")
+
+    @contextmanager
+    def some_rows(self, point: Point) -> Iterator[Point]:
+        """The rows that are read together."""
+        some = {self.along: ("first", self.together)}
+        with self.block.points([self.along], self.frame, some=some) as row:
+            own = Point(point.at | row.at, point.register | row.register, point.origin)
+            if_inside(self.block, self.tile, self.frame, own)
+            with self.out.block():
+                yield own
+
+    @property
+    def copied(self) -> str:
+        """A vector that has been read."""
+        return f"copied[{self.row} - first]" if self.rows > 1 else "copied[0]"
+
+    def read(self, point: Point) -> None:
+        """Read the vector at a point."""
+        tile = self.block.tiles[self.one.source.name]
+        text = f"*reinterpret_cast<const {self.words}*>({tile.pointer} + {tile.offset(point)})"
+        self.out.line(f"{self.copied} = {text};")
+
+    def convert(self, point: Point) -> None:
+        """Compute the elements of the factor at a point, and write them together."""
+        block, out, one, width = self.block, self.out, self.one, self.width
+        readers = dict(block.readers)
+        out.line(f"float elements[{width}];")
+        out.line(f"unpack_{one.copied.dtype.name}({self.copied}, elements);")
+        out.line("#pragma unroll")
+        with out.block(f"for (int e = 0; e < {width}; ++e)"):
+            at = Point({**point.at, self.inner: f"({point.at[self.inner]} + e)"}, {}, point.origin)
+            for s in block.placement.chains[one.result.name]:
+                kind, text = self.element(s, at)
+                out.line(f"const {kind} {block.value(s.name)} = {text};")
+                block.readers[s.name] = constant(block.value(s.name))
+            value = block.value(one.result.name)
+            if valid := " && ".join(block.valid(self.summed, at, self.frame)):
+                value = f"({valid} ? {value} : 0.0f)"
+            out.line(f"elements[e] = {value};")
+        packed = f"Pack<unsigned, {width // 2}>"
+        pair = f"pack_{one.result.dtype.name}(elements[2 * n], elements[2 * n + 1])"
+        out.line(f"{packed} made;")
+        out.line("#pragma unroll")
+        out.line(f"for (int n = 0; n < {width // 2}; ++n) made.item[n] = {pair};")
+        place = f"{self.tile.pointer} + {self.tile.offset(point)}"
+        out.line(f"*reinterpret_cast<{packed}*>({place}) = made;")
+        block.readers = readers
+
+    @property
+    def summed(self) -> list[str]:
+        """The indices beyond whose extents elements must be zeros."""
+        matrices = self.block.placement.matrices.values()
+        over = {i for m in matrices if m.right == self.one.result.name for i in m.contract.over}
+        return [i for i in self.one.result.indices if i in over]
+
+    def element(self, s: Statement, at: Point) -> tuple[str, str]:
+        """The type and text of a value on the way; what is copied is float32 from the start."""
+        block = self.block
+        if s is self.one.source:
+            return "float", "elements[e]"
+        if s in self.held:
+            number = "e" if self.inner in s.indices else self.row
+            held = number if {self.along, self.inner} & {*s.indices} else "0"
+            return register_type(s.dtype), f"{block.value(s.name)}_held[{held}]"
+        if isinstance(s, Load):
+            return register_type(s.dtype), fetch(block, s, at, self.frame)
+        assert isinstance(s, Map)
+        if s is self.one.result and s.op == "cast":  # rounded as it is stored
+            return "float", block.converted(s.arguments[0], float32, at)
+        return register_type(s.dtype), block.mapped(s, at)
+
+
+FUNCTIONS = {
+    "factor_made": """
+__device__ __forceinline__ void factor_made() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}"""
+}

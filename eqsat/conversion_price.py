@@ -1,0 +1,63 @@
+"""What factors cost that threads of their own convert, from copied tiles into shared memory.
+
+An operation that is started takes one factor from registers at the most. Another one that is
+computed, of the elements of a cache of 8 bits say, is made by a group of threads that multiplies
+nothing, while others do: the time of its instructions is the kernel's where they take longest.
+"""
+
+from collections.abc import Mapping
+
+from eqsat.algebra import Term, post_order
+from eqsat.contraction_price import converted
+from eqsat.form import WEIGHTED
+from eqsat.issue_price import ISSUED, instruction_seconds
+from eqsat.rates import Array, Contraction
+from eqsat.short_integers import works_in
+from eqsat.tiling import Tiling
+
+FREE = frozenset({"read", "literal"})
+EACH = 3.5  # instructions of an element: to widen it, to pack it, and of a vector's load and store
+ALONE = 2.0  # times as long as all warps of a processor those of one group take
+
+
+def conversions(tiling: Tiling) -> Mapping[Term, Term]:
+    """The converted factors of a tile's products."""
+    found: dict[Term, Term] = {}
+    for product, name in tiling.form.operations.items() if tiling.blocking is not None else ():
+        factors = tiling.form.contraction(product) or product.children
+        if product.op in WEIGHTED:
+            factors = (product.children[0], tiling.form.beneath_cast(product.children[1]))
+        contraction = Contraction(product, *factors, 0, 0, 0, 0)
+        side = converted(tiling, tiling.spec.operation(name), contraction)
+        if side is not None:
+            found[product] = side
+    return found
+
+
+def made_of(side: Term) -> set[Term]:
+    """The terms that are computed on the way to a factor, itself among them."""
+    return {term for term in post_order([side]) if term.op not in FREE}
+
+
+def conversion_bytes(tiling: Tiling, side: Term) -> tuple[Array, Array]:
+    """Bytes of shared memory that a slot has for a factor's tile, and for the tile that is copied
+    for it.
+    """
+    facts = tiling.form.facts
+    points = tiling.tile_points(facts.free(side))
+    reads = (t for t in post_order([side]) if t.op == "read")
+    source = next(t for t in reads if facts.free(t) == facts.free(side))
+    return points * facts.dtype(side).itemsize, points * facts.dtype(source).itemsize
+
+
+def conversion_seconds(tiling: Tiling, side: Term) -> Array:
+    """Seconds in which the converting threads of all processors make a factor: vectors are widened
+    and packed whatever casts say so.
+    """
+    facts, mask = tiling.form.facts, tiling.form.facts.free(side)
+    work = EACH * instruction_seconds(tiling.spec)
+    for term in made_of(side):
+        if facts.free(term) == mask and term.op != "cast":
+            rates = tiling.pricer.rates(term.op, works_in(term, facts).name)
+            work += sum(seconds for unit, seconds in rates if unit == ISSUED)
+    return tiling.points(mask) * tiling.times(mask) * ALONE * work
