@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from eqsat.kernel import Contract, Kernel, Literal, Load, Map, Position, Statement, operands
 
-CONVERTING = 128  # threads, those of a warpgroup
+GROUPS = 2  # warpgroups that convert, of which each makes every other tile
+CONVERTING = 128  # threads of one
 
 
 def conversions(

@@ -12,7 +12,7 @@ from math import prod
 
 from eqsat.codegen.cuda_block import Block, Frame, Point, Writer, constant
 from eqsat.codegen.cuda_box import UNIT, TensorBox
-from eqsat.codegen.cuda_conversions import CONVERTING, sources
+from eqsat.codegen.cuda_conversions import CONVERTING, GROUPS, sources
 from eqsat.codegen.cuda_copies import find_box
 from eqsat.codegen.cuda_distribution import WARP, cover
 from eqsat.codegen.cuda_math import SIXTEEN, register_type, storage_type
@@ -22,9 +22,9 @@ from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import float32
 from eqsat.kernel import Load, Map, Phase, Statement, operands
 
-WARPS = CONVERTING // WARP
-THREAD = "converter"  # the number of a converting thread among these
-TOGETHER = 4  # vectors of 8 elements that a thread reads before it converts the first
+WARPS = CONVERTING // WARP  # that make one tile
+THREAD = "converter"  # the number of a converting thread in its group
+TOGETHER = 16  # vectors of 8 elements that a thread reads before it converts the first
 WORD = 4  # bytes
 WIDENED = frozenset(  # dtypes of vectors that `cuda_prelude_vectors` widens
     {"bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int8", "uint8"}
@@ -99,7 +99,7 @@ class Converter:
     @property
     def threads(self) -> int:
         """How many convert."""
-        return CONVERTING if self.found else 0
+        return GROUPS * CONVERTING if self.block.placement.converted else 0
 
     @contextmanager
     def converting(self) -> Iterator[None]:
@@ -110,18 +110,25 @@ class Converter:
         yield
         block.out, block.thread = out, thread
 
+    def begin(self, first: int) -> list[str]:
+        """What a converting thread knows of itself, where they begin with this one."""
+        group = f"int(threadIdx.x - {first}) / {CONVERTING}"
+        return [
+            f"const int {THREAD} = threadIdx.x % {CONVERTING};",
+            f"const int group = __shfl_sync(0xffffffffu, {group}, 0);",
+            "int made = 0;",
+        ]
+
     def convert(self, phase: Phase, rings: tuple[Ring, ...]) -> None:
-        """Make the factors of the chunk at hand, which lie in these rings."""
+        """Make the factors of the chunk at hand, which lie in these rings, each by one group."""
         out = self.block.out
         for ring in rings:
             for name in ring.made:
-                with out.block():
-                    _Making(self.block, self.found[phase][name], ring).emit()
+                one = self.found[phase][name]
+                with out.block(f"if (made++ % {GROUPS} == group)"):
+                    _Making(self.block, one, ring).emit()
+                one.ring.advance(out)
             if ring.made:
-                out.line("factor_made();")
-                out.line("__syncwarp();")
-                slot = f"slot_{ring.number}"
-                out.line(f"barrier_arrive({ring.full(slot)}, {THREAD} % {WARP} == 0);")
                 ring.advance(out)
 
 
@@ -169,10 +176,10 @@ class _Making:
                 for use in (self.read, self.convert):
                     with self.some_rows(point) as own:
                         use(own)
+        out.line("factor_made();")
         out.line("__syncwarp();")
-        slot = f"slot_{raw.number}"
-        out.line(f"barrier_arrive({raw.empty(slot)}, {THREAD} % {WARP} == 0);")
-        raw.advance(out)
+        for barrier in (raw.empty(f"slot_{raw.number}"), ring.full(f"slot_{ring.number}")):
+            out.line(f"barrier_arrive({barrier}, {THREAD} % {WARP} == 0);")
 
     def hold(self) -> None:
         """Ask for what is read where it lies before the copies are waited for."""

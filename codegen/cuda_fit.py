@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from eqsat.codegen.cuda_conversions import CONVERTING
+from eqsat.codegen.cuda_conversions import CONVERTING, GROUPS
 from eqsat.codegen.cuda_distribution import Distribution
 from eqsat.codegen.cuda_emit import choose, emit
 from eqsat.codegen.cuda_narrow import term_bytes
@@ -50,7 +50,7 @@ def misfit(kernel: Kernel, spec: ParallelProcessingUnit) -> str:
     registers = spec.memory("registers")
     limit = min(registers.limit_per_group_bytes, registers.size_bytes // kernel.threads)
     if needs_producer(placement.matrices.values()):
-        converting = CONVERTING * bool(placement.converted)
+        converting = GROUPS * CONVERTING * bool(placement.converted)
         launch, computing = registers_of(kernel.threads, 1, converting=converting)
         limit = 4 * computing
         widest = max(m.operation.n for m in placement.matrices.values()) // 2

@@ -50,6 +50,7 @@ from eqsat.kernel import Load, Phase
 MOST_COMPUTING = 896  # threads of a block, less the producer's warpgroup
 SHARED_BYTES, RESERVED_BYTES = 233472, 1024  # of an SM of sm_90, and for each block
 LONG = 16  # times that a tile fills its rings, from which on no block stays for the next
+HANDED_OVER = 3  # slots of what is converted: in the making, of this chunk and of the one before
 AHEAD, ROOM = 4, 3  # tiles whose boxes may lie there, and as what part of shared memory at most
 
 
@@ -58,10 +59,12 @@ class Pipeline:
 
     def __init__(self, block: Block, turns: int = 1) -> None:
         threads = block.kernel.threads
-        if threads % WARPGROUP or threads > MOST_COMPUTING:
+        self.converter = Converter(block)
+        most = MOST_COMPUTING - self.converter.threads
+        if threads % WARPGROUP or threads > most:
             raise UnsupportedError(
                 f"kernel {block.kernel.name} has {threads} threads that compute; operations of a "
-                f"warpgroup take multiples of {WARPGROUP} up to {MOST_COMPUTING}. Choose one."
+                f"warpgroup take multiples of {WARPGROUP} up to {most}. Choose one."
             )
         self.block = block
         block.has_producer, block.turns = True, turns
@@ -74,7 +77,6 @@ class Pipeline:
         self.shares: dict[str, Share] = {}
         self.edges: dict[str, Edge] = {}
         self.pieces: dict[str, TensorBox] = {}
-        self.converter = Converter(block)
         self.numbered = 0  # rings
         self.barriers = 0
         self.offset = 0
@@ -122,7 +124,13 @@ class Pipeline:
             own = {name: boxes[name] for name in names}
             shared = {name: self.shares[name] for name in names if name in self.shares}
             made = [name for name in names if name in conversions]
-            yield self._ring(stages, own, shares=shared, role=role, made=made, converting=WARPS)
+            more: dict[str, Any] = {"role": role, "converting": WARPS}
+            if made and (not role or len(made) == len(names)):  # else all of a role have one ring
+                apart = {name: own.pop(name) for name in made}
+                yield self._ring(min(stages, HANDED_OVER), apart, made=made, **more)
+                made = []
+            if own:
+                yield self._ring(stages, own, shares=shared, made=made, **more)
         for one in conversions.values():
             one.ring = self._ring(stages, {one.source.name: one.copied}, readers=WARPS)
 
@@ -314,7 +322,8 @@ class Pipeline:
         twice = 2 * (total + RESERVED_BYTES) <= SHARED_BYTES and self.may_share
         twice = twice and not self.block.kernel.stream_k  # as many blocks as there are SMs
         self.blocks = 2 if twice else 1
-        _, each = registers_of(self.threads, 1, converting=self.converter.threads)
+        launch, each = registers_of(self.threads, 1, converting=self.converter.threads)
+        widest = max(m.operation.n for m in self.block.placement.matrices.values()) // 2
         if self.shares and None in self.chunks.values():
             raise UnsupportedError(
                 f"kernel {self.block.kernel.name} has clusters of {self.block.kernel.multicast} "
@@ -324,6 +333,7 @@ class Pipeline:
         self.fits = self.block.turns == 1 or not (
             twice
             or held + AROUND > each
+            or widest + AROUND > launch  # one instruction must do with what a launch gives
             or self.block.scratch_bytes
             or self.block.kernel.tiles == 1
             or self.chains
@@ -344,9 +354,9 @@ class Pipeline:
 
     @property
     def may_share(self) -> bool:
-        """Whether registers allow two blocks on an SM."""
-        threads, converting = self.block.kernel.threads, self.converter.threads
-        return self.held + AROUND <= registers_of(threads, 2, converting=converting)[0]
+        """Whether registers allow two blocks on an SM: not where threads convert besides."""
+        fit = self.held + AROUND <= registers_of(self.block.kernel.threads, 2)[0]
+        return fit and not self.converter.found
 
     def areas(self, wanted: int, each: int) -> int:
         """How many areas of `each` bytes, a divisor of those wanted, fit beside what is there: two

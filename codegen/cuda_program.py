@@ -5,12 +5,10 @@ from collections.abc import Iterable, Sequence
 from eqsat.codegen import cuda_converter, cuda_pairs, cuda_stream_k
 from eqsat.codegen.cuda_async import ASYNC_FUNCTIONS
 from eqsat.codegen.cuda_block import Writer
-from eqsat.codegen.cuda_conversions import CONVERTING
-from eqsat.codegen.cuda_converter import THREAD
 from eqsat.codegen.cuda_distribution import WARP
 from eqsat.codegen.cuda_multicast import RANK
 from eqsat.codegen.cuda_pipeline import Pipeline
-from eqsat.codegen.cuda_registers import CONVERTER_REGISTERS, shared_out
+from eqsat.codegen.cuda_registers import CONVERTER_REGISTERS, registers_of, shared_out
 from eqsat.codegen.cuda_ring import Ring
 from eqsat.codegen.cuda_warpgroup_operations import WARPGROUP, WarpgroupOperation
 
@@ -51,12 +49,16 @@ def whole_program(pipeline: Pipeline, origins: Sequence[str]) -> str:
         loop = f"for (int round = 0; round * gridDim.x < {kernel.tiles}; ++round)"
     _initialise(pipeline, out)
     if pipeline.converter.found:
-        with out.block(f"if (threadIdx.x >= {pipeline.threads + WARPGROUP})"):
-            out.line(f"fewer_registers<{CONVERTER_REGISTERS}>();")
-            out.line(f"const int {THREAD} = threadIdx.x % {CONVERTING};")
+        first = pipeline.threads + WARPGROUP
+        with out.block(f"if (threadIdx.x >= {first})"):
+            launch, _ = registers_of(pipeline.threads, 1, converting=converting)
+            out.line(f"fewer_registers<{min(CONVERTER_REGISTERS, launch)}>();")
+            for line in pipeline.converter.begin(first):
+                out.line(line)
             _state(out, [*pipeline.all_rings, *pipeline.converter.rings])
             with out.block(loop):
-                out.lines += ["    " * out.depth + line for line in origins]
+                for line in origins:
+                    out.line(line)
                 out.lines += pipeline.converter.program.lines
             out.line("return;")
     with out.block(f"if (threadIdx.x >= {pipeline.threads})"):

@@ -36,7 +36,7 @@ class Ring:
     @property
     def arrivals(self) -> int:
         """Of threads at a slot that fills: the producer's, and one of each warp that converts."""
-        return bool(self.copied) + self.converting * bool(self.made)
+        return bool(self.copied) + self.converting * len(self.made)
 
     @property
     def writers(self) -> int:

@@ -17,7 +17,10 @@ from eqsat.tiling import Tiling
 
 FREE = frozenset({"read", "literal"})
 EACH = 3.5  # instructions of an element: to widen it, to pack it, and of a vector's load and store
-ALONE = 2.0  # times as long as all warps of a processor those of one group take
+HANDED_OVER = 3  # slots of shared memory for what is made, at most
+CONTENDED = 0.75  # part of products' time for which they keep shared memory from who converts
+GROUPS, CONVERTING = 2, 128  # groups of threads, each of which makes every other tile
+TILE_CYCLES = 750.0  # of a group for each tile besides: it waits, reads, and tells who multiplies
 
 
 def conversions(tiling: Tiling) -> Mapping[Term, Term]:
@@ -54,10 +57,14 @@ def conversion_seconds(tiling: Tiling, side: Term) -> Array:
     """Seconds in which the converting threads of all processors make a factor: vectors are widened
     and packed whatever casts say so.
     """
-    facts, mask = tiling.form.facts, tiling.form.facts.free(side)
-    work = EACH * instruction_seconds(tiling.spec)
+    spec, facts, mask = tiling.spec, tiling.form.facts, tiling.form.facts.free(side)
+    each = EACH
     for term in made_of(side):
         if facts.free(term) == mask and term.op != "cast":
             rates = tiling.pricer.rates(term.op, works_in(term, facts).name)
-            work += sum(seconds for unit, seconds in rates if unit == ISSUED)
-    return tiling.points(mask) * tiling.times(mask) * ALONE * work
+            issued = sum(seconds for unit, seconds in rates if unit == ISSUED)
+            each += issued / instruction_seconds(spec)
+    points = tiling.tile_points(mask)
+    cycles = TILE_CYCLES + each * points / CONVERTING
+    tiles = tiling.points(mask) * tiling.times(mask) / points
+    return tiles * cycles / (GROUPS * spec.processors * spec.cycles_per_s)

@@ -27,6 +27,7 @@ from eqsat.scans import Steps, find_steps
 SUBSTITUTED = frozenset({"contract", "weighted_contract", "narrow_contract"})
 REDUCING = frozenset((*REDUCTIONS, *WEIGHTED, *SUBSTITUTED))
 
+HALF = 2  # bytes of a float of 16 bits
 WIDENED = {
     "bfloat16": "float32", "float16": "float32", "float8_e4m3fn": "float32",
     "float8_e5m2": "float32", "int8": "int32", "uint8": "int32",
@@ -187,6 +188,25 @@ class Form:
             stepped = self.facts.free(term.children[0]) & self.steps.along
             found = None if stepped else outer_sides(term, self.facts, self.uses)
         return found
+
+    def met(self, term: Term) -> tuple[Term, Term] | None:
+        """The factors of a sum of products; of a weighted sum its weights and values."""
+        if term.op in WEIGHTED_SUMS and term.children[1].op != "literal":
+            s, r = term.children
+            return s, r
+        return self.factors(term)
+
+    @property
+    def narrowest(self) -> int:
+        """Bytes of an element of the narrowest factor as it lies in memory; of one beside a wider
+        one those of 16 bits, as which operations take it.
+        """
+        least = []
+        for factors in (self.met(term) or () for term in self.terms):
+            stored = (side.children[0] if side.op == "cast" else side for side in factors)
+            sizes = {self.facts.dtype(side).itemsize for side in stored}
+            least += [max(min(sizes), HALF if len(sizes) > 1 else 1)] if sizes else []
+        return min(least)
 
     @property
     def operations(self) -> dict[Term, str]:

@@ -3,6 +3,7 @@
 import numpy as np
 
 from eqsat.clusters import CLUSTER
+from eqsat.conversion_price import GROUPS
 from eqsat.copy_price import is_waited_for
 from eqsat.form import REDUCING
 from eqsat.fragment_price import chain_cycles
@@ -99,7 +100,12 @@ class Latency(Occupancy):
         return max(row.latency_cycles for row, _ in self.spec.elementwise("add", "float32"))
 
     def meeting(self) -> Array | float:
-        """Cycles until blocks that copy for each other hear from all of them."""
+        """Cycles until blocks that copy for each other hear from all of them, and until a chunk's
+        factors are converted.
+        """
+        if self.converted:
+            cycles = self.converting * GROUPS * self.spec.processors * self.spec.cycles_per_s
+            return cycles / (self.tiles_in_all() * self.steps() * LOADED)  # as in an idle memory
         if self.blocking is None or not (self.blocking.shared > 1).any():
             return 0.0
         barrier = self.spec.group(CLUSTER).barrier_latency_cycles

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from eqsat.algebra import (
     SCATTERS,
-    WEIGHTED_SUMS,
     Read,
     Term,
     guarded_names,
@@ -143,14 +142,14 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit, most: int = 4000) -
         kept = tuple(name for name in form.reduced if name not in steps)
         return Menus(tuple(axes), tiles, steps, kept, (), (), core_parts(form, spec))
     tiles = {name: _block_sizes(form, name) for name in form.grid}
-    matrix = any(_factors(form, term) for term in form.terms)
+    matrix = any(form.met(term) for term in form.terms)
     started = any(
         o.asynchronous and o.semantics and o.semantics.contraction for o in spec.operations
     )
     lengths = (16, 32, 64) if matrix else _lengths(form)
     depths, teams = (1, 2, 3), (128, 256, 512)
     if matrix and started:
-        row = SWIZZLED // _narrowest(form)
+        row = SWIZZLED // form.narrowest
         lengths, depths, teams = (row, 2 * row, row // 2), (1, 2, 3, 4, 6, 8), (128, 256, 384)
     streamed = [name for name in form.reduced if name not in form.held]
     offered = 3 if len(streamed) == 1 and not matrix else 2
@@ -221,7 +220,7 @@ def _block_sizes(form: Form, name: str) -> list[int]:
     sides = [
         [form.facts.free(factor) & bit for factor in factors]
         for term in form.terms
-        if (factors := _factors(form, term))
+        if (factors := form.met(term))
     ]
     group = _companions(form, name)
     inside = math.prod(form.extents[other] for other in group[group.index(name) + 1 :])
@@ -306,21 +305,6 @@ def _rows(form: Form) -> set[str]:
     return {*form.reduced} if _summed(form) >= SHORT_TAIL else set()
 
 
-def _factors(form: Form, term: Term) -> tuple[Term, Term] | None:
-    """The factors of a sum of products; of a weighted sum its weights and values."""
-    if term.op in WEIGHTED_SUMS and term.children[1].op != "literal":
-        s, r = term.children
-        return s, r
-    return form.factors(term)
-
-
-def _narrowest(form: Form) -> int:
-    """Bytes of an element of the narrowest factor as it lies in memory."""
-    factors = [side for term in form.terms for side in _factors(form, term) or ()]
-    stored = [side.children[0] if side.op == "cast" else side for side in factors]
-    return min(form.facts.dtype(side).itemsize for side in stored)
-
-
 def _shared_sizes(extent: int, inside: int) -> list[int]:
     """Tile extents of a short name that makes up the rows of a tile with `inside` points of others:
     enough for the rows of an operation, and no more.
@@ -335,7 +319,7 @@ def _companions(form: Form, name: str) -> list[str]:
     """The grid names that make up the rows (or columns) of a product together with a name."""
     universe = form.facts.universe
     for term in form.terms:
-        factors = _factors(form, term)
+        factors = form.met(term)
         if factors is None:
             continue
         left, right = (form.facts.free(factor) for factor in factors)
@@ -411,7 +395,7 @@ def _crowded(form: Form, chunks: dict[str, list[int]], single: set[str]) -> dict
     found: dict[str, int] = {}
     for term in form.terms:
         if term.op in REDUCING and isinstance(term.args[0], int):
-            left, right = (form.facts.free(f) for f in _factors(form, term) or (term, term))
+            left, right = (form.facts.free(f) for f in form.met(term) or (term, term))
             own = {*form.facts.universe.members(term.args[0])} & chunks.keys() - single
             sizes = {n: min(chunks[n], default=form.extents[n]) for n in own}
             inside = own & place_names(form, term)

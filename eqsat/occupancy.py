@@ -12,6 +12,8 @@ from eqsat.algebra import REDUCTIONS, SCANS, Term
 from eqsat.clusters import CLUSTER, clusters
 from eqsat.contraction_price import absorbed
 from eqsat.conversion_price import (
+    CONTENDED,
+    HANDED_OVER,
     conversion_bytes,
     conversion_seconds,
     conversions,
@@ -234,6 +236,24 @@ class Occupancy(Tiling):
                 held = self.tile_points(facts.free(side)) * facts.dtype(side).itemsize
                 self.scratch = self.scratch + held
 
+    def slots(self) -> Array:
+        """Of a ring, as far as a chunk's copies may be ahead of its products: where all that is
+        copied for chunks is converted, those of what is made as well.
+        """
+        assert self.blocking is not None
+        streamed = self.form.facts.universe.mask(self.chunks)
+        operands = {one for one in self.form.operands() if self.form.facts.free(one) & streamed}
+        alone = self.converted and not any(one.op in {"read", "gather"} for one in operands)
+        return self.blocking.stages + bool(alone) * np.minimum(self.blocking.stages, HANDED_OVER)
+
+    def conversion(self, units: Mapping[str, Array], imbalance: Array) -> dict[str, Array]:
+        """Seconds until all factors are converted, while products read shared memory too; nothing
+        where none are.
+        """
+        products = sum(units.get(one, 0.0) for one in self.started)
+        seconds = (self.converting + CONTENDED * products) * imbalance
+        return {"conversion": seconds} if self.converted else {}
+
     def stage_converted(self, product: Term, stages: Array) -> None:
         """Shared memory for a product's converted factor and for what it is made of, and the time
         that takes.
@@ -243,9 +263,10 @@ class Occupancy(Tiling):
             return
         self.staged.add(side)
         made, copied = conversion_bytes(self, side)
-        streamed = self.form.facts.free(side) & self.form.facts.universe.mask(self.chunks)
-        self.made = self.made + made * (stages if streamed else 1)
-        self.shared = self.shared + (made + copied) * (stages if streamed else 1)
+        if self.form.facts.free(side) & self.form.facts.universe.mask(self.chunks):
+            made, copied = made * np.minimum(stages, HANDED_OVER), copied * stages
+        self.made = self.made + made
+        self.shared = self.shared + made + copied
         self.converting = self.converting + conversion_seconds(self, side)
 
     def hopeless(self) -> str:

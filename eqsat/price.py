@@ -379,7 +379,7 @@ class _Pricing(Latency):
         imbalance = (waves := self.waves(tiles)) * self.at_once() / tiles
         busy, working = self.busy(tiles), self.busy(tiles, least=1.0)
         parts = {n: v * imbalance / self.kept_busy(n, working) for n, v in self.units.items()}
-        parts |= {"conversion": self.converting * imbalance} if self.converted else {}
+        parts |= self.conversion(self.units, imbalance)
         staging, computing = None, parts.get(ISSUED, 0 * self.shape)
         if self.blocking is not None and self.blocking.staged and not self.started:
             chunks = tiles * self.steps() * self.blocking.threads
@@ -404,7 +404,7 @@ class _Pricing(Latency):
         asked = drawn = np.minimum(dram_bw, alone * cores) * part
         if self.blocking is not None and self.blocking.staged:
             held = (self.shared - self.made) * np.minimum(tiles, self.resident()) / SLOT
-            stages = self.blocking.stages if self.started or not self.gathers else self.shape
+            stages = self.slots() if self.started or not self.gathers else self.shape
             ring = in_flight(spec, pricer.dram, held, stages)
             asked = np.where(held > 0, np.minimum(drawn, ring), drawn)
         elif self.blocking is not None and pricer.overlap and self.reads and self.pivots:
@@ -487,7 +487,7 @@ class _Pricing(Latency):
             tiles=tiles,
             steps=self.steps(),
             waits=np.maximum(self.steps(), count_parts(spec, self.form)),
-            stages=self.blocking.stages + early(spec, self.form, self.started),
+            stages=self.slots() + early(spec, self.form, self.started),
             teams=teams,
             resident=self.resident() / spec.processors,
             stored=self.shape * sum(self.tile_points(m) * size for m, size in self.stored_points()),

@@ -11,7 +11,7 @@ from pipeline_cases import OPERATIONS, gemm
 
 from eqsat.codegen import oracle
 from eqsat.codegen.cuda_compile import compile_cubin
-from eqsat.codegen.cuda_conversions import CONVERTING
+from eqsat.codegen.cuda_conversions import CONVERTING, GROUPS
 from eqsat.codegen.cuda_emit import choose, emit
 from eqsat.codegen.cuda_fit import misfit
 from eqsat.codegen.cuda_warpgroup_operations import WARPGROUP
@@ -51,7 +51,7 @@ def test_threads_of_their_own_convert(c):
     """
     source = emit(c.kernel, OPERATIONS)
     teams = 2 if "turn = " in source.text else 1
-    assert source.threads == teams * c.kernel.threads + WARPGROUP + CONVERTING
+    assert source.threads == teams * c.kernel.threads + WARPGROUP + GROUPS * CONVERTING
     assert "factor_made();" in source.text and "unpack_" in source.text
     placement, _ = choose(c.kernel, OPERATIONS)
     assert placement.converted == {m.right for m in placement.matrices.values()}
@@ -70,6 +70,8 @@ def test_what_no_threads_convert_is_refused():
     (c,) = (c for c in CASES if c.name == "converted-int8")
     with pytest.raises(UnsupportedError, match="blocks that copy for each other"):
         emit(replace(c.kernel, multicast=2), OPERATIONS)
+    with pytest.raises(UnsupportedError, match=r"has 768 threads that compute.* up to 640"):
+        emit(replace(c.kernel, threads=768), OPERATIONS)
     whole = tuple(
         replace(s, op="negative", arguments=("f",)) if isinstance(s, Map) else s
         for s in c.kernel.phases[0].body

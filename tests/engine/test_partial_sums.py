@@ -143,13 +143,13 @@ def test_what_is_stored_of_sums_has_many_bits_or_shows_errors_large(name):
 
 
 def test_plans_follow_what_is_stored():
-    """Where it has many bits factors become bfloat16, which holds their every number: on their way
-    to an operation that takes one from registers, while threads of their own convert the other.
+    """Where it has many bits factors become bfloat16, which holds their every number: stored so, or
+    on their way to the operation.
     """
     a, b = factors()
     product = wide(a) @ wide(b).T * g.input("r", (1024, 1), "float32")
     assert operations(g.astype(g.gelu(product), "bfloat16")) == EIGHT
-    assert operations(product) == {"16_bf16_rs"}
+    assert operations(product) <= {*SIXTEEN, "16_bf16_rs"}
 
 
 @pytest.mark.slow
