@@ -9,9 +9,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from eqsat.kernel import Contract, Kernel, Literal, Load, Map, Position, Statement, operands
 
-GROUPS = 2  # warpgroups that convert, of which each makes every other tile
-CONVERTING = 128  # threads of one
-
 
 def conversions(
     kernel: Kernel, contracts: Collection[Contract], users: Mapping[str, Sequence[str]]

@@ -12,12 +12,13 @@ from math import prod
 
 from eqsat.codegen.cuda_block import Block, Frame, Point, Writer, constant
 from eqsat.codegen.cuda_box import UNIT, TensorBox
-from eqsat.codegen.cuda_conversions import CONVERTING, GROUPS, sources
+from eqsat.codegen.cuda_conversions import sources
 from eqsat.codegen.cuda_copies import find_box
 from eqsat.codegen.cuda_distribution import WARP, cover
 from eqsat.codegen.cuda_math import SIXTEEN, register_type, storage_type
 from eqsat.codegen.cuda_ring import Ring
 from eqsat.codegen.cuda_tiles import fetch, if_inside
+from eqsat.conversion_price import CONVERTING, GROUPS
 from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import float32
 from eqsat.kernel import Load, Map, Phase, Statement, operands
@@ -116,20 +117,27 @@ class Converter:
         return [
             f"const int {THREAD} = threadIdx.x % {CONVERTING};",
             f"const int group = __shfl_sync(0xffffffffu, {group}, 0);",
-            "int made = 0;",
         ]
 
     def convert(self, phase: Phase, rings: tuple[Ring, ...]) -> None:
         """Make the factors of the chunk at hand, which lie in these rings, each by one group."""
-        out = self.block.out
+        out, conversions = self.block.out, self.found.get(phase, {})
         for ring in rings:
             for name in ring.made:
-                one = self.found[phase][name]
-                with out.block(f"if (made++ % {GROUPS} == group)"):
-                    _Making(self.block, one, ring).emit()
-                one.ring.advance(out)
+                with out.block(f"if ({self._group(conversions, name, ring)} == group)"):
+                    _Making(self.block, conversions[name], ring).emit()
+                conversions[name].ring.advance(out)
             if ring.made:
                 ring.advance(out)
+
+    def _group(self, conversions: Mapping[str, Conversion], name: str, ring: Ring) -> str:
+        """The group that makes a tile. A slot is always the same one's: a parity tells of its use
+        only whether it is the one before or this, of which another group would know neither.
+        """
+        if len(conversions) % GROUPS == 0:
+            return str([*conversions].index(name) % GROUPS)
+        even = all(one.stages % GROUPS == 0 for one in (ring, conversions[name].ring))
+        return f"slot_{ring.number} % {GROUPS}" if even else "0"
 
 
 class _Making:

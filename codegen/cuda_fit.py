@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 
-from eqsat.codegen.cuda_conversions import CONVERTING, GROUPS
 from eqsat.codegen.cuda_distribution import Distribution
 from eqsat.codegen.cuda_emit import choose, emit
 from eqsat.codegen.cuda_narrow import term_bytes
@@ -20,6 +19,7 @@ from eqsat.codegen.cuda_placement import (
 )
 from eqsat.codegen.cuda_registers import AROUND, registers_of
 from eqsat.codegen.cuda_steps import loads_ahead
+from eqsat.conversion_price import CONVERTING, GROUPS
 from eqsat.errors import UnsupportedError
 from eqsat.kernel import (
     Contract,

@@ -18,6 +18,8 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from eqsat.codegen import cuda_stream_k
 from eqsat.codegen.cuda_block import Block, Writer
 from eqsat.codegen.cuda_box import PERIOD, TensorBox
@@ -44,13 +46,13 @@ from eqsat.codegen.cuda_registers import (
 )
 from eqsat.codegen.cuda_ring import Ring
 from eqsat.codegen.cuda_warpgroup_operations import WARPGROUP, WarpgroupOperation
+from eqsat.conversion_price import GROUPS, slots_made
 from eqsat.errors import UnsupportedError
 from eqsat.kernel import Load, Phase
 
 MOST_COMPUTING = 896  # threads of a block, less the producer's warpgroup
 SHARED_BYTES, RESERVED_BYTES = 233472, 1024  # of an SM of sm_90, and for each block
 LONG = 16  # times that a tile fills its rings, from which on no block stays for the next
-HANDED_OVER = 3  # slots of what is converted: in the making, of this chunk and of the one before
 AHEAD, ROOM = 4, 3  # tiles whose boxes may lie there, and as what part of shared memory at most
 
 
@@ -127,12 +129,14 @@ class Pipeline:
             more: dict[str, Any] = {"role": role, "converting": WARPS}
             if made and (not role or len(made) == len(names)):  # else all of a role have one ring
                 apart = {name: own.pop(name) for name in made}
-                yield self._ring(min(stages, HANDED_OVER), apart, made=made, **more)
+                slots = int(slots_made(np.asarray(stages), len(conversions)))
+                yield self._ring(slots, apart, made=made, **more)
                 made = []
             if own:
                 yield self._ring(stages, own, shares=shared, made=made, **more)
+        rest = stages % GROUPS if stages > 1 and len(conversions) % GROUPS else 0
         for one in conversions.values():
-            one.ring = self._ring(stages, {one.source.name: one.copied}, readers=WARPS)
+            one.ring = self._ring(stages - rest, {one.source.name: one.copied}, readers=WARPS)
 
     def _ring(self, stages: int, boxes: Mapping[str, TensorBox], **more: Any) -> Ring:
         """A ring with barriers of its own."""

@@ -7,6 +7,8 @@ nothing, while others do: the time of its instructions is the kernel's where the
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from eqsat.algebra import Term, post_order
 from eqsat.contraction_price import converted
 from eqsat.form import WEIGHTED
@@ -17,10 +19,19 @@ from eqsat.tiling import Tiling
 
 FREE = frozenset({"read", "literal"})
 EACH = 3.5  # instructions of an element: to widen it, to pack it, and of a vector's load and store
-HANDED_OVER = 3  # slots of shared memory for what is made, at most
+HANDED_OVER = 3  # slots of what is made, at most: in the making, of a chunk, of that before
 CONTENDED = 0.75  # part of products' time for which they keep shared memory from who converts
 GROUPS, CONVERTING = 2, 128  # groups of threads, each of which makes every other tile
 TILE_CYCLES = 750.0  # of a group for each tile besides: it waits, reads, and tells who multiplies
+
+
+def slots_made(stages: Array, factors: int) -> Array:
+    """Slots of shared memory for each factor that is made, of so many in a chunk. Of an even number
+    each group makes its own; of others every other tile, so that it needs its own slots too.
+    """
+    if factors % GROUPS == 0:
+        return np.minimum(stages, HANDED_OVER)
+    return np.where(stages < 2 * GROUPS, np.minimum(stages, GROUPS), 2 * GROUPS)
 
 
 def conversions(tiling: Tiling) -> Mapping[Term, Term]:

@@ -13,11 +13,11 @@ from eqsat.clusters import CLUSTER, clusters
 from eqsat.contraction_price import absorbed
 from eqsat.conversion_price import (
     CONTENDED,
-    HANDED_OVER,
     conversion_bytes,
     conversion_seconds,
     conversions,
     made_of,
+    slots_made,
 )
 from eqsat.factor_price import computed_of_reads
 from eqsat.form import REDUCING, SUBSTITUTED, Form, shares_factors
@@ -244,7 +244,8 @@ class Occupancy(Tiling):
         streamed = self.form.facts.universe.mask(self.chunks)
         operands = {one for one in self.form.operands() if self.form.facts.free(one) & streamed}
         alone = self.converted and not any(one.op in {"read", "gather"} for one in operands)
-        return self.blocking.stages + bool(alone) * np.minimum(self.blocking.stages, HANDED_OVER)
+        made = slots_made(self.blocking.stages, len(self.converted))
+        return self.blocking.stages + bool(alone) * made
 
     def conversion(self, units: Mapping[str, Array], imbalance: Array) -> dict[str, Array]:
         """Seconds until all factors are converted, while products read shared memory too; nothing
@@ -264,7 +265,7 @@ class Occupancy(Tiling):
         self.staged.add(side)
         made, copied = conversion_bytes(self, side)
         if self.form.facts.free(side) & self.form.facts.universe.mask(self.chunks):
-            made, copied = made * np.minimum(stages, HANDED_OVER), copied * stages
+            made, copied = made * slots_made(stages, len(self.converted)), copied * stages
         self.made = self.made + made
         self.shared = self.shared + made + copied
         self.converting = self.converting + conversion_seconds(self, side)

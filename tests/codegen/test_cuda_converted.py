@@ -11,10 +11,10 @@ from pipeline_cases import OPERATIONS, gemm
 
 from eqsat.codegen import oracle
 from eqsat.codegen.cuda_compile import compile_cubin
-from eqsat.codegen.cuda_conversions import CONVERTING, GROUPS
 from eqsat.codegen.cuda_emit import choose, emit
 from eqsat.codegen.cuda_fit import misfit
 from eqsat.codegen.cuda_warpgroup_operations import WARPGROUP
+from eqsat.conversion_price import CONVERTING, GROUPS
 from eqsat.errors import UnsupportedError
 from eqsat.kernel import Map
 from eqsat.kernel import check as check_kernel

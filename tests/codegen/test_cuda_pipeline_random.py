@@ -5,6 +5,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from converted_cases import cached, scaled_weights
 from cuda_cases import Case, case
 from cuda_emulation import COMPILER, SCHEDULES, Emulator
 from kernel_building import Sample, arrays, check
@@ -21,7 +22,15 @@ from pipeline_cases import (
 
 from eqsat.codegen.cuda_emit import emit
 from eqsat.errors import UnsupportedError
-from eqsat.graph.dtypes import bfloat16, float16, float32, int8
+from eqsat.graph.dtypes import (
+    bfloat16,
+    float8_e4m3fn,
+    float8_e5m2,
+    float16,
+    float32,
+    int8,
+    uint8,
+)
 
 pytestmark = [
     pytest.mark.slow,
@@ -42,7 +51,8 @@ def random_sample(random: Random) -> Sample:
     )
     m, n, k = random.randint(1, 200), random.randint(1, 200), 8 * random.randint(1, 25)
     rounded = 8 * random.randint(1, 25)
-    match random.choice(("gemm", "gemm", "scaled", "swiglu", "biased", "batched", "attention", "")):
+    families = ("gemm", "gemm", "scaled", "swiglu", "biased", "batched", "attention", "")
+    match random.choice((*families, "converted", "cached")):
         case "gemm":
             dtype = random.choice((bfloat16, bfloat16, float16, float32, int8))
             if dtype in (float32, int8):
@@ -62,6 +72,16 @@ def random_sample(random: Random) -> Sample:
             return biased(m, rounded, k, tiles, columns)
         case "batched":
             return batched(m, n, k, tiles, columns)
+        case "converted":
+            kept = random.choice((float8_e4m3fn, float8_e5m2, int8, uint8))
+            size, across = (m, n, 2 * k), random.choice((False, True))
+            size = (m, 2 * rounded, k) if across else size
+            along, dtype = random.choice(("", "j", "l")), random.choice((bfloat16, float16))
+            return scaled_weights(size, tiles, columns, kept, across, along, dtype)
+        case "cached":
+            d, keys = random.choice((16, 32, 48, 64, 128)), random.choice((16, 32, 48, 64, 80))
+            kept, mask = random.choice((float8_e4m3fn, int8)), random.choice(("", "causal"))
+            return cached(m, n, d, (tiles[0], keys), kept, mask)
         case "attention":
             mask = random.choice(("", "added", "causal", "window"))
             n = max(n, m) if mask == "window" else n  # no row without a key
