@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
 
+from eqsat.codegen import cuda_prelude_vectors
 from eqsat.codegen.cuda_block import Block, Frame, Point, Writer, constant
 from eqsat.codegen.cuda_box import UNIT, TensorBox
 from eqsat.codegen.cuda_conversions import sources
 from eqsat.codegen.cuda_copies import find_box
 from eqsat.codegen.cuda_distribution import WARP, cover
-from eqsat.codegen.cuda_math import SIXTEEN, register_type, storage_type
+from eqsat.codegen.cuda_math import SIXTEEN, register_type
 from eqsat.codegen.cuda_ring import Ring
 from eqsat.codegen.cuda_tiles import fetch, if_inside
 from eqsat.conversion_price import CONVERTING, GROUPS
@@ -23,13 +24,9 @@ from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import float32
 from eqsat.kernel import Load, Map, Phase, Statement, operands
 
-WARPS = CONVERTING // WARP  # that make one tile
 THREAD = "converter"  # the number of a converting thread in its group
 TOGETHER = 16  # vectors of 8 elements that a thread reads before it converts the first
 WORD = 4  # bytes
-WIDENED = frozenset(  # dtypes of vectors that `cuda_prelude_vectors` widens
-    {"bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int8", "uint8"}
-)
 
 
 @dataclass
@@ -56,8 +53,9 @@ class Converter:
     def find(self, phase: Phase) -> Mapping[str, Conversion]:
         """The conversions of a phase, by the factors that they make."""
         found: dict[str, Conversion] = {}
+        converted = self.block.placement.converted
         for s in phase.body:
-            if s.name in self.block.placement.converted:
+            if s.name in converted:
                 assert isinstance(s, Map)
                 (source,) = sources(self.block.placement.chains[s.name])
                 copied = find_box(self.block, source)
@@ -85,7 +83,8 @@ class Converter:
         chain = self.block.placement.chains[result.name]
         users = [s for s in chain if source.name in operands(s)]
         casts = all(s.op == "cast" and s.dtype.kind == "float" for s in users if isinstance(s, Map))
-        short = result.dtype.name in SIXTEEN and copied.dtype.name in WIDENED
+        widened = _unpack(copied) in cuda_prelude_vectors.FUNCTIONS
+        short = result.dtype.name in SIXTEEN and widened
         return short and (casts or copied.dtype.kind == "float")
 
     @property
@@ -96,11 +95,6 @@ class Converter:
     def copied(self, phase: Phase) -> list[Ring]:
         """Those of one phase."""
         return [one.ring for one in self.found.get(phase, {}).values()]
-
-    @property
-    def threads(self) -> int:
-        """How many convert."""
-        return GROUPS * CONVERTING if self.block.placement.converted else 0
 
     @contextmanager
     def converting(self) -> Iterator[None]:
@@ -174,8 +168,8 @@ class _Making:
         self.hold()
         out.line(f"barrier_wait({ring.empty(f'slot_{ring.number}')}, parity_{ring.number} ^ 1);")
         out.line(f"barrier_wait({raw.full(f'slot_{raw.number}')}, parity_{raw.number});")
-        self.point_at(self.one.source.name, raw, "const ")
-        self.point_at(self.one.result.name, ring, "")
+        raw.point_at(out, self.one.source.name, block.tiles)
+        ring.point_at(out, self.one.result.name, block.tiles, "")
         others = [i for i in self.order if i != self.along]
         with block.points(others, self.frame, {self.inner: self.width}) as point:
             out.line("#pragma unroll")
@@ -184,7 +178,7 @@ class _Making:
                 for use in (self.read, self.convert):
                     with self.some_rows(point) as own:
                         use(own)
-        out.line("factor_made();")
+        out.line("shared_written();")
         out.line("__syncwarp();")
         for barrier in (raw.empty(f"slot_{raw.number}"), ring.full(f"slot_{ring.number}")):
             out.line(f"barrier_arrive({barrier}, {THREAD} % {WARP} == 0);")
@@ -195,21 +189,17 @@ class _Making:
         for s in self.held:
             rows = self.rows if self.along in s.indices else 1
             columns = self.width if self.inner in s.indices else 1
-            name = f"{block.value(s.name)}_held"
-            self.out.line(f"{register_type(s.dtype)} {name}[{rows * columns}];")
+            kind, count = register_type(s.dtype), rows * columns
+            self.out.line(f"{kind} {block.value(s.name)}_held[{count}];")
             with block.points(s.indices, self.frame) as point:
-                number = self.row if rows > 1 else "0"
-                if columns > 1:
-                    number = point.register[self.inner]
-                self.out.line(f"{name}[{number}] = {fetch(block, s, point, self.frame)};")
+                held = self.held_at(s, point.register.get(self.inner, ""))
+                self.out.line(f"{held} = {fetch(block, s, point, self.frame)};")
 
-    def point_at(self, name: str, ring: Ring, const: str) -> None:
-        """The pointer to a tile in the slot at hand."""
-        tile = self.block.tiles[name]
-        kind, place = storage_type(tile.dtype), f"shared + {ring.offsets[name]}"
-        slot = "" if ring.stages == 1 else f" + slot_{ring.number} * {tile.size}"
-        pointer = f"reinterpret_cast<{const}{kind}*>({place}){slot}"
-        self.out.line(f"{const}{kind}* const {tile.pointer} = {pointer};")
+    def held_at(self, s: Statement, column: str) -> str:
+        """What is held of a load in the row at hand, or in a column."""
+        number = self.row if self.along in s.indices else "0"
+        number = column if self.inner in s.indices else number
+        return f"{self.block.value(s.name)}_held[{number}]"
 
     @contextmanager
     def some_rows(self, point: Point) -> Iterator[Point]:
@@ -237,7 +227,7 @@ class _Making:
         block, out, one, width = self.block, self.out, self.one, self.width
         readers = dict(block.readers)
         out.line(f"float elements[{width}];")
-        out.line(f"unpack_{one.copied.dtype.name}({self.copied}, elements);")
+        out.line(f"{_unpack(one.copied)}({self.copied}, elements);")
         out.line("#pragma unroll")
         with out.block(f"for (int e = 0; e < {width}; ++e)"):
             at = Point({**point.at, self.inner: f"({point.at[self.inner]} + e)"}, {}, point.origin)
@@ -271,9 +261,7 @@ class _Making:
         if s is self.one.source:
             return "float", "elements[e]"
         if s in self.held:
-            number = "e" if self.inner in s.indices else self.row
-            held = number if {self.along, self.inner} & {*s.indices} else "0"
-            return register_type(s.dtype), f"{block.value(s.name)}_held[{held}]"
+            return register_type(s.dtype), self.held_at(s, "e")
         if isinstance(s, Load):
             return register_type(s.dtype), fetch(block, s, at, self.frame)
         assert isinstance(s, Map)
@@ -282,9 +270,6 @@ class _Making:
         return register_type(s.dtype), block.mapped(s, at)
 
 
-FUNCTIONS = {
-    "factor_made": """
-__device__ __forceinline__ void factor_made() {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}"""
-}
+def _unpack(box: TensorBox) -> str:
+    """The device function that widens vectors of what is copied."""
+    return f"unpack_{box.dtype.name}"

@@ -19,7 +19,6 @@ from eqsat.codegen.cuda_placement import (
 )
 from eqsat.codegen.cuda_registers import AROUND, registers_of
 from eqsat.codegen.cuda_steps import loads_ahead
-from eqsat.conversion_price import CONVERTING, GROUPS
 from eqsat.errors import UnsupportedError
 from eqsat.kernel import (
     Contract,
@@ -50,8 +49,7 @@ def misfit(kernel: Kernel, spec: ParallelProcessingUnit) -> str:
     registers = spec.memory("registers")
     limit = min(registers.limit_per_group_bytes, registers.size_bytes // kernel.threads)
     if needs_producer(placement.matrices.values()):
-        converting = GROUPS * CONVERTING * bool(placement.converted)
-        launch, computing = registers_of(kernel.threads, 1, converting=converting)
+        launch, computing = registers_of(kernel.threads, 1, converting=placement.converting)
         limit = 4 * computing
         widest = max(m.operation.n for m in placement.matrices.values()) // 2
         if widest + AROUND > launch:  # one instruction must do with what a launch gives

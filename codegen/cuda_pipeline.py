@@ -32,7 +32,7 @@ from eqsat.codegen.cuda_chains import (
     find_chain,
     is_lagging,
 )
-from eqsat.codegen.cuda_converter import WARPS, Converter
+from eqsat.codegen.cuda_converter import Converter
 from eqsat.codegen.cuda_copies import copy_boxes, edge_name, find_boxes
 from eqsat.codegen.cuda_distribution import WARP
 from eqsat.codegen.cuda_edges import Edge, find_edge
@@ -44,7 +44,7 @@ from eqsat.codegen.cuda_registers import (
     AROUND,
     registers_of,
 )
-from eqsat.codegen.cuda_ring import Ring
+from eqsat.codegen.cuda_ring import WARPS, Ring
 from eqsat.codegen.cuda_warpgroup_operations import WARPGROUP, WarpgroupOperation
 from eqsat.conversion_price import GROUPS, slots_made
 from eqsat.errors import UnsupportedError
@@ -61,8 +61,7 @@ class Pipeline:
 
     def __init__(self, block: Block, turns: int = 1) -> None:
         threads = block.kernel.threads
-        self.converter = Converter(block)
-        most = MOST_COMPUTING - self.converter.threads
+        most = MOST_COMPUTING - block.placement.converting
         if threads % WARPGROUP or threads > most:
             raise UnsupportedError(
                 f"kernel {block.kernel.name} has {threads} threads that compute; operations of a "
@@ -79,6 +78,7 @@ class Pipeline:
         self.shares: dict[str, Share] = {}
         self.edges: dict[str, Edge] = {}
         self.pieces: dict[str, TensorBox] = {}
+        self.converter = Converter(block)
         self.numbered = 0  # rings
         self.barriers = 0
         self.offset = 0
@@ -109,8 +109,13 @@ class Pipeline:
 
     @property
     def all_rings(self) -> list[Ring]:
-        """Of every phase."""
+        """Of every phase, that computing threads read."""
         return [ring for rings in self.rings.values() for ring in rings]
+
+    @property
+    def every_ring(self) -> list[Ring]:
+        """These, and those that converting threads read."""
+        return [*self.all_rings, *self.converter.rings]
 
     def _rings(self, phase: Phase, boxes: dict[str, TensorBox]) -> Iterator[Ring]:
         """One ring for a phase; of a chain, one for each role that boxes have."""
@@ -126,14 +131,13 @@ class Pipeline:
             own = {name: boxes[name] for name in names}
             shared = {name: self.shares[name] for name in names if name in self.shares}
             made = [name for name in names if name in conversions]
-            more: dict[str, Any] = {"role": role, "converting": WARPS}
             if made and (not role or len(made) == len(names)):  # else all of a role have one ring
                 apart = {name: own.pop(name) for name in made}
                 slots = int(slots_made(np.asarray(stages), len(conversions)))
-                yield self._ring(slots, apart, made=made, **more)
+                yield self._ring(slots, apart, role=role, made=made)
                 made = []
             if own:
-                yield self._ring(stages, own, shares=shared, made=made, **more)
+                yield self._ring(stages, own, shares=shared, role=role, made=made)
         rest = stages % GROUPS if stages > 1 and len(conversions) % GROUPS else 0
         for one in conversions.values():
             one.ring = self._ring(stages - rest, {one.source.name: one.copied}, readers=WARPS)
@@ -147,7 +151,7 @@ class Pipeline:
     def _has_room(self, chain: Chain, phase: Phase) -> bool:
         """Whether registers hold what a chain of several first products needs."""
         held = chain_registers(self.block, phase, chain) + AROUND
-        most = registers_of(self.threads, 1, converting=self.converter.threads)[1]
+        most = registers_of(self.threads, 1, converting=self.block.placement.converting)[1]
         return len(chain.heads) == 1 or held <= most
 
     def _slots(self, boxes: Mapping[str, TensorBox]) -> int:
@@ -186,11 +190,7 @@ class Pipeline:
         n = ring.number
         out.line(f"barrier_wait({ring.full(f'slot_{n}')}, parity_{n});")
         for name in ring.boxes:
-            tile = self.block.tiles[name]
-            kind = storage_type(tile.dtype)
-            slot = "" if ring.stages == 1 else f" + slot_{n} * {tile.size}"
-            place = f"reinterpret_cast<const {kind}*>(shared + {ring.offsets[name]}){slot}"
-            out.line(f"const {kind}* const {tile.pointer} = {place};")
+            ring.point_at(out, name, self.block.tiles)
 
     def before(self, ring: Ring, name: str) -> BoxTile:
         """A tile in the slot before that at hand."""
@@ -326,7 +326,7 @@ class Pipeline:
         twice = 2 * (total + RESERVED_BYTES) <= SHARED_BYTES and self.may_share
         twice = twice and not self.block.kernel.stream_k  # as many blocks as there are SMs
         self.blocks = 2 if twice else 1
-        launch, each = registers_of(self.threads, 1, converting=self.converter.threads)
+        launch, each = registers_of(self.threads, 1, converting=self.block.placement.converting)
         widest = max(m.operation.n for m in self.block.placement.matrices.values()) // 2
         if self.shares and None in self.chunks.values():
             raise UnsupportedError(
@@ -401,7 +401,7 @@ class Pipeline:
     @property
     def all_threads(self) -> int:
         """Those that compute, that produce, and that convert."""
-        return self.threads + WARPGROUP + self.converter.threads
+        return self.threads + WARPGROUP + self.block.placement.converting
 
 
 def needs_producer(matrices: Iterable[Matrix]) -> bool:

@@ -12,6 +12,7 @@ from eqsat.codegen.cuda_math import NARROW, SIXTEEN
 from eqsat.codegen.cuda_operations import OPERATIONS, MatrixOperation, find, find_shape
 from eqsat.codegen.cuda_turned import Group, across, summed_index, turned
 from eqsat.codegen.cuda_warpgroup_operations import WarpgroupOperation
+from eqsat.conversion_price import CONVERTING, GROUPS
 from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import DType, bfloat16, float32
 from eqsat.graph.index import free_names
@@ -102,6 +103,11 @@ class Placement:
         """Right factors of a warpgroup's that are computed."""
         started = (m for m in self.matrices.values() if isinstance(m.operation, WarpgroupOperation))
         return {m.right for m in started if self.where[m.right] == COMPUTED}
+
+    @property
+    def converting(self) -> int:
+        """Threads that make these and do nothing else."""
+        return GROUPS * CONVERTING if self.converted else 0
 
     @property
     def matrix_steps(self) -> dict[str, int]:

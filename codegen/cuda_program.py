@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from eqsat.codegen import cuda_converter, cuda_pairs, cuda_stream_k
+from eqsat.codegen import cuda_pairs, cuda_stream_k
 from eqsat.codegen.cuda_async import ASYNC_FUNCTIONS
 from eqsat.codegen.cuda_block import Writer
 from eqsat.codegen.cuda_distribution import WARP
@@ -27,7 +27,7 @@ __device__ __forceinline__ void block_barrier() {{
         if isinstance(o := m.operation, WarpgroupOperation)
         for held in (False, True)
     }
-    others = {**cuda_stream_k.FUNCTIONS, **cuda_pairs.FUNCTIONS, **cuda_converter.FUNCTIONS}
+    others = {**cuda_stream_k.FUNCTIONS, **cuda_pairs.FUNCTIONS}
     return {**ASYNC_FUNCTIONS, **operations, **others, "block_barrier": barrier}
 
 
@@ -37,7 +37,7 @@ def whole_program(pipeline: Pipeline, origins: Sequence[str]) -> str:
     """
     block, out = pipeline.block, Writer(depth=1)
     kernel, turns = block.kernel, block.turns
-    converting = pipeline.converter.threads
+    converting = block.placement.converting
     producing, registers = shared_out(pipeline.threads, pipeline.blocks, pipeline.held, converting)
     loop = f"for (int tile = blockIdx.x; tile < {kernel.all_turns}; tile += gridDim.x)"
     if kernel.stream_k:
@@ -55,7 +55,7 @@ def whole_program(pipeline: Pipeline, origins: Sequence[str]) -> str:
             out.line(f"fewer_registers<{min(CONVERTER_REGISTERS, launch)}>();")
             for line in pipeline.converter.begin(first):
                 out.line(line)
-            _state(out, [*pipeline.all_rings, *pipeline.converter.rings])
+            _state(out, pipeline.every_ring)
             with out.block(loop):
                 for line in origins:
                     out.line(line)
@@ -64,7 +64,7 @@ def whole_program(pipeline: Pipeline, origins: Sequence[str]) -> str:
     with out.block(f"if (threadIdx.x >= {pipeline.threads})"):
         out.line(f"fewer_registers<{producing}>();")
         with out.block(f"if (threadIdx.x == {pipeline.threads})"):
-            _state(out, [*pipeline.all_rings, *pipeline.converter.rings])
+            _state(out, pipeline.every_ring)
             if pipeline.shares:
                 out.line(f"const int {RANK} = cluster_rank();")
             with out.block(loop):
@@ -114,7 +114,7 @@ def _initialise(pipeline: Pipeline, out: Writer) -> None:
     at = f"reinterpret_cast<unsigned long long*>(shared + {pipeline.offset})"
     out.line(f"unsigned long long* const barriers = {at};")
     with out.block("if (threadIdx.x == 0)"):
-        for ring in (*pipeline.all_rings, *pipeline.converter.rings):
+        for ring in pipeline.every_ring:
             readers = ring.readers or warps * ring.writers
             with out.block(f"for (int slot = 0; slot < {ring.stages}; ++slot)"):
                 out.line(f"barrier_init({ring.full('slot')}, {ring.arrivals});")

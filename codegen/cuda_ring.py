@@ -3,9 +3,14 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from eqsat.codegen.cuda_block import Writer
+from eqsat.codegen.cuda_block import Tile, Writer
 from eqsat.codegen.cuda_box import TensorBox
+from eqsat.codegen.cuda_distribution import WARP
+from eqsat.codegen.cuda_math import storage_type
 from eqsat.codegen.cuda_multicast import Share
+from eqsat.conversion_price import CONVERTING
+
+WARPS = CONVERTING // WARP  # that make a tile together
 
 
 @dataclass
@@ -13,8 +18,8 @@ class Ring:
     """The boxes of one phase: their slots and barriers in shared memory.
 
     `role`: in a chain, which of its products read the boxes. `made`: those that are converted
-    from others, by so many warps `converting`, which arrive as the copies do. `readers`: the warps
-    that let go of a slot; 0 where they are all that compute.
+    from others, by warps which arrive as the copies do. `readers`: the warps that let go of a slot;
+    0 where they are all that compute.
     """
 
     number: int
@@ -25,7 +30,6 @@ class Ring:
     barriers: int = 0
     role: str = ""
     made: Collection[str] = ()
-    converting: int = 0
     readers: int = 0
 
     @property
@@ -36,7 +40,7 @@ class Ring:
     @property
     def arrivals(self) -> int:
         """Of threads at a slot that fills: the producer's, and one of each warp that converts."""
-        return bool(self.copied) + self.converting * len(self.made)
+        return bool(self.copied) + WARPS * len(self.made)
 
     @property
     def writers(self) -> int:
@@ -50,6 +54,16 @@ class Ring:
         else:
             slot = f"slot_{self.number}"
             out.line(f"if (++{slot} == {self.stages}) {slot} = 0, parity_{self.number} ^= 1;")
+
+    def point_at(
+        self, out: Writer, name: str, tiles: Mapping[str, Tile], const: str = "const "
+    ) -> None:
+        """The pointer to a tile in the slot at hand."""
+        tile = tiles[name]
+        kind = f"{const}{storage_type(tile.dtype)}*"
+        slot = "" if self.stages == 1 else f" + slot_{self.number} * {tile.size}"
+        place = f"reinterpret_cast<{kind}>(shared + {self.offsets[name]}){slot}"
+        out.line(f"{kind} const {tile.pointer} = {place};")
 
     def full(self, slot: str) -> str:
         return f"barriers + {self.barriers} + {slot}"

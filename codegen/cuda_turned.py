@@ -5,12 +5,12 @@ from math import prod
 
 from eqsat.codegen.cuda_access import unit_stride
 from eqsat.codegen.cuda_warpgroup_operations import WARPGROUP, WARPGROUP_ROWS
+from eqsat.contraction_price import TURNED
 from eqsat.errors import UnsupportedError
 from eqsat.kernel import Contract, Kernel, Load
 from eqsat.specs.model import ParallelOperation
 
 Group = tuple[str, ...]
-TURNED = 1.02  # how much more results cost that lie across what they are stored to
 
 
 def turned(

@@ -8,12 +8,11 @@ from dataclasses import replace
 from eqsat.algebra import LEAVES, Read, Term
 from eqsat.contraction_price import MADE_OF, from_registers
 from eqsat.egglog_text import SCHEDULE
-from eqsat.form import SUBSTITUTED, WEIGHTED, Form, Stored, shares_factors
+from eqsat.form import HALF, SUBSTITUTED, WEIGHTED, Form, Stored, shares_factors
 from eqsat.narrow_price import is_joined
 from eqsat.saturate import ENode, FrozenEGraph
 from eqsat.specs import ParallelProcessingUnit
 
-SHORT = 2  # bytes, from which on an element is not converted
 STANDS_FOR = {
     "exp_difference": {"exp", "pow"},
     "contract": {"reduce_sum"},
@@ -99,15 +98,17 @@ def _made_of_short(options: Mapping[int, Sequence[ENode]]) -> set[int]:
     """The classes of what is computed element by element of elements of 8 bits that are read."""
     ways = [(n, w) for n, every in options.items() for w in every if w.op in MADE_OF]
     read = [(n, w.args[0]) for n, w in ways if w.op == "read"]
-    short = {n for n, one in read if isinstance(one, Read) and one.dtype.itemsize < SHORT}
-    plain = {n for n, _ in ways if n not in short} & {n for n, w in ways if not w.children}
+    short = {n for n, one in read if isinstance(one, Read) and one.dtype.itemsize < HALF}
     made = set[int]()
+    if not short:
+        return made
+    plain = {n for n, w in ways if not w.children and n not in short}
     while True:
         known = plain | short | made
         every = [(n, w) for n, w in ways if w.children and known.issuperset(w.children)]
         more = {n for n, w in every if (short | made).intersection(w.children)} - made
         rest = {n for n, w in every if plain.issuperset(w.children)} - plain
-        if not more and not rest:
+        if not (more or rest):
             return made
         made, plain = made | more, plain | rest
 

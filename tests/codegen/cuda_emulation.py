@@ -21,7 +21,6 @@ from cuda_async_emulation import ASYNC, tensor_map, translate_async
 from cuda_threads import THREADS
 from kernel_building import Sample, arrays, check
 
-from eqsat.codegen.cuda_converter import FUNCTIONS as CONVERTER
 from eqsat.codegen.cuda_emit import CudaSource, emit
 from eqsat.codegen.cuda_math import storage_type
 from eqsat.codegen.cuda_operations import TABLE, MatrixOperation
@@ -183,7 +182,6 @@ HOST = {
 void unpack_float8_e4m3fn(const Pack<unsigned, Words>& from, float (&values)[Count]) {
     for (int n = 0; n < Count; ++n) values[n] = operand(from.item[n / 4], '3', n % 4);
 }""",
-    "factor_made": "inline void factor_made() { shared_written(); }",
     "hold": "template <typename T> inline void hold(T&) {}",
     "earlier_launches_done": "inline void earlier_launches_done() {}",
     "next_launch_may_begin": "inline void next_launch_may_begin() {}",
@@ -287,7 +285,7 @@ def translate(text: str) -> str:
     text = translate_async(text)
     text = re.sub(r"#if __CUDA_ARCH__ >= 890\n.*?#else\n(.*?)#endif\n", r"\1", text, flags=re.S)
     for name, host in HOST.items():
-        text = text.replace({**FUNCTIONS, **SUMS, **PAIRS, **CONVERTER}[name].strip(), host)
+        text = text.replace({**FUNCTIONS, **SUMS, **PAIRS}[name].strip(), host)
     for operation in TABLE:
         text = text.replace(operation.definition.strip(), _host_operation(operation))
     assert "asm" not in text

@@ -52,7 +52,7 @@ def test_threads_of_their_own_convert(c):
     source = emit(c.kernel, OPERATIONS)
     teams = 2 if "turn = " in source.text else 1
     assert source.threads == teams * c.kernel.threads + WARPGROUP + GROUPS * CONVERTING
-    assert "factor_made();" in source.text and "unpack_" in source.text
+    assert "shared_written();" in source.text and "unpack_" in source.text
     placement, _ = choose(c.kernel, OPERATIONS)
     assert placement.converted == {m.right for m in placement.matrices.values()}
     assert not misfit(c.kernel, load("h200"))
