@@ -5,10 +5,11 @@ is made of into a ring of its own; what they make lies in a slot of the ring tha
 for, as if it had been copied there.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
+from typing import TypeGuard
 
 from eqsat.codegen import cuda_prelude_vectors
 from eqsat.codegen.cuda_block import Block, Frame, Point, Writer, constant
@@ -113,13 +114,24 @@ class Converter:
             f"const int group = __shfl_sync(0xffffffffu, {group}, 0);",
         ]
 
+    def hold(self, phase: Phase, rings: tuple[Ring, ...]) -> None:
+        """Ask for what is read where it lies and is the same for all chunks."""
+        for making in self._makings(phase, rings):
+            making.hold(making.same)
+
+    def _makings(self, phase: Phase, rings: tuple[Ring, ...]) -> Iterator["_Making"]:
+        conversions = self.found.get(phase, {})
+        for ring in rings:
+            for name in ring.made:
+                yield _Making(self.block, phase, conversions[name], ring)
+
     def convert(self, phase: Phase, rings: tuple[Ring, ...]) -> None:
         """Make the factors of the chunk at hand, which lie in these rings, each by one group."""
         out, conversions = self.block.out, self.found.get(phase, {})
         for ring in rings:
             for name in ring.made:
                 with out.block(f"if ({self._group(conversions, name, ring)} == group)"):
-                    _Making(self.block, conversions[name], ring).emit()
+                    _Making(self.block, phase, conversions[name], ring).emit()
                 conversions[name].ring.advance(out)
             if ring.made:
                 ring.advance(out)
@@ -139,7 +151,7 @@ class _Making:
     as many rows as it has points `along` another one; it reads some of them together.
     """
 
-    def __init__(self, block: Block, one: Conversion, ring: Ring) -> None:
+    def __init__(self, block: Block, phase: Phase, one: Conversion, ring: Ring) -> None:
         self.block, self.out, self.one, self.ring = block, block.out, one, ring
         self.tile = block.tiles[one.result.name]
         self.inner, self.width = self.tile.order[-1], UNIT // self.tile.dtype.itemsize
@@ -156,8 +168,10 @@ class _Making:
         self.words = f"Pack<unsigned, {self.width * one.copied.dtype.itemsize // WORD}>"
         alone = distribution.registers(self.inner) == self.width and prod(rows.values()) == 1
         self.held = [s for s in block.placement.chains[one.result.name] if alone and self.holds(s)]
+        chunks = {axis.name for axis in phase.stream}
+        self.same = [s for s in self.held if chunks and not chunks & {*s.indices}]
 
-    def holds(self, s: Statement) -> bool:
+    def holds(self, s: Statement) -> TypeGuard[Load]:
         """Whether a thread has few elements of a load: one for each row, or for each column."""
         read = isinstance(s, Load) and s is not self.one.source
         return read and not {self.along, self.inner} <= {*s.indices}
@@ -165,7 +179,7 @@ class _Making:
     def emit(self) -> None:
         block, out, raw, ring = self.block, self.out, self.one.ring, self.ring
         block.define_bases(self.frame, self.order)
-        self.hold()
+        self.hold([s for s in self.held if s not in self.same])
         out.line(f"barrier_wait({ring.empty(f'slot_{ring.number}')}, parity_{ring.number} ^ 1);")
         out.line(f"barrier_wait({raw.full(f'slot_{raw.number}')}, parity_{raw.number});")
         raw.point_at(out, self.one.source.name, block.tiles)
@@ -183,17 +197,19 @@ class _Making:
         for barrier in (raw.empty(f"slot_{raw.number}"), ring.full(f"slot_{ring.number}")):
             out.line(f"barrier_arrive({barrier}, {THREAD} % {WARP} == 0);")
 
-    def hold(self) -> None:
+    def hold(self, some: Sequence[Load]) -> None:
         """Ask for what is read where it lies before the copies are waited for."""
         block = self.block
-        for s in self.held:
+        for s in some:
             rows = self.rows if self.along in s.indices else 1
             columns = self.width if self.inner in s.indices else 1
             kind, count = register_type(s.dtype), rows * columns
             self.out.line(f"{kind} {block.value(s.name)}_held[{count}];")
-            with block.points(s.indices, self.frame) as point:
-                held = self.held_at(s, point.register.get(self.inner, ""))
-                self.out.line(f"{held} = {fetch(block, s, point, self.frame)};")
+            with self.out.block():
+                block.define_bases(self.frame, s.indices)
+                with block.points(s.indices, self.frame) as point:
+                    held = self.held_at(s, point.register.get(self.inner, ""))
+                    self.out.line(f"{held} = {fetch(block, s, point, self.frame)};")
 
     def held_at(self, s: Statement, column: str) -> str:
         """What is held of a load in the row at hand, or in a column."""

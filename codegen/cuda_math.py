@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from eqsat.errors import UnsupportedError
-from eqsat.graph.dtypes import DType, bool_, float32, float64, iinfo, promote
+from eqsat.graph.dtypes import DType, bool_, float32, float64, iinfo, is_exact, promote
 
 WORD = 4  # bytes: the least that cp.async copies, and registers hold
 
@@ -111,7 +111,9 @@ def identity(monoid: str, dtype: DType) -> str:
 
 
 def cast(source: DType, target: DType, text: str) -> str:
-    """A register value converted to another dtype; to a narrow float it is rounded."""
+    """A register value converted to another dtype; to a narrow float it is rounded, unless that has
+    every number of its own.
+    """
     if source == target:
         return text
     if target == bool_:
@@ -119,7 +121,7 @@ def cast(source: DType, target: DType, text: str) -> str:
     if target.compute != target:
         direct = source.name == "float64" and target.name == "float16"
         value = text if direct else cast(source, float32, text)
-        return f"round_{target.name}({value})"
+        return value if is_exact(source, target) else f"round_{target.name}({value})"
     if source.compute == target:
         return text
     if source.kind == "float" and target.kind != "float" and target.itemsize < 4:

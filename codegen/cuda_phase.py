@@ -197,8 +197,10 @@ def _emit_consumer(
     with pipeline.producing(), _each_chunk(block, phase, AT_ONCE):
         pipeline.fill(phase)
     if pipeline.converter.copied(phase):
-        with pipeline.converter.converting(), _each_chunk(block, phase):
-            pipeline.convert(phase)
+        with pipeline.converter.converting(), block.out.block():
+            pipeline.converter.hold(phase, pipeline.rings[phase])
+            with _each_chunk(block, phase):
+                pipeline.convert(phase)
     first, last = _live_chunks(block, phase)
     known = prod(axis.count for axis in phase.stream) if block.kernel.stream_k else None
     pipeline.chunks[phase] = int(last) - int(first) if last.isdigit() else known

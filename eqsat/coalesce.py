@@ -70,14 +70,14 @@ def coalesce(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, ..
 
 def with_few_names(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, ...], Facts]:
     """As `coalesce`, for a price before a schedule is searched for, where memory is read along
-    names too short for a vector. The values as they are where reduced names would merge, which come
-    of windows that were copied, where a re-indexing stands among their terms, and where an access
-    may miss.
+    names too short for a vector, or by groups of a name that share it. The values as they are where
+    reduced names would merge, which come of windows that were copied, where a re-indexing stands
+    among their terms, and where an access may miss.
     """
     terms = list(post_order(one.term for one in stored))
     if any(term.op == "reindex" for term in terms) or guarded_names(terms):
         return stored, facts
-    if not any(_is_short(term, facts) for term in terms):
+    if not any(_is_short(term, facts) or _is_shared(term) for term in terms):
         return stored, facts
     merged, fewer = coalesce(stored, facts)
     same = len(_reduced(stored, facts)) == len(_reduced(merged, fewer))
@@ -91,6 +91,14 @@ def _is_short(term: Term, facts: Facts) -> bool:
         return False
     sizes = [facts.universe.extents[name] for name in unit_names(read.address)]
     return any(1 < size * read.dtype.itemsize < VECTOR_BYTES for size in sizes)
+
+
+def _is_shared(term: Term) -> bool:
+    """Whether a read takes the quotient of a name, and not where in the group it stands."""
+    read = term.args[0] if term.op == "read" else None
+    atoms = [atom for atom, _ in read.address.terms] if isinstance(read, Read) else []
+    places = {atom.numerator for atom in atoms if isinstance(atom, Mod)}
+    return any(isinstance(atom, FloorDiv) and atom.numerator not in places for atom in atoms)
 
 
 def _reduced(stored: Sequence[Stored], facts: Facts) -> set[str]:

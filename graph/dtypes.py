@@ -127,6 +127,15 @@ def is_held(narrow: DTypeLike, wide: DTypeLike) -> bool:
     return many.eps <= few.eps and many.max >= few.max and least
 
 
+def is_exact(source: DTypeLike, target: DTypeLike) -> bool:
+    """Whether a cast to a float rounds no number of a dtype: another float, integers or bool."""
+    source, target = as_dtype(source), as_dtype(target)
+    if source.kind in ("int", "uint"):
+        limit = 2.0 / finfo(target).eps  # below it integers lie no further apart than 1
+        return -iinfo(source).min <= limit and iinfo(source).max <= limit
+    return source.kind == "bool" or source == target or is_held(source, target)
+
+
 def iinfo(dtype: DTypeLike) -> IInfo:
     """Limits of an integer dtype; DTypeError for others."""
     dtype = as_dtype(dtype)

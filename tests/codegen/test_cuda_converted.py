@@ -66,6 +66,14 @@ def test_scales_are_asked_for_before_the_copies_are_waited_for():
         assert text.index("_held[", held + 1) < text.index("barrier_wait(", held)
 
 
+def test_scales_that_chunks_share_are_asked_for_once_a_tile():
+    """Only those along the sum differ from chunk to chunk."""
+    for name, once in (("converted-along-by-j", True), ("converted-across-by-l", False)):
+        (c,) = (c for c in CASES if c.name == name)
+        text = emit(c.kernel, OPERATIONS).text
+        assert (text.index("_held[") < text.index("for (int chunk")) == once
+
+
 def test_what_no_threads_convert_is_refused():
     (c,) = (c for c in CASES if c.name == "converted-int8")
     with pytest.raises(UnsupportedError, match="blocks that copy for each other"):

@@ -46,6 +46,7 @@ SLOW = {
     "recurrence_in_parts",
     "distances",
     "pieces_side_by_side",
+    "eight_bit_cache-300",
 }
 SAMPLE = [
     pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name

@@ -6,7 +6,7 @@ import pytest
 
 from eqsat import graph
 from eqsat.errors import DTypeError
-from eqsat.graph.dtypes import DTYPES, as_dtype, finfo, iinfo, result_type
+from eqsat.graph.dtypes import DTYPES, as_dtype, finfo, iinfo, is_exact, result_type
 
 # The standard's tables, upper triangle; formats of one size that do not hold each other: float32.
 PROMOTED = {
@@ -93,6 +93,17 @@ def test_unknown_dtypes_are_refused():
     assert as_dtype(float).name == "float32"
     assert as_dtype(int).name == "int64"
     assert as_dtype(bool).name == "bool"
+
+
+@pytest.mark.parametrize("target", [d for d in DTYPES if d.kind == "float"], ids=str)
+@pytest.mark.parametrize("source", [d for d in DTYPES if d.itemsize <= 2], ids=str)
+def test_casts_are_exact_where_every_number_comes_back(source, target):
+    count = 2 if source.kind == "bool" else 1 << 8 * source.itemsize
+    bits = np.arange(count).astype(f"uint{8 * source.itemsize}").view(source.numpy)
+    with np.errstate(all="ignore"):
+        wide = bits.astype(np.float64)
+        back = bits.astype(target.numpy).astype(np.float64)
+    assert is_exact(source, target) == np.array_equal(wide, back, equal_nan=True)
 
 
 def test_limits():
