@@ -5,8 +5,9 @@ compiler keeps them in registers. Elementwise statements over the same indices s
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from eqsat.codegen import cuda_stream_k
 from eqsat.codegen.cuda_block import Block
@@ -23,7 +24,7 @@ from eqsat.codegen.cuda_program import functions, whole_program
 from eqsat.codegen.cuda_scatter import allocate, program
 from eqsat.codegen.cuda_warpgroup_operations import WARPGROUP
 from eqsat.errors import UnsupportedError
-from eqsat.kernel import Kernel, Literal, Load, Map, Position, Reduce, Update
+from eqsat.kernel import Axis, Kernel, Literal, Load, Map, Position, Reduce, Update
 from eqsat.specs.model import ParallelOperation
 
 MOST_THREADS = 1024
@@ -158,41 +159,51 @@ def _check_cluster(kernel: Kernel, placement: Placement) -> None:
 def _origin_lines(block: Block, tile: str) -> list[str]:
     """The first point of tile number `tile` along each grid axis.
 
-    Of the last two axes that are cut, `band` tiles of one come before the next of the other, so
-    that tiles which run together share what they read.
+    Of the last two axes that are cut, or of the last and all others together where tiles are
+    uneven, `band` tiles of one come before the next of the other, so that tiles which run together
+    share what they read.
     """
-    kernel, lines = block.kernel, []
-    cut = kernel.cut
-    turns = {axis.name: kernel.turns(axis) for axis in cut}
-    inner = 1
-    numbers: dict[str, str] = {}
-    if len(cut) > 1 and (kernel.band > 1 or kernel.uneven):
-        rows, columns = cut[-2:]
-        height, width = turns[rows.name], turns[columns.name]
+    kernel, lines, inner = block.kernel, [], 1
+    rest, numbers = kernel.cut, dict[str, str]()
+    if len(rest) > 1 and (kernel.band > 1 or kernel.uneven):
+        rows, columns = rest[:-1] if kernel.uneven else rest[-2:-1], rest[-1]
+        rest = rest[: -1 - len(rows)]
+        height, width = prod(map(kernel.turns, rows)), kernel.turns(columns)
         band = min(kernel.band, height)
         inner = height * width
         within = tile if inner == kernel.all_turns else f"{tile} % {inner}"
         lines.append(f"const int within = {within}, band = within / {band * width};")
         lines.append(f"const int member = within % {band * width};")
-        rest, high = height % band, str(band)
-        if rest:
-            lines.append(f"const int height = band == {height // band} ? {rest} : {band};")
+        left, high = height % band, str(band)
+        if left:
+            lines.append(f"const int height = band == {height // band} ? {left} : {band};")
             high = "height"
-        numbers[rows.name] = f"(band * {band} + member % {high})"
+        numbers |= _digits(kernel, rows, f"(band * {band} + member % {high})", 1, height)
         number = f"member / {high}"
         numbers[columns.name] = f"({columns.count - 1} - {number})" if kernel.backwards else number
-    for axis in reversed(cut):
-        text = numbers.get(axis.name)
-        if text is None:
-            text = tile if inner == 1 else f"{tile} / {inner}"
-            if inner * turns[axis.name] < kernel.all_turns:
-                text += f" % {turns[axis.name]}"
-            inner *= turns[axis.name]
+    numbers |= _digits(kernel, rest, tile, inner, kernel.all_turns)
+    for axis in reversed(kernel.cut):
+        text = numbers[axis.name]
         if axis.name == kernel.repeats:
             text = f"min({text}, {axis.count - 1})"
         scaled = text if axis.tile == 1 else f"{text} * {axis.tile}"
         lines.append(f"const int {block.frame.origin[axis.name]} = {scaled};")
     return lines
+
+
+def _digits(
+    kernel: Kernel, axes: Sequence[Axis], number: str, inner: int, count: int
+) -> dict[str, str]:
+    """Which tile along each of the axes, the last of them innermost, a number below a count stands
+    for, of which so many `inner` ones stand for the same.
+    """
+    found: dict[str, str] = {}
+    for axis in reversed(axes):
+        turns = kernel.turns(axis)
+        text = number if inner == 1 else f"{number} / {inner}"
+        found[axis.name] = text if inner * turns >= count else f"{text} % {turns}"
+        inner *= turns
+    return found
 
 
 def _assemble(

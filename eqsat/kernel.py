@@ -278,9 +278,9 @@ class Kernel:
     names the axis. The tiles that are no whole wave of so many `blocks` are in so many parts of
     their chunks: `stream_k`. `band`: how many tiles of the last but one axis that is cut come
     before the next of the last, or, `across`, of the last before the next of the one before it;
-    `backwards`: the last begins with its last tile; `uneven`: tiles get shorter in this order. So
-    many groups a processor stay and take one tile after the other: `resident`; 0: each takes one.
-    It `joins` what another left in parts.
+    `backwards`: the last begins with its last tile; `uneven`: tiles get shorter in this order, in
+    which a band is of tiles of all axes but the last. So many groups a processor stay and take one
+    tile after the other: `resident`; 0: each takes one. It `joins` what another left in parts.
     """
 
     name: str

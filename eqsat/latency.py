@@ -3,9 +3,10 @@
 import numpy as np
 
 from eqsat.clusters import CLUSTER
+from eqsat.contraction_price import is_factor
 from eqsat.conversion_price import GROUPS
 from eqsat.copy_price import is_waited_for
-from eqsat.form import REDUCING
+from eqsat.form import REDUCING, SUBSTITUTED
 from eqsat.fragment_price import chain_cycles
 from eqsat.issue_price import COPIES
 from eqsat.occupancy import FRAGMENTS, Occupancy
@@ -20,6 +21,7 @@ TELLING = 1.4  # times as long starts one of few blocks, which tells the next la
 MEETING = 12  # barriers' time until blocks that meet first copy for each other: 1024^3, 2048^3
 IN_TURN = 1.5  # times what threads do between products: none of it begins at once
 EXPOSED = 0.5  # the part of copies of single elements that no number of other blocks hides
+BETWEEN = 100  # cycles of a chunk in which each team's products wait for what others' are made of
 COMPUTING = 0.4  # the part of elementwise work that nothing else of the same threads hides
 
 
@@ -35,6 +37,13 @@ class Latency(Occupancy):
         stored = sum(self.points(mask) * size for mask, size in self.stored_points())
         rate = self.pricer.cache.bandwidth_gb_per_s * 1e9
         return waves * trips / self.spec.cycles_per_s + stored / rate
+
+    def between(self, teams: Array) -> Array:
+        """Cycles of a chunk in which no team multiplies, where a factor is computed from another
+        product's result: the more teams and the shorter chunks, the more often one has to begin.
+        """
+        products = (t for t in self.form.terms if t.op in SUBSTITUTED)
+        return BETWEEN * teams * any(is_factor(self, t) for t in products)
 
     @property
     def _start_seconds(self) -> float:

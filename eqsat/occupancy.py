@@ -13,15 +13,18 @@ from eqsat.clusters import CLUSTER, clusters
 from eqsat.contraction_price import absorbed
 from eqsat.conversion_price import (
     CONTENDED,
+    EACH,
     conversion_bytes,
     conversion_seconds,
     conversions,
     made_of,
     slots_made,
+    widened,
 )
 from eqsat.factor_price import computed_of_reads
 from eqsat.form import REDUCING, SUBSTITUTED, Form, shares_factors
 from eqsat.graph.ops import ELEMENTWISE
+from eqsat.issue_price import ISSUED, instruction_seconds
 from eqsat.partial_sums import count_parts
 from eqsat.rates import Array, Blocking, Contraction, Rates
 from eqsat.scan_price import at_work
@@ -75,6 +78,13 @@ class Occupancy(Tiling):
         self.converted = conversions(self)  # factors that threads of their own make
         self.made = self.converting = np.zeros_like(self.shape)  # bytes of these, and seconds
         self.absorbed |= {one for side in self.converted.values() for one in made_of(side)}
+        self.widened = widened(self)
+
+    def rates_of(self, op: str, term: Term, dtype: str) -> list[tuple[str, float]]:
+        """The units of an elementwise operation, and seconds of an element."""
+        if term in self.widened:
+            return [(ISSUED, EACH * instruction_seconds(self.spec))]
+        return self.pricer.rates("add" if op == "position" else op, dtype)
 
     def live_bytes(self) -> Array:
         """Bytes of registers that a tile takes at the most: the widest value, beside it what else

@@ -31,9 +31,9 @@ class Flow:
     slot is let go of with its chunk, before the next one is computed; teams: groups of threads that
     take turns; resident: blocks at once on a processor; stored: bytes that a tile writes; turns:
     tiles of a block under way, of which one stores while another multiplies; gathered: seconds of a
-    chunk for which all wait for a factor in registers; chain: for which a team's products, and what
-    is computed from them, wait for each other while other teams have their turn; last_parts: in how
-    many the tiles of a last wave are, 0 where each is whole.
+    chunk for which no team multiplies, as one makes its next factor in registers; chain: for which
+    a team's products, and what is computed from them, wait for each other while other teams have
+    their turn; last_parts: in how many the tiles of a last wave are, 0 where each is whole.
     """
 
     matrix: Array
@@ -64,9 +64,10 @@ def pipelined(
     each = spec.processors / flow.tiles
     trip = LOADED * trip_cycles / spec.cycles_per_s
     hand_over = spec.group(spec.tile_group).barrier_latency_cycles / spec.cycles_per_s
-    work = (flow.matrix + flow.other / flow.teams) * each + flow.waits * 2 * hand_over
+    teams = flow.teams / flow.turns  # at the chunks of one tile
+    work = (flow.matrix + flow.other / teams) * each + flow.waits * 2 * hand_over
     ahead = np.maximum(flow.stages - 1, 0.5)  # a slot is let go of one chunk later
-    turn = (flow.matrix + flow.other) * each / flow.teams + flow.steps * flow.chain
+    turn = (flow.matrix + flow.other) * each / teams + flow.steps * flow.chain
     turns = np.maximum(work, turn) + flow.steps * flow.gathered
     late = LATE * np.minimum(flow.copied * each, turns) * ((flow.stages <= 3) & (flow.chain == 0))
     streamed = np.maximum(turns + late, (turns + flow.steps * trip) / ahead)

@@ -175,7 +175,7 @@ class _Pricing(Latency):
         work, own = self.points(mask) * self.repeat, mask
         after = not mask & self.form.facts.universe.mask(self.chunks)
         mask &= -1 if self.form.stepped in self.chunks else self.grid | self.masked.stream
-        for unit, seconds in self.pricer.rates("add" if op == "position" else op, dtype):
+        for unit, seconds in self.rates_of(op, term, dtype):
             key = unit, mask, 0 if own & ~self.grid else own, after
             self.alike[key] = self.alike.get(key, 0.0) + work * seconds
             if term in self.weights:
@@ -476,7 +476,7 @@ class _Pricing(Latency):
         other = [s - after.get(n, 0.0) for n, s in self.units.items() if n not in self.started]
         rate, turns = cache.bandwidth_gb_per_s * 1e9, self.turns()
         teams = turns * self.blocking.threads / max(spec.members("warpgroup", "thread"), 1)
-        gathered = np.where(teams > turns, 0.0, self.gathering)  # else others multiply
+        gathered = np.where(teams > turns, self.between(teams), self.gathering)  # others multiply
         chained = (self.reductions_in_turn(pivots=True) - 1) * cache.latency_cycles
         fed = self.fed / (spec.memory("shared").sustained_gb_per_s * 1e9)
         flow = Flow(

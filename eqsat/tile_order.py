@@ -18,7 +18,7 @@ def in_bands(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
     form a rectangle that reads about as much along one as along the other; bands lie along the last
     one where blocks that copy for each other have fewer tiles to repeat by that. Where tiles have
     more live chunks the further they lie along the last axis, or the less far, these come first,
-    for as many of the other axis as the last cache holds reads of.
+    for as many of the other axes together as the last cache holds reads of.
     """
     if len(kernel.cut) < 2 or spec.group(spec.tile_group).max_resident <= 1:
         return kernel
@@ -26,12 +26,12 @@ def in_bands(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
     loads = [s for s in kernel.statements() if isinstance(s, Load)]
     along = [s for s in loads if rows.name in s.indices and columns.name not in s.indices]
     across = [s for s in loads if columns.name in s.indices and rows.name not in s.indices]
-    growth = _growth(kernel, columns) if along else 0
+    each = sum(_bytes_of_a_tile(kernel, s) for s in loads if columns.name not in s.indices)
+    growth = _growth(kernel, columns) if each else 0
     if growth:
         caches = [m for m in spec.memory_domains if m.managed == "hardware"]
-        held = max(caches[-1].size_bytes // 2, 1)
-        each = sum(_bytes(kernel, s) for s in along)
-        band = min(max(held // max(each * rows.tile, 1), 1), rows.count)
+        others = prod(axis.count for axis in kernel.cut[:-1])
+        band = min(max(int(caches[-1].size_bytes / each), 1), others)
         return replace(kernel, band=band, backwards=growth > 0, uneven=True)
     if not (along and across):
         return kernel
@@ -119,6 +119,17 @@ def _growth(kernel: Kernel, axis: Axis) -> int:
 
 def _largest(kernel: Kernel, loads: Iterable[Load]) -> int:
     return max(_bytes(kernel, one) for one in loads)
+
+
+def _bytes_of_a_tile(kernel: Kernel, load: Load) -> float:
+    """What a load reads for a tile of all cut axes but the last, which those share that lie along
+    axes which it lacks; 0 where it lacks all.
+    """
+    others = kernel.cut[:-1]
+    sharing = prod(axis.count for axis in others if axis.name not in load.indices)
+    tiles = prod(axis.tile for axis in kernel.grid if axis.name in load.indices)
+    alone = all(axis.name not in load.indices for axis in others)
+    return 0.0 if alone else _bytes(kernel, load) * tiles / sharing
 
 
 def _bytes(kernel: Kernel, load: Load) -> int:

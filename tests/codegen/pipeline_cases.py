@@ -393,9 +393,9 @@ def biased(m: int, n: int, k: int, tiles: Tiles, columns: int) -> Sample:
     return matmul(m, n, k, tiles, bfloat16, by(columns))
 
 
-def banded(c: Case, band: int) -> Case:
+def banded(c: Case, band: int, **more: bool) -> Case:
     """The case with its tiles in another order."""
-    return replace(c, kernel=replace(c.kernel, band=band))
+    return replace(c, kernel=replace(c.kernel, band=band, **more))
 
 
 def pipeline_cases() -> Iterator[Case]:
@@ -441,9 +441,9 @@ def pipeline_cases() -> Iterator[Case]:
             yield case(f"{name}-{other.name[7:]}", sample, threads, stages)
     sample = gemm(70, 136, 208, (64, 128, 128), 128, dtype=float8_e5m2, other=float8_e4m3fn)
     yield case("parts-turned", sample, 128, 2)
-    sample = gemm(80, 50, 80, (64, 64, 64), 64, "tt", float8_e4m3fn)
-    yield case("parts-across", sample, 128, 2)
+    yield case("parts-across", gemm(80, 50, 80, (64, 64, 64), 64, "tt", float8_e4m3fn), 128, 2)
     yield case("batched", batched(70, 50, 40, (64, 64, 32), 64), 128, 2)
+    yield banded(case("in-turn", batched(130, 70, 40, (64, 64, 32), 64), 128, 2), 4, uneven=True)
     yield case("at-once", at_once(70, 104, 40, (64, 64), 64), 128)
     yield case("at-once-wide", at_once(70, 256, 128, (64, 256), 256), 128)  # no room for two tiles
     yield case("swiglu", swiglu(70, 104, 40, (64, 64, 32), 64), 128, 2)
@@ -457,7 +457,7 @@ def pipeline_cases() -> Iterator[Case]:
         yield case(f"scaled-shared-{size[0]}", sample, 256, 2)
     yield case("attention-odd", attention(136, 77, 64, (128, 32), "added"), 256, 2)
     shorter = case("attention-shorter", attention(200, 80, 64, (64, 32), "causal"), 128, 2)
-    yield replace(shorter, kernel=replace(shorter.kernel, uneven=True))
+    yield banded(shorter, 1, uneven=True)
     yield case("attention-alone", attention(70, 80, 64, (64, 32)), 128, 1)
     for mask in ("", "added", "causal", "window"):
         for size, tiles in (((70, 80, 64), (64, 32)), ((130, 152, 48), (128, 48))):

@@ -104,7 +104,8 @@ def random_cases(seed: int) -> list[Case]:
             random.choice((128, 128, 256, 384)),
             random.randint(1, 4),
         )
-        one = replace(one, kernel=replace(one.kernel, band=random.choice((1, 2, 3, 8))))
+        order = {"band": random.choice((1, 2, 3, 8)), "uneven": random.random() < 0.2}
+        one = replace(one, kernel=replace(one.kernel, **order))
         try:
             if emit(one.kernel, OPERATIONS).shared_bytes <= LIMIT:
                 found.append(one)

@@ -164,6 +164,20 @@ def test_tiles_with_more_chunks_come_first(last):
     assert launch.kernel.band > 1
 
 
+def test_heads_that_share_keys_leave_tiles_in_their_order():
+    """Tiles of two heads and some rows: none of what a tile reads besides lies along the heads."""
+    q = g.input("q", (4, 32, 2048, 128), "bfloat16")
+    k, v = (g.input(name, (4, 8, 2048, 128), "bfloat16") for name in "kv")
+    (launch,) = plan(g.attention(q, k, v, causal=True), H200, cache=Cache(None)).parts.launches
+    assert launch.kernel.uneven and launch.kernel.backwards
+    assert launch.kernel.cut[-1].extent == 2048 and len(launch.kernel.cut) == 3
+    each = 2 * 2048 * 128 * 2  # bytes of keys and values, which all heads of a group share
+    groups = launch.kernel.band // launch.kernel.cut[-2].count
+    assert groups > 1 and groups * each <= H200.memory("l2").size_bytes
+    (stream,) = (phase for phase in launch.kernel.phases if phase.stream)
+    assert [axis.tile for axis in stream.stream] == [128]  # shorter ones begin too often
+
+
 def test_masks_of_many_names_take_no_memory_for_all_their_places() -> None:
     """The mean of windows of three axes, padding left out: six names."""
     x = g.input("x", (4, 16, 33, 34, 35), "float16")
