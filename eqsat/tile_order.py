@@ -3,12 +3,19 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from fractions import Fraction
-from math import prod, sqrt
+from functools import lru_cache
+from math import gcd, prod, sqrt
+
+import numpy as np
 
 from eqsat.graph.index import free_names
 from eqsat.idle_chunks import live_bounds
 from eqsat.kernel import Axis, Contract, Kernel, Load
 from eqsat.specs import ParallelProcessingUnit
+
+TOGETHER = 4  # tiles that read alike at the same time, which need no cache for all of it
+SEVERAL = 8  # bands whose tiles tell what more of them do
+BESIDE = 2  # columns' chunks that a tile takes besides, to begin and to end
 
 
 def in_bands(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
@@ -18,7 +25,7 @@ def in_bands(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
     form a rectangle that reads about as much along one as along the other; bands lie along the last
     one where blocks that copy for each other have fewer tiles to repeat by that. Where tiles have
     more live chunks the further they lie along the last axis, or the less far, these come first,
-    for as many of the other axes together as the last cache holds reads of.
+    in bands of the other axes together: see `_even_band`.
     """
     if len(kernel.cut) < 2 or spec.group(spec.tile_group).max_resident <= 1:
         return kernel
@@ -30,8 +37,9 @@ def in_bands(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
     growth = _growth(kernel, columns) if each else 0
     if growth:
         caches = [m for m in spec.memory_domains if m.managed == "hardware"]
+        held = max(int(caches[-1].size_bytes / each), 1)
         others = prod(axis.count for axis in kernel.cut[:-1])
-        band = min(max(int(caches[-1].size_bytes / each), 1), others)
+        band = _even_band(others, columns.count, held, spec.processors)
         return replace(kernel, band=band, backwards=growth > 0, uneven=True)
     if not (along and across):
         return kernel
@@ -45,6 +53,36 @@ def in_bands(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
         own, others = own * _largest(kernel, along), others * _largest(kernel, across)
     height = min(round(sqrt(spec.processors * others / own)), rows.count)
     return replace(kernel, band=max(height // together * together, together), across=turned)
+
+
+@lru_cache(maxsize=256)
+def _even_band(others: int, columns: int, held: int, processors: int) -> int:
+    """The tiles of the other axes in a band, for which processors have as much to do: those that
+    the last cache has room for, `held`, or of which several columns run together, as they read
+    alike. Of bands with little between them one that is held, and of these the widest.
+    """
+    widest = min(max(held, processors // TOGETHER), others)
+    whole = processors // gcd(columns, processors)  # rounds of all processors
+    bands = {widest, min(held, others), *range(whole, widest + 1, whole)}
+    some = min(others, SEVERAL * widest)
+
+    def rank(band: int) -> tuple[float, bool, int]:
+        return round(_last_end(band, some, columns, processors), 2), band > held, -band
+
+    return min(bands, key=rank)
+
+
+def _last_end(band: int, others: int, columns: int, processors: int) -> float:
+    """How many times the mean of all processors the last one takes, each of them the tiles of one
+    round after the other, there and back, of which those of the first column take the longest.
+    """
+    lengths = np.arange(columns, 0, -1) + BESIDE
+    sizes = [min(band, others - first) for first in range(0, others, band)]
+    tiles = np.concatenate([np.repeat(lengths, size) for size in sizes])
+    rounds = -(-len(tiles) // processors)
+    taken = np.pad(tiles, (0, rounds * processors - len(tiles))).reshape(rounds, processors)
+    taken[1::2] = taken[1::2, ::-1].copy()
+    return float(taken.sum(axis=0).max() * processors / tiles.sum())
 
 
 def _repeated(axis: Axis, together: int) -> Fraction:
