@@ -3,10 +3,9 @@
 import numpy as np
 
 from eqsat.clusters import CLUSTER
-from eqsat.contraction_price import is_factor
 from eqsat.conversion_price import GROUPS
 from eqsat.copy_price import is_waited_for
-from eqsat.form import REDUCING, SUBSTITUTED
+from eqsat.form import REDUCING
 from eqsat.fragment_price import chain_cycles
 from eqsat.issue_price import COPIES
 from eqsat.occupancy import FRAGMENTS, Occupancy
@@ -42,8 +41,7 @@ class Latency(Occupancy):
         """Cycles of a chunk in which no team multiplies, where a factor is computed from another
         product's result: the more teams and the shorter chunks, the more often one has to begin.
         """
-        products = (t for t in self.form.terms if t.op in SUBSTITUTED)
-        return BETWEEN * teams * any(is_factor(self, t) for t in products)
+        return BETWEEN * teams * self.chained
 
     @property
     def _start_seconds(self) -> float:

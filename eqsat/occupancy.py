@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from eqsat.algebra import REDUCTIONS, SCANS, Term
 from eqsat.clusters import CLUSTER, clusters
-from eqsat.contraction_price import absorbed
+from eqsat.contraction_price import absorbed, is_factor
 from eqsat.conversion_price import (
     CONTENDED,
     EACH,
@@ -35,7 +35,9 @@ from eqsat.window_price import held_elements, windowed
 
 AROUND = 40  # bytes of a thread's registers for addresses and what is at hand
 PEERS = 8  # more of them for a thread's place in a cluster
+WORD, REGISTER_UNIT = 4, 8  # bytes of a register; registers of a thread are a multiple
 AROUND_LOOP = 128  # the same where there are products, streams or staged operands
+STORED_THROUGH = 64  # bytes of shared memory in which a thread arranges what it stores
 SHORT = 64  # points of a sum that a thread adds up by itself
 PRODUCING = 2  # blocks of a processor of whose threads some copy for the others
 FILLED = 512  # threads that keep a processor's arithmetic busy
@@ -185,12 +187,34 @@ class Occupancy(Tiling):
     def registers_fit(self, loops: bool = False) -> Array:
         """Blocks for which a processor has registers, also where each `loops` over tiles."""
         assert self.blocking is not None
+        if self.started and self.chained:
+            return 1.0 + self._fits_twice()
         if self.blocking.staged:
             held = 2 * self.scratch + AROUND_LOOP * self.blocking.threads
         else:  # what was read stays until it is used again
             held = self.live_bytes() / self.blocks
             held = held + (AROUND_LOOP - AROUND) * self.blocking.threads * loops
         return np.floor(self.spec.memory("registers").size_bytes / held)
+
+    @property
+    def chained(self) -> bool:
+        """Whether a factor of a product is computed from another one's result."""
+        return any(t.op in SUBSTITUTED and is_factor(self, t) for t in self.form.terms)
+
+    def _fits_twice(self) -> NDArray[np.bool_]:
+        """Where threads of two blocks, and those that copy for them, are launched with registers
+        for the results of products and what they do with these one by one, and both have room to
+        store through shared memory.
+        """
+        assert self.blocking is not None
+        products = (t for t in self.form.terms if t.op in SUBSTITUTED)
+        results = sum(self.tile_points(self.form.facts.free(t)) for t in products)
+        group = self.spec.members("warpgroup", "thread")
+        every = self.spec.memory("registers").size_bytes / WORD
+        each = np.floor(every / (2 * (self.blocking.threads + group)) / REGISTER_UNIT)
+        fit = results / self.blocking.threads + AROUND_LOOP / WORD <= each * REGISTER_UNIT
+        room = self.spec.memory("shared").size_bytes / 2
+        return fit & (self.shared + STORED_THROUGH * self.blocking.threads <= room)
 
     def idle(self, tiles: Array) -> Array:
         """The part of all rounds for which a last one leaves blocks without a tile."""

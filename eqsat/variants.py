@@ -92,7 +92,7 @@ def best_planned(
             error = error or problem
         else:
             vain = 0 if best is None or found.seconds * SOON < best.seconds else vain + 1
-            best = found if vain == 0 else best
+            best = found if best is None or found.seconds < best.seconds else best
         patience = PATIENCE if len(known) <= SEVERAL else 1
         if vain >= patience or (best and _is_near(best, plan, extractor, known)):
             break
