@@ -59,7 +59,8 @@ def in_bands(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
 def _even_band(others: int, columns: int, held: int, processors: int) -> int:
     """The tiles of the other axes in a band, for which processors have as much to do: those that
     the last cache has room for, `held`, or of which several columns run together, as they read
-    alike. Of bands with little between them one that is held, and of these the widest.
+    alike. Of bands with little between them one that is held, and of these the narrowest: each
+    begins with what it reads from memory.
     """
     widest = min(max(held, processors // TOGETHER), others)
     whole = processors // gcd(columns, processors)  # rounds of all processors
@@ -67,7 +68,7 @@ def _even_band(others: int, columns: int, held: int, processors: int) -> int:
     some = min(others, SEVERAL * widest)
 
     def rank(band: int) -> tuple[float, bool, int]:
-        return round(_last_end(band, some, columns, processors), 2), band > held, -band
+        return round(_last_end(band, some, columns, processors), 2), band > held, band
 
     return min(bands, key=rank)
 
