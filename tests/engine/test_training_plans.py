@@ -329,7 +329,10 @@ def test_gradients_of_a_convolution_are_products_of_warpgroups_that_store_no_win
         assert all(np.prod(b.shape) * b.dtype.itemsize <= most * size for b in stored)
 
 
-@pytest.mark.parametrize(("n", "size", "channels"), [(16, 14, 256), (32, 56, 64)])
+@pytest.mark.parametrize(
+    ("n", "size", "channels"),
+    [pytest.param(16, 14, 256, marks=pytest.mark.slow), (32, 56, 64)],
+)
 def test_gradients_by_weights_sum_over_the_batch_at_once(n: int, size: int, channels: int):
     """Along rows windows slide beyond the image's edges; a batch has none."""
     y, _, w = image(n, size, channels, channels, padding=1)
