@@ -32,7 +32,7 @@ class Choice:
     `parts`: the axis whose reduction is split, and in how many parts, or which is outermost in what
     is stored, and TURNED. `cluster`: how many blocks
     compute a tile together; `shared`: how many copy factors for each other; `last_parts`: in how
-    many parts the last tiles are.
+    many parts the last tiles are; `settled`: how many axes were given something.
     """
 
     tiles: Mapping[str, int]
@@ -45,16 +45,12 @@ class Choice:
     cluster: int = 1
     shared: int = 1
     last_parts: int = 0
+    settled: int = 0
 
     @property
     def rules(self) -> tuple[str, ...]:
         """The steps as texts: the rule and what it gave."""
         return tuple(" ".join(map(str, step)) for step in self.steps)
-
-    @property
-    def settled(self) -> int:
-        """How many axes were given something."""
-        return sum(step[0] not in LAST for step in self.steps)
 
     def grid_tiles(self, made: Form) -> int:
         """Tiles of the grid, a reduction in parts aside."""
@@ -69,7 +65,11 @@ def open_choice(made: Form) -> Choice:
 def with_step(before: Choice, step: Step) -> Choice:
     """What a choice settles with one more step."""
     op, *args = step
-    found: dict[str, Any] = {**vars(before), "steps": (*before.steps, step)}
+    made = object.__new__(Choice)  # there are tens of thousands: a copy, and what differs
+    found: dict[str, Any] = vars(made)
+    found |= vars(before)
+    found["steps"] = (*before.steps, step)
+    found["settled"] += op not in LAST
     if op == "tile":
         found["tiles"] = {**before.tiles, args[0]: args[1]}
     elif op == "stream":
@@ -82,7 +82,7 @@ def with_step(before: Choice, step: Step) -> Choice:
         found["parts"] = (*args, TURNED)
     elif op in COUNTED:
         (found[COUNTED[op]],) = args
-    return Choice(**found)
+    return made
 
 
 def decode_choice(steps: Iterable[Step], made: Form) -> Choice:

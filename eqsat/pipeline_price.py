@@ -119,7 +119,8 @@ def arranged(
 
 def arrangements(teams: Array) -> Iterator[tuple[int, Array, NDArray[np.bool_]]]:
     """So many teams along rows, so many along columns, and where that is all of them."""
-    for along in range(1, int(teams.max()) + 1):
+    every = {int(count) for count in np.unique(teams)}
+    for along in sorted({n for count in every for n in range(1, count + 1) if count % n == 0}):
         across = teams / along
         whole = across % 1 == 0
         if whole.any():

@@ -58,6 +58,7 @@ def test_gathered_rows_are_stored_for_products_of_terms():
     assert not any(load.access.coordinates for load in loads(last.kernel))
 
 
+@pytest.mark.slow
 def test_sums_of_weights_are_stored_as_the_weights_lie():
     """Means of columns of a product are products with sums of columns of weights."""
     x, w = g.input("x", (1024, 4096), "bfloat16"), g.input("w", (4096, 4096), "bfloat16")
