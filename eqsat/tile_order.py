@@ -14,7 +14,9 @@ from eqsat.kernel import Axis, Contract, Kernel, Load
 from eqsat.specs import ParallelProcessingUnit
 
 TOGETHER = 4  # tiles that read alike at the same time, which need no cache for all of it
-SEVERAL = 8  # bands whose tiles tell what more of them do
+WIDEST = 2  # tiles for each processor, more of which in a band are no better
+MOST_TRIED = 32  # bands
+SEVERAL, MOST_TILES = 8, 1 << 16  # bands, and tiles in all, that tell what more of them do
 BESIDE = 2  # columns' chunks that a tile takes besides, to begin and to end
 
 
@@ -62,10 +64,11 @@ def _even_band(others: int, columns: int, held: int, processors: int) -> int:
     alike. Of bands with little between them one that is held, and of these the narrowest: each
     begins with what it reads from memory.
     """
-    widest = min(max(held, processors // TOGETHER), others)
+    widest = min(max(held, processors // TOGETHER), WIDEST * processors, others)
     whole = processors // gcd(columns, processors)  # rounds of all processors
-    bands = {widest, min(held, others), *range(whole, widest + 1, whole)}
-    some = min(others, SEVERAL * widest)
+    step = whole * -(-widest // (whole * MOST_TRIED))
+    bands = {widest, min(held, widest), *range(step, widest + 1, step)}
+    some = min(others, max(widest, min(SEVERAL * widest, MOST_TILES // columns)))
 
     def rank(band: int) -> tuple[float, bool, int]:
         return round(_last_end(band, some, columns, processors), 2), band > held, band
