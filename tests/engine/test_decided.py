@@ -112,6 +112,7 @@ def relative_kernel() -> Kernel:
     return launch.kernel
 
 
+@pytest.mark.slow
 def test_a_position_that_is_clipped_already_is_taken_as_it_is():
     kernel = relative_kernel()
     ops = [s.op for s in kernel.statements() if isinstance(s, Map) and s.dtype.kind == "int"]

@@ -90,6 +90,7 @@ def test_a_tile_is_copied_from_its_piece(function):
     assert compile_cubin(source.text, "sm_90a").spills == 0
 
 
+@pytest.mark.slow
 def test_a_trace_says_that_pieces_are_joined():
     traced(planned(built(along_sum)), {JOINED: ""})
 

@@ -142,6 +142,7 @@ def test_what_is_stored_of_sums_has_many_bits_or_shows_errors_large(name):
     assert not is_rounded(MANY[name])
 
 
+@pytest.mark.slow
 def test_plans_follow_what_is_stored():
     """Where it has many bits factors become bfloat16, which holds their every number: stored so, or
     on their way to the operation.

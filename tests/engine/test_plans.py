@@ -76,6 +76,7 @@ def test_rows_that_are_normed_and_turned_by_halves_are_summed_once(rotary) -> No
     assert len(summed.indices) == 2
 
 
+@pytest.mark.slow
 def test_an_output_that_others_are_made_of_is_stored_once() -> None:
     """A product of weights that are asked for too reads them where they were stored."""
     x, w, v = bf16(x=(4096, 4096), w=(4096, 1024), v=(1024, 4096))

@@ -80,6 +80,7 @@ def test_they_are_those_of_a_search_of_their_own(function):
     assert np.abs(found - wanted).max() < 0.02 * np.abs(wanted).max()
 
 
+@pytest.mark.slow
 def test_an_explanation_tells_where_each_came_from():
     explanation = counted(loop, True)[0].explain()
     assert sum(len(segment.kernels) for segment in explanation.segments) >= STEPS

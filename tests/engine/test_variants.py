@@ -163,6 +163,7 @@ def test_a_kernel_that_fits_nothing_is_told_too():
         planned({"a": 0.01}, Told(), [PLANS[2], PLANS[2]])
 
 
+@pytest.mark.slow
 def test_a_small_layer_is_no_slow_kernel_of_all_its_products():
     """Projections within attention, for each of its tiles again, took 40 times their price."""
     x = eg.input("x", (2, 32, 48), "float32")

@@ -47,6 +47,7 @@ SLOW = {
     "distances",
     "pieces_side_by_side",
     "eight_bit_cache-300",
+    "grouped_and_transposed",
 }
 SAMPLE = [
     pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name
