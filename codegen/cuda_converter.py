@@ -116,14 +116,10 @@ class Converter:
 
     def hold(self, phase: Phase, rings: tuple[Ring, ...]) -> None:
         """Ask for what is read where it lies and is the same for all chunks."""
-        for making in self._makings(phase, rings):
-            making.hold(making.same)
-
-    def _makings(self, phase: Phase, rings: tuple[Ring, ...]) -> Iterator["_Making"]:
-        conversions = self.found.get(phase, {})
         for ring in rings:
             for name in ring.made:
-                yield _Making(self.block, phase, conversions[name], ring)
+                making = _Making(self.block, phase, self.found[phase][name], ring)
+                making.hold(making.same)
 
     def convert(self, phase: Phase, rings: tuple[Ring, ...]) -> None:
         """Make the factors of the chunk at hand, which lie in these rings, each by one group."""

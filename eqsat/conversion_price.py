@@ -52,11 +52,13 @@ def widened(tiling: Tiling) -> frozenset[Term]:
     """Casts of elements of 8 bits on the way to factors of products, before a schedule says who
     computes them: where a spec has operations that are started, threads of their own may.
     """
+    if tiling.blocking is not None:
+        return frozenset()
     form, dtype, every = tiling.form, tiling.form.facts.dtype, tiling.spec.operations
-    short = {t for t in form.terms if t.op == "read" and dtype(t).itemsize == 1}
-    short = {t for t in short if dtype(t).kind != "bool"}
+    read = (t for t in form.terms if t.op == "read")
+    short = {t for t in read if dtype(t).itemsize == 1 and dtype(t).kind != "bool"}
     started = (o.asynchronous and o.semantics and o.semantics.contraction for o in every)
-    if tiling.blocking is not None or not short or not any(started):
+    if not short or not any(started):
         return frozenset()
     factors = [side for term in form.terms for side in form.met(term) or ()]
     return frozenset(t for t in post_order(factors) if t.op == "cast" and t.children[0] in short)

@@ -196,7 +196,7 @@ class Occupancy(Tiling):
             held = held + (AROUND_LOOP - AROUND) * self.blocking.threads * loops
         return np.floor(self.spec.memory("registers").size_bytes / held)
 
-    @property
+    @cached_property
     def chained(self) -> bool:
         """Whether a factor of a product is computed from another one's result."""
         return any(t.op in SUBSTITUTED and is_factor(self, t) for t in self.form.terms)

@@ -168,10 +168,11 @@ def _bytes_of_a_tile(kernel: Kernel, load: Load) -> float:
     axes which it lacks; 0 where it lacks all.
     """
     others = kernel.cut[:-1]
-    sharing = prod(axis.count for axis in others if axis.name not in load.indices)
+    lacking = [axis for axis in others if axis.name not in load.indices]
+    if lacking == others:
+        return 0.0
     tiles = prod(axis.tile for axis in kernel.grid if axis.name in load.indices)
-    alone = all(axis.name not in load.indices for axis in others)
-    return 0.0 if alone else _bytes(kernel, load) * tiles / sharing
+    return _bytes(kernel, load) * tiles / prod(axis.count for axis in lacking)
 
 
 def _bytes(kernel: Kernel, load: Load) -> int:

@@ -21,9 +21,9 @@ Schedule = Callable[[str, tuple[Stored, ...], Buffers], list[Predicted]]
 
 
 NEAR = 1.1  # times the predicted seconds of the best plan: others that are worth scheduling
+GAIN = 1.02  # times the time of a later plan, for which it is taken: prices tell no less
 SOON = 1.03  # times the price of a kernel that computes a factor, which could be stored; from one
 # cut to the next less is no gain
-GAIN = 1.02  # times the time of a later plan, for which it is taken: prices tell no less
 WORTH = 0.02  # of these, for which a kernel stands that others may do without: prices tell no less
 OFF = 2.0  # times the price of a kernel, and of a plan, from where its time is worth another cut
 WELL_OFF = 1.15  # the same of a plan of few kernels
