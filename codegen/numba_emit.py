@@ -11,7 +11,9 @@ from math import prod
 
 from eqsat.codegen import numba_gemm
 from eqsat.codegen import numba_scalars as scalars
+from eqsat.codegen.numba_chunks import live_chunks
 from eqsat.codegen.numba_plan import (
+    Action,
     Commit,
     Hold,
     Loop,
@@ -26,10 +28,12 @@ from eqsat.codegen.numba_write import Writer
 from eqsat.codegen.oracle import identity
 from eqsat.graph.dtypes import DType
 from eqsat.kernel import (
+    Access,
     Carry,
     Contract,
     Kernel,
     Load,
+    Phase,
     Reduce,
     Scan,
     Store,
@@ -75,8 +79,8 @@ class _Emitter(Writer):
             if axis.extent == 1:
                 self.function.offsets[axis.name] = "0"
         self.open_tile(self.kernel.grid, tile, "tile")
-        for plan in self.plan.phases:
-            self.emit_phase(plan, tile)
+        for phase, plan in zip(self.kernel.phases, self.plan.phases, strict=True):
+            self.emit_phase(phase, plan, tile)
         self.function.close("for tile in range(start, stop):", tile)
         body = Scope()
         parameters = ", ".join(("start", "stop", *self.buffers.values()))
@@ -87,14 +91,14 @@ class _Emitter(Writer):
         imports = _imports("\n".join([*constants, text]))
         return "\n".join([*comment, *imports, "", *constants, "", "", text, ""])
 
-    def emit_phase(self, plan: PhasePlan, tile: Scope) -> None:
+    def emit_phase(self, phase: Phase, plan: PhasePlan, tile: Scope) -> None:
         self.phase = tile
         for carry in plan.carries:
             self.initialise(self.plan.stored[carry.name], carry, tile)
         if not plan.phase.stream:
             self.emit_body(plan.body, tile)
             return
-        chunks = product(*(axis.count for axis in plan.phase.stream))
+        chunks = ", ".join(live_chunks(self.kernel, phase, tile, self.names))
         chunk = Scope(tile)
         number = self.names.fresh("chunk")
         self.open_tile(plan.phase.stream, chunk, number)
@@ -120,11 +124,33 @@ class _Emitter(Writer):
         partial = [s for s in sinks(loop.body) if _opens(s, loop)]
         for sink in partial:
             self.begin(sink, scope)
-        inside = self.inside(loop.index, scope)
-        self.emit_body(loop.body, inside)
-        self.end(loop.index, inside, scope)
+        for inside in self.ranges(loop.index, scope, self.guarded(loop, scope)):
+            self.emit_body(loop.body, inside)
         for sink in partial:
             self.finish(sink, scope)
+
+    def guarded(self, loop: Loop, scope: Scope) -> list[tuple[Access, Scope]]:
+        """What the sinks of an innermost loop read and write, where their order is free."""
+        found: list[tuple[Access, Scope]] = []
+        for sink in loop.body:
+            if not isinstance(sink, Sink) or isinstance(sink.action, Scan):
+                return []
+            if sink.leaf or sink.call:
+                return []
+            found += [(access, scope) for access in self.accessed(sink.action)]
+        return found
+
+    def accessed(self, action: Action) -> list[Access]:
+        """What of buffers an action reads, and writes."""
+        match action:
+            case Hold(value=name):
+                return [*self.values.loaded([name], opened=name)]
+            case Store(access=access):
+                return [access, *self.values.loaded(store_operands(action))]
+            case Commit() | Rescale():
+                return []
+            case _:
+                return [*self.values.loaded(operands(action))]
 
     def crossed(self, loop: Loop) -> Loop | None:
         """The loop in this one where all that they do is to store, along the inner one's points,
@@ -381,15 +407,16 @@ class _Emitter(Writer):
         """product[column] += the terms of every copy of the scope, in one loop over the column;
         without the sum so far if they are the `first`.
         """
-        inner = self.inside(column, scope)
-        text = self.constant(0, contract.dtype) if first else self.get(kept, inner)
-        for copy in copies:
-            point = Scope(copy, inner.lines)
-            point.offsets.update(inner.offsets)
-            term = self.term(contract, point)
-            text = scalars.combine("sum", contract.dtype, text, term, False)
-        self.put(kept, text, inner)
-        self.end(column, inner, scope)
+        reads = [(access, copy) for copy in copies for access in self.accessed(contract)]
+        for inner in self.ranges(column, scope, reads):
+            text = self.constant(0, contract.dtype) if first else self.get(kept, inner)
+            for copy in copies:
+                point = Scope(copy, inner.lines)
+                point.offsets.update(inner.offsets)
+                point.met = inner.met
+                term = self.term(contract, point)
+                text = scalars.combine("sum", contract.dtype, text, term, False)
+            self.put(kept, text, inner)
 
     def library_call(
         self, sink: Sink, contract: Contract, call: numba_gemm.Call, scope: Scope

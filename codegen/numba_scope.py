@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from eqsat.graph.index import Affine, FloorDiv, Mod, bounds, free_names
+from eqsat.kernel import Guard
 
 INDENT = "    "
 
@@ -22,6 +23,7 @@ class Scope:
         self.known: dict[str, str] = {}
         self.origins: dict[str, str] = {}
         self.offsets: dict[str, str] = {}
+        self.met: frozenset[Guard] = frozenset()  # that hold at all points of its loop
 
     def chain(self) -> Iterator["Scope"]:
         """This scope and those around it, from the inside."""
@@ -33,6 +35,10 @@ class Scope:
     def find(self, key: str) -> str | None:
         """The source of something already computed."""
         return next((scope.known[key] for scope in self.chain() if key in scope.known), None)
+
+    def holds(self, guard: Guard) -> bool:
+        """Whether a guard is known to hold here."""
+        return any(guard in scope.met for scope in self.chain())
 
     def origin(self, index: str) -> "Scope":
         """The scope that knows the first point of an index in the tile."""

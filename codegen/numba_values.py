@@ -6,6 +6,7 @@ evaluated where they are used, unless that would repeat expensive arithmetic.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 
 from eqsat.codegen import numba_gemm
 from eqsat.graph.dtypes import DType
@@ -42,6 +43,7 @@ _GATHER_COST = 4
 KEEP = 8
 # A loop of fewer points fills no vector: it is not chosen as the innermost.
 SHORT = 8
+MOST_ACROSS = 4096  # elements of a value that is kept for lying apart in memory
 APART = 8  # times the cost of an element beside the one before; one that all share costs nothing
 
 
@@ -220,12 +222,25 @@ class Values:
 
     def _worth_keeping(self, statement: Statement, number: int, users: set[User]) -> bool:
         if self._cost(statement.name) < KEEP:
-            return False
+            return self._lies_across(statement, users)
         in_stream = any(user != number and self.phases[user].stream for user, _ in users)
-        return len(users) > 1 or in_stream or self._repeated(statement, users)
+        return len(users) > 1 or in_stream or any(self._repeated(statement, users))
 
-    def _repeated(self, statement: Statement, users: set[User]) -> bool:
-        """Whether a user's innermost loop would evaluate the value again for another index."""
+    def _lies_across(self, statement: Statement, users: set[User]) -> bool:
+        """Whether a user's innermost loop reads again and again, for another index, elements that
+        lie apart: few, so that they are near when they lie beside each other.
+        """
+        if not isinstance(statement, Load) or statement.access.coordinates:
+            return False
+        if prod(map(self.size, self.varying(statement.indices))) > MOST_ACROSS:
+            return False
+        strides = self.strides(statement.access.address, statement.indices)
+        return any(strides[index] not in (0, 1, -1) for index in self._repeated(statement, users))
+
+    def _repeated(self, statement: Statement, users: set[User]) -> Iterator[str]:
+        """Indices of the value along which a user's innermost loop would evaluate it again for
+        another index.
+        """
         own = set(self.varying(statement.indices))
         for number, user in users:
             if isinstance(user, int):
@@ -234,14 +249,17 @@ class Values:
                 accesses = self.accesses(store_operands(store), store.access)
             else:
                 value = self.defined[user]
+                if user in self.groups:
+                    continue
                 over = getattr(value, "over", ())
                 over = (over,) if isinstance(over, str) else over
                 loops = set(self.varying((*value.indices, *over)))
                 accesses = self.accesses(operands(value))
+                if isinstance(value, Contract):
+                    accesses.append(dense(self.varying(value.indices)))
             order = self.order(loops, (), accesses)
             if own < loops and order[-1] in own:
-                return True
-        return False
+                yield order[-1]
 
     def _cost(self, name: str) -> int:
         """Additions that one point of a value costs in the innermost loop, operands included, each
@@ -286,6 +304,13 @@ class Values:
             if isinstance(value, Load):
                 yield name
             stack += operands(value)
+
+    def loaded(self, names: Iterable[str], opened: str = "") -> Iterator[Access]:
+        """What evaluating some values reads of buffers."""
+        for name in self.leaves(names, opened):
+            value = self.defined[name]
+            if isinstance(value, Load) and (self.pointwise(name) or name == opened):
+                yield value.access
 
     def accesses(
         self, names: Iterable[str], store: Access | None = None, opened: str = ""

@@ -1,15 +1,17 @@
 """Writes the values of a kernel as Numba source: scratch memory, addresses, expressions."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from eqsat.codegen import numba_scalars as scalars
 from eqsat.codegen.numba_plan import Plan, Stored
 from eqsat.codegen.numba_scope import Names, Scope, affine, hoist, place, product, summed, total
 from eqsat.codegen.numba_values import existing_point
 from eqsat.graph.dtypes import DType
-from eqsat.graph.index import Affine, bounds, evaluate, free_names, sub
-from eqsat.kernel import Access, Axis, Kernel, Literal, Load, Map, Number, Position, operands
+from eqsat.graph.index import Affine, bounds, divided_names, evaluate, free_names, sub
+from eqsat.kernel import Access, Axis, Guard, Kernel, Literal, Load, Map, Number, Position, operands
+
+LONG = 16  # points of a loop that is done in parts: those near the ends, and those between
 
 
 class Homes(dict[Stored, Scope]):
@@ -79,6 +81,56 @@ class Writer:
     def end(self, index: str, inner: Scope, scope: Scope) -> None:
         header = f"for {inner.offsets[index]} in range({self.length(index, scope)}):"
         scope.close(header, inner)
+
+    def ranges(
+        self, index: str, scope: Scope, reads: Iterable[tuple[Access, Scope]]
+    ) -> Iterator[Scope]:
+        """Scopes for what a loop over the points of an index does, in any order: once, or for the
+        points near the ends and for those between, at all of which every guard of `reads` holds
+        that moves with the index. There the loop is done in vectors.
+        """
+        moving = [
+            (guard, at)
+            for access, at in reads
+            for guard in self.guards(access, at)
+            if _moves(guard.expression, index)
+        ]
+        if not moving or self.values.size(index) < LONG:
+            inner = self.inside(index, scope)
+            yield inner
+            self.end(index, inner, scope)
+            return
+        length = self.length(index, scope)
+        low, high = self._between(index, length, scope, moving)
+        ends, side = Scope(scope), self.names.fresh("side")
+        inner = self.inside(index, ends)
+        yield inner
+        points = f"range({high} if {side} else 0, {length} if {side} else {low})"
+        ends.close(f"for {inner.offsets[index]} in {points}:", inner)
+        scope.close(f"for {side} in range(2):", ends)
+        inner = self.inside(index, scope)
+        inner.met = frozenset(guard for guard, _ in moving)
+        yield inner
+        scope.close(f"for {inner.offsets[index]} in range({low}, {high}):", inner)
+
+    def _between(
+        self, index: str, length: str, scope: Scope, moving: Sequence[tuple[Guard, Scope]]
+    ) -> tuple[str, str]:
+        """The first of the points at which some guards hold, and the one after the last."""
+        lows, highs = dict.fromkeys(["0"]), dict.fromkeys([length])
+        for guard, at in moving:
+            start = Scope(at, at.lines)
+            start.offsets[index] = "0"
+            first = affine(guard.expression, start, self.values.extents, self.names)
+            step = dict(guard.expression.terms)[index]
+            edges = [f"{edge} - ({first})" for edge in (guard.lower, guard.upper)]
+            if step < 0:
+                edges = [f"({first}) - {edge - 1}" for edge in (guard.upper, guard.lower)]
+            if abs(step) != 1:
+                edges = [f"-(-({edge}) // {abs(step)})" for edge in edges]
+            lows[edges[0]], highs[edges[1]] = None, None
+        low = hoist(scope, f"min(max({', '.join(lows)}), {length})", self.names, "low")
+        return low, hoist(scope, f"max(min({', '.join(highs)}), {low})", self.names, "high")
 
     def array(self, kept: Stored) -> str:
         """The scratch array of a stored value, allocated once per call."""
@@ -268,7 +320,7 @@ class Writer:
         element is read, and the fill selected, so that the loop is done in vectors. Else None.
         """
         access, extents = load.access, self.values.extents
-        guards = self.values.guards(access)
+        guards = self.guards(access, scope)
         if not guards or access.coordinates:
             return None
         where = scope.deepest(place(guard.expression, scope) for guard in guards)
@@ -279,7 +331,8 @@ class Writer:
         within = [t for t in terms if place(Affine((t,), 0), scope).depth > where.depth]
         moving = Affine(tuple(within), 0)
         fixed = sub(access.address, moving)
-        inside = hoist(where, " & ".join(self.conditions(access, where)), self.names, "inside")
+        conditions = self.conditions(guards, where)
+        inside = hoist(where, " & ".join(conditions), self.names, "inside")
         at = affine(fixed, where, extents, self.names)
         elsewhere = evaluate(fixed, dict.fromkeys(free_names(fixed), 0) | point)
         at = hoist(where, f"{at} if {inside} else {elsewhere}", self.names, "at")
@@ -287,10 +340,14 @@ class Writer:
         read = self.variable(load.name, self.element(load, address), scope)
         return f"({read} if {inside} else {self.constant(load.fill, load.dtype)})"
 
-    def conditions(self, access: Access, scope: Scope) -> list[str]:
-        """What the guards of an access ask for."""
+    def guards(self, access: Access, scope: Scope) -> list[Guard]:
+        """The guards of an access that may fail here."""
+        return [guard for guard in self.values.guards(access) if not scope.holds(guard)]
+
+    def conditions(self, guards: Iterable[Guard], scope: Scope) -> list[str]:
+        """What some guards ask for."""
         conditions = []
-        for guard in self.values.guards(access):
+        for guard in guards:
             text = affine(guard.expression, scope, self.values.extents, self.names)
             low, high = bounds(guard.expression, self.values.extents)
             conditions += [f"({text} >= {guard.lower})"] if low < guard.lower else []
@@ -300,7 +357,7 @@ class Writer:
     def locate(self, access: Access, scope: Scope) -> tuple[str, list[str]]:
         """The source of an address, and the conditions under which the element exists."""
         terms = [affine(access.address, scope, self.values.extents, self.names)]
-        conditions = self.conditions(access, scope)
+        conditions = self.conditions(self.guards(access, scope), scope)
         for coordinate in access.coordinates:
             value = f"np.int64({self.value(coordinate.value, scope)})"
             value = hoist(scope, value, self.names, "at")
@@ -321,3 +378,8 @@ class Writer:
         ]
         arguments[first:] = converted
         return scalars.expression(statement.op, statement.dtype, same, arguments)
+
+
+def _moves(expression: Affine, index: str) -> bool:
+    """Whether an expression goes up or down by the same at each step of an index."""
+    return index in dict(expression.terms) and index not in divided_names(expression)

@@ -19,6 +19,7 @@ from eqsat.algebra import (
 from eqsat.clusters import clusters, sharers
 from eqsat.form import REDUCING, Form, shares_factors
 from eqsat.graph.index import Affine, free_names, unit_names
+from eqsat.live_share import live_share
 from eqsat.pixels import pixel_axes
 from eqsat.price import Pricer
 from eqsat.specs import ParallelProcessingUnit
@@ -38,6 +39,7 @@ SHORT_SUM = 32  # points of a sum from where they are streamed in chunks
 MOST_IN_WINDOWS = 64  # places in windows that a thread takes at once
 SHARED_PLACES = 4  # times as many of a sum over windows, whose places lie in a tile once
 CHUNKS = (256, 1024, 4096)  # points of a chunk of a sum that is no product
+MASKED = (64, 128, 256)  # points of a chunk that a core may leave out
 MOST_HELD = 1 << 15  # points of a chunk beside names that lie in the tile whole
 MOST_AT_ONCE = (4096, 160)  # points of a sum, and of one of products, that a tile takes at once
 
@@ -140,7 +142,8 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit, most: int = 4000) -
         _thin(tiles, most)
         steps = {form.stepped: [1]} if form.steps.recurrent and form.stepped else {}
         kept = tuple(name for name in form.reduced if name not in steps)
-        return Menus(tuple(axes), tiles, steps, kept, (), (), core_parts(form, spec))
+        chunks = steps | _masked_chunks(form, [name for name in kept if name not in form.held])
+        return Menus(tuple(axes), tiles, chunks, kept, (), (), core_parts(form, spec))
     tiles = {name: _block_sizes(form, name) for name in form.grid}
     matrix = any(form.met(term) for term in form.terms)
     started = any(
@@ -187,6 +190,13 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit, most: int = 4000) -
     sizes = (tuple(axes), tiles, chunks, kept, threads, stages)
     turned = turned_names(form) if matrix else ()
     return Menus(*sizes, parts, turned, blocks, pairs, last_parts, spec.processors, extents)
+
+
+def _masked_chunks(form: Form, names: list[str]) -> dict[str, list[int]]:
+    """Lengths of chunks of names of which masks leave some out: a loop nest skips those."""
+    stream = live_share(form, form.facts.universe.mask(names)).stream
+    masked = form.facts.universe.members(stream)
+    return {name: [n for n in MASKED if n < form.extents[name]] for name in masked}
 
 
 def _lengths(form: Form) -> tuple[int, ...]:

@@ -9,12 +9,19 @@ import numpy as np
 
 from eqsat.algebra import Read, Term
 from eqsat.form import Form, passes
+from eqsat.graph.dtypes import DType
+from eqsat.graph.index import Affine
+from eqsat.occupancy import Occupancy
 from eqsat.rates import Array, Contraction
 from eqsat.tiling import Tiling
 
 LOOP = 12.0  # cycles in which a CPU begins a loop
 ACROSS = 40.0  # in which it sums what lies across the lanes of a vector, and goes on
+LANES = 8  # points of a loop that is done in vectors, at least
 ROWS = 4  # that it walks side by side: more lie in the same lines of the nearest cache
+WRITTEN_OUT, IN_PART = 16, 4  # terms of a sum in one loop along its results: all, or some of more
+FETCHED = 2  # lines that it waits for at once where it reads across rows
+RUN = 1024  # bytes that memory gives while a CPU waits for the first of others (measured)
 TESTED = 2  # selections in the time of a read that may have to be left out
 
 
@@ -44,26 +51,63 @@ def _is_matrix(read: Read, rows: int, summed: int, made: Form) -> bool:
     return one and 1 in {strides[names[0]] for names in (kept, along) if names}
 
 
-def loop_seconds(tiling: Tiling, side: Term) -> Array:
+def copy_seconds(tiling: Tiling, side: Term) -> Array:
     """Seconds in which a CPU begins the innermost loops that copy what it reads of a factor to fast
-    memory: each along the longest name whose neighbours are beside each other where they lie.
+    memory, each along the longest name whose neighbours are beside each other where they lie; and
+    waits for the copy's lines where its own cache does not hold it, a few at a time: products read
+    across them.
     """
     read = side.args[0] if side.op == "read" else None
     if not isinstance(read, Read) or tiling.pricer.overlap:
         return 0 * tiling.shape
-    longest = tiling.shape
+    longest, facts, cache = tiling.shape, tiling.form.facts, tiling.pricer.cache
     for atom, stride in read.address.terms:
         if abs(stride) == 1 and str(atom) in tiling.form.extents:
-            along = tiling.tile_points(tiling.form.facts.universe.mask([str(atom)]))
-            longest = np.maximum(longest, along)
-    mask = tiling.form.facts.free(side)
-    rows = tiling.points(mask) * tiling.times(mask) / longest
-    return rows * LOOP / (tiling.spec.cycles_per_s * tiling.spec.processors)
+            longest = np.maximum(longest, tiling.tile_points(facts.universe.mask([str(atom)])))
+    mask = facts.free(side)
+    points, size = tiling.points(mask) * tiling.times(mask), facts.dtype(side).itemsize
+    far = tiling.tile_points(mask) * size > tiling.pricer.private.size_bytes
+    line = size / cache.access_granularity_bytes * cache.latency_cycles / FETCHED
+    cycles = points / longest * LOOP + points * np.where(far, line, 0.0)
+    return cycles / (tiling.spec.cycles_per_s * tiling.spec.processors)
+
+
+def begun(tiling: Tiling, found: Contraction) -> Array:
+    """Seconds a multiply-add in which a CPU begins innermost loops, more of them than along whole
+    rows: each along the longest name whose neighbours lie beside each other in a factor. In one
+    along a result, sums of few points are written out, longer ones in part.
+    """
+    extents, terms = tiling.form.extents, tiling.points(found.summed)
+    whole, inside = 1.0, tiling.shape
+    for side in (found.left, found.right):
+        read = side.args[0] if side.op == "read" else None
+        for atom, stride in read.address.terms if isinstance(read, Read) else ():
+            if abs(stride) == 1 and str(atom) in extents:
+                own = tiling.form.facts.universe.mask([str(atom)])
+                times = terms if terms <= WRITTEN_OUT else IN_PART
+                times = 1 if own & found.summed else times
+                whole = max(whole, times * extents[str(atom)])
+                inside = np.maximum(inside, times * tiling.tile_points(own))
+    more = LOOP * (1 / inside - 1 / whole)
+    return more / (tiling.spec.cycles_per_s * tiling.spec.processors)
+
+
+def scratch_seconds(tiling: Occupancy, moved: Array) -> Array:
+    """Seconds to write and read so many bytes of what tiles keep between their loops: in a core's
+    own cache, in the one that all share, or in memory, where neither holds what they keep at once.
+    """
+    pricer, kept = tiling.pricer, tiling.scratch
+    near, shared, far = (
+        memory.sustained_gb_per_s * 1e9 for memory in (pricer.private, pricer.cache, pricer.dram)
+    )
+    together = kept * np.minimum(tiling.tiles_in_all(), tiling.spec.processors)
+    beyond = np.where(together > pricer.cache.size_bytes / 2, far, shared)
+    return moved / np.where(kept > pricer.private.size_bytes, beyond, near)
 
 
 def across_lanes(tiling: Tiling, found: Contraction) -> float:
     """Seconds a multiply-add in which a CPU sums the lanes of vectors: where both factors lie in
-    memory along a summed name, each result is a sum along it.
+    memory along a summed name that fills vectors, each result is a sum along it.
     """
     along: list[set[str]] = []
     for side in (found.left, found.right):
@@ -72,7 +116,7 @@ def across_lanes(tiling: Tiling, found: Contraction) -> float:
         along.append({str(atom) for atom, stride in terms if stride == 1})
     extents = tiling.form.extents
     summed = along[0] & along[1] & {*tiling.form.facts.universe.members(found.summed)}
-    longest = max((extents[name] for name in summed), default=0)
+    longest = max((extents[name] for name in summed if extents[name] >= LANES), default=0)
     cycles = ACROSS / longest if longest else 0.0
     return cycles / (tiling.spec.cycles_per_s * tiling.spec.processors)
 
@@ -83,9 +127,10 @@ def tests(tiling: Tiling, mask: int) -> Array:
 
 
 def fetched_again(tiling: Tiling, term: Term, mask: int) -> Array:
-    """How many times more memory gives what is read over `mask` than a nest that passes over it
-    once: rows that are longer than a cache holds are gone when the next pass begins, and lines of
-    rows that a recurrence walks side by side, when there are many, at its next step.
+    """How many times as long memory gives what is read over `mask` as to a nest that passes over
+    it once: rows that are longer than a cache holds are gone when the next pass begins, and lines
+    of rows that a recurrence walks side by side, when there are many, at its next step. Short runs
+    take longer too (`broken`).
     """
     if tiling.pricer.overlap:
         return tiling.shape
@@ -100,7 +145,44 @@ def fetched_again(tiling: Tiling, term: Term, mask: int) -> Array:
         rows = tiling.tile_points(mask & ~made.steps.along)
         line = tiling.pricer.cache.access_granularity_bytes
         again = np.where(rows > ROWS, np.maximum(again, line / size), again)
-    return again
+    read = term.args[0]
+    assert isinstance(read, Read)
+    return again * broken(tiling, read.address, read.dtype)
+
+
+def broken(tiling: Tiling, address: Affine, dtype: DType) -> Array:
+    """How many times as long a CPU takes to read, or write, what tiles have of memory for lying in
+    runs of neighbours that are short: each begins with lines for which it waits. A nest that reads
+    across what it stores goes in blocks, and runs are short in any tile.
+    """
+    run, going, reached = tiling.shape, tiling.shape > 0, 1
+    made = tiling.form
+    if tiling.pricer.overlap or _turns(made):
+        return run
+    steps = [(abs(step), str(name)) for name, step in address.terms if str(name) in made.extents]
+    for step, name in sorted(steps, key=lambda one: (one[0], -made.extents[one[1]])):
+        if step < reached:  # a window's, over what another name passes over
+            continue
+        if step > reached:
+            break
+        points = tiling.tile_points(made.facts.universe.mask([name]))
+        run = np.where(going, run * points, run)
+        going = going & (points >= made.extents[name])
+        reached = step * made.extents[name]
+    return 1 + np.minimum(RUN / (run * dtype.itemsize), 1.0)
+
+
+def _turns(made: Form) -> bool:
+    """Whether what lies beside each other in what is read does not in what is stored."""
+    stored = {name for one in made.stored for name in one.names[-1:]}
+    for term in made.terms:
+        read = term.args[0] if term.op == "read" else None
+        if isinstance(read, Read):
+            steps = {str(name): abs(step) for name, step in read.address.terms}
+            along = {name for name, step in steps.items() if step == 1}
+            if along & {*made.grid} and not along & stored and steps.keys() & stored:
+                return True
+    return False
 
 
 def _is_beside(term: Term, name: str) -> bool:

@@ -22,7 +22,7 @@ from eqsat.conversion_price import (
     widened,
 )
 from eqsat.factor_price import computed_of_reads
-from eqsat.form import REDUCING, SUBSTITUTED, Form, shares_factors
+from eqsat.form import REDUCING, SUBSTITUTED, Form, Stored, shares_factors, walked
 from eqsat.graph.ops import ELEMENTWISE
 from eqsat.issue_price import ISSUED, instruction_seconds
 from eqsat.partial_sums import count_parts
@@ -229,6 +229,13 @@ class Occupancy(Tiling):
     def refuse(self, reason: str, where: NDArray[np.bool_]) -> None:
         """Some choices, besides those that are refused for it already."""
         self.refused[reason] = self.refused.get(reason, False) | where
+
+    def refuse_lacking(self, one: Stored) -> None:
+        """Each value is stored by one tile alone."""
+        own = self.form.facts.universe.members(walked(one, self.form.facts))
+        if lacking := [name for name in self.form.grid if name not in own]:
+            reason = f"{one.buffer} lacks {', '.join(lacking)}"
+            self.refused[reason] = np.any([self.count[name] > 1 for name in lacking], axis=0)
 
     def refuse_oversized(self) -> None:
         """Tile values live in registers, staged operands in shared memory; both have limits."""

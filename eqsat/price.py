@@ -33,13 +33,13 @@ from eqsat.contraction_price import (
 from eqsat.copy_price import copied_alone, padded, shared_places, vectors
 from eqsat.extremes import met_again
 from eqsat.factor_price import computed_again, gather_cycles
-from eqsat.form import REDUCING, SUBSTITUTED, WEIGHTED, Form, passes, walked
+from eqsat.form import REDUCING, SUBSTITUTED, WEIGHTED, Form, passes
 from eqsat.fragment_price import fragment_seconds
 from eqsat.issue_price import COPIES, ISSUED, issue_beside, issue_seconds
 from eqsat.latency import Latency
 from eqsat.line_price import looked_up
 from eqsat.narrow_price import is_joined
-from eqsat.nest_price import fetched_again, loop_seconds, rearranged, tests
+from eqsat.nest_price import broken, copy_seconds, fetched_again, rearranged, scratch_seconds, tests
 from eqsat.occupancy import FRAGMENTS
 from eqsat.partial_sums import count_parts
 from eqsat.pipeline_price import SLOT, Flow, handed_over, in_flight, pipelined
@@ -143,14 +143,12 @@ class _Pricing(Latency):
             self.after[unit] = self.after.get(unit, 0 * self.shape) + work * after
         self.read_bytes = self.dram_bytes
         for one in self.form.stored:
-            own = facts.universe.members(walked(one, facts))
-            lacking = [n for n in self.form.grid if n not in own]
-            if lacking:  # each value is stored by one tile alone
-                reason = f"{one.buffer} lacks {', '.join(lacking)}"
-                self.refused[reason] = np.any([self.count[n] > 1 for n in lacking], axis=0)
+            self.refuse_lacking(one)
             size = self.points(facts.universe.mask(one.names)) * one.dtype.itemsize
-            drawn = size * self.written(one.address(self.form.extents), one.dtype.itemsize)
-            self._move(one.buffer, size, drawn, self.lines(one.names[-1:], one.dtype))
+            address = one.address(self.form.extents)
+            drawn = size * self.written(address, one.dtype.itemsize)
+            lines = self.lines(one.names[-1:], one.dtype) * broken(self, address, one.dtype)
+            self._move(one.buffer, size, drawn, lines)
         if any(one.term.op in SCATTERS for one in self.form.stored):
             found = combined(self)
             self.charge("atomic operations", found.own)
@@ -334,7 +332,7 @@ class _Pricing(Latency):
         self._stage_operands(found, operation)
         for side in rearranged(self, found) if unit != "fma" else ():
             self._keep(self.form.facts.free(side), self.form.facts.dtype(side).itemsize)
-            self.charge(unit, loop_seconds(self, side))
+            self.charge(unit, copy_seconds(self, side))
 
     def _stage_operands(self, found: Contraction, operation: ParallelOperation | None) -> None:
         """Shared memory that operands take, or the repeated reads where nothing is staged."""
@@ -419,12 +417,10 @@ class _Pricing(Latency):
         per_core = cache_bw / spec.processors * cores * part
         whole = waves * cores / tiles if self.started else 1.0  # each processor copies for itself
         parts[cache.name] = (self.traffic - self.spared) * whole / per_core + self.combined
-        spill = self.scratch > pricer.private.size_bytes
-        level = np.where(spill, cache_bw, pricer.private.sustained_gb_per_s * 1e9)
         if self.pricer.overlap:
             self.refuse_oversized()
         else:
-            parts["scratch"] = self.scratch_traffic / level * imbalance
+            parts["scratch"] = scratch_seconds(self, self.scratch_traffic) * imbalance
         memory = np.maximum(parts["dram"] + self.halved / cache_bw, parts[cache.name])
         parts["latency"] = self.waits(tiles) + self.extra_latency
         if staging is not None:
@@ -450,7 +446,7 @@ class _Pricing(Latency):
                 seconds = seconds + written_seconds(self)
         else:
             seconds = np.maximum(memory, compute + parts["scratch"]) + parts["latency"] + launch
-        hidden = {*self.units, cache.name, ISSUED} if pricer.overlap else {*self.units}
+        hidden = {*self.units, *((cache.name, ISSUED) if pricer.overlap else ("dram",))}
         # Of kernels that wait, the one with less other work; blocks that wait for others gain none.
         seconds = seconds + TIE * sum(parts[unit] for unit in sorted(hidden & parts.keys()))
         seconds = seconds + TIE * self.spared / per_core + self.ahead + self.joined

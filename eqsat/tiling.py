@@ -19,7 +19,7 @@ from eqsat.graph.index import (
     scale,
     unit_names,
 )
-from eqsat.live_share import Live, live_share
+from eqsat.live_share import live_share
 from eqsat.rates import Array, Blocking, Rates
 from eqsat.relayout import is_run, overlapping, walked_axes
 from eqsat.stencils import Walk
@@ -60,8 +60,10 @@ class Tiling:
         self.bit = {name: universe.mask([name]) for name in form.grid}
         self.count = {n: np.ceil(universe.extents[n] / tiles[n]) for n in form.grid}
         self.grid = sum(self.bit.values())
-        streamed = universe.mask([name for name in self.chunks if name in form.reduced])
-        self.masked = live_share(form, streamed) if pricer.overlap else Live()
+        streamed = [name for name in self.chunks if name in form.reduced]
+        if blocking is None and not pricer.overlap:  # a schedule finds chunks to leave out
+            streamed = [name for name in form.reduced if name not in form.held]
+        self.masked = live_share(form, universe.mask(streamed))
         self.live = self._live()
         self._times: dict[tuple[int, int], Array] = {}
         self._points: dict[int, float] = {}

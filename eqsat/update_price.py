@@ -3,7 +3,7 @@
 import numpy as np
 
 from eqsat.latency import FEW_CHUNKS
-from eqsat.nest_price import across_lanes
+from eqsat.nest_price import across_lanes, begun
 from eqsat.rates import Array, Contraction, power_above
 from eqsat.tiling import Tiling
 
@@ -27,7 +27,8 @@ def update_seconds(tiling: Tiling, found: Contraction, dtype: str) -> Array:
     private = tiling.pricer.private.sustained_gb_per_s * 1e9
     arithmetic = sum(seconds for _, seconds in tiling.pricer.products(dtype)) if dtype else 0.0
     if not tiling.pricer.overlap:
-        return tiling.shape * (arithmetic + WORD / private + across_lanes(tiling, found))
+        loops = begun(tiling, found) + across_lanes(tiling, found)
+        return arithmetic + WORD / private + loops
     arithmetic = arithmetic * in_turn(tiling, found)
     if tiling.blocking is None:
         return arithmetic
