@@ -121,6 +121,18 @@ def across_lanes(tiling: Tiling, found: Contraction) -> float:
     return cycles / (tiling.spec.cycles_per_s * tiling.spec.processors)
 
 
+def in_chunks(tiling: Tiling, mask: int, over: int) -> Array:
+    """Seconds in which a CPU begins the loops of reductions with results over `mask`, and combines
+    the lanes of vectors after each, more often than once for a whole row: for each of its chunks.
+    """
+    none, inside = 0 * tiling.shape, tiling.tile_points(over)
+    if tiling.pricer.overlap:
+        return none
+    rows = tiling.points(mask) * tiling.times(mask | over) * (tiling.chunks_of(over) - 1)
+    cycles = np.where(inside >= LANES, rows * (ACROSS + LOOP), none)
+    return cycles / (tiling.spec.cycles_per_s * tiling.spec.processors)
+
+
 def tests(tiling: Tiling, mask: int) -> Array:
     """Selections in the time that a CPU takes to test the guards of a read at points of `mask`."""
     return TESTED * tiling.points(mask) * tiling.times(mask)

@@ -27,9 +27,9 @@ class Flow:
 
     matrix: seconds of the matrix operations; other: of the unit that is busiest besides in chunks,
     after: of that which works on results; copied: of copies from the cache; tiles; steps: chunks of
-    a tile; waits: how often its products are waited for; stages of the ring, and one more where a
-    slot is let go of with its chunk, before the next one is computed; teams: groups of threads that
-    take turns; resident: blocks at once on a processor; stored: bytes that a tile writes; turns:
+    a tile; waits: how often its products are waited for; stages of the ring; early: by how many
+    chunks a slot is let go of before the next one is computed; teams: groups of threads that take
+    turns; resident: blocks at once on a processor; stored: bytes that a tile writes; turns:
     tiles of a block under way, of which one stores while another multiplies; gathered: seconds of a
     chunk for which no team multiplies, as one makes its next factor in registers; chain: for which
     a team's products, and what is computed from them, wait for each other while other teams have
@@ -44,6 +44,7 @@ class Flow:
     steps: Array
     waits: Array
     stages: Array
+    early: Array
     teams: Array
     resident: Array
     stored: Array
@@ -66,7 +67,7 @@ def pipelined(
     hand_over = spec.group(spec.tile_group).barrier_latency_cycles / spec.cycles_per_s
     teams = flow.teams / flow.turns  # at the chunks of one tile
     work = (flow.matrix + flow.other / teams) * each + flow.waits * 2 * hand_over
-    ahead = np.maximum(flow.stages - 1, 0.5)  # a slot is let go of one chunk later
+    ahead = np.maximum(flow.stages + flow.early - 1, 0.5)  # a slot is let go of one chunk later
     turn = (flow.matrix + flow.other) * each / teams + flow.steps * flow.chain
     turns = np.maximum(work, turn) + flow.steps * flow.gathered
     late = LATE * np.minimum(flow.copied * each, turns) * ((flow.stages <= 3) & (flow.chain == 0))

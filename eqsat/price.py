@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from eqsat import nest_price
 from eqsat.algebra import REDUCTIONS, SCANS, SCATTERS, Read, Term
 from eqsat.carry_law import CarryLaw
 from eqsat.carry_price import agreeing, weights_again
@@ -39,7 +40,6 @@ from eqsat.issue_price import COPIES, ISSUED, issue_beside, issue_seconds
 from eqsat.latency import Latency
 from eqsat.line_price import looked_up
 from eqsat.narrow_price import is_joined
-from eqsat.nest_price import broken, copy_seconds, fetched_again, rearranged, scratch_seconds, tests
 from eqsat.occupancy import FRAGMENTS
 from eqsat.partial_sums import count_parts
 from eqsat.pipeline_price import SLOT, Flow, handed_over, in_flight, pipelined
@@ -144,10 +144,10 @@ class _Pricing(Latency):
         self.read_bytes = self.dram_bytes
         for one in self.form.stored:
             self.refuse_lacking(one)
-            size = self.points(facts.universe.mask(one.names)) * one.dtype.itemsize
-            address = one.address(self.form.extents)
-            drawn = size * self.written(address, one.dtype.itemsize)
-            lines = self.lines(one.names[-1:], one.dtype) * broken(self, address, one.dtype)
+            address, dtype = one.address(self.form.extents), one.dtype
+            size = self.points(facts.universe.mask(one.names)) * dtype.itemsize
+            drawn = size * self.written(address, dtype.itemsize)
+            lines = self.lines(one.names[-1:], dtype) * nest_price.broken(self, address, dtype)
             self._move(one.buffer, size, drawn, lines)
         if any(one.term.op in SCATTERS for one in self.form.stored):
             found = combined(self)
@@ -194,7 +194,7 @@ class _Pricing(Latency):
         touched = self.points(names) * read.dtype.itemsize * self.present(read)
         whole = self.pricer.sizes.get(read.buffer, 0) or touched
         lines = self.lines([str(a) for a, stride in read.address.terms if stride == 1], read.dtype)
-        lines = lines * fetched_again(self, term, names) * self.left_by_masks(names)
+        lines = lines * nest_price.fetched_again(self, term, names) * self.left_by_masks(names)
         drawn = self.drawn(read, touched * self.times(names))
         look = looked_up if read.extent else beyond_neighbours
         drawn, looking = look(self, read, names, drawn)
@@ -202,7 +202,7 @@ class _Pricing(Latency):
         self._move(read.buffer, self.unseen(read, min(touched, whole)), drawn, lines)
         self.copied[term] = drawn * self.repeat
         if read.guards and not self.pricer.overlap:
-            self._apply("where", tests(self, mask), read.dtype.name)
+            self._apply("where", nest_price.tests(self, mask), read.dtype.name)
         for unit, seconds in window_charges(self, term):
             self.charge(unit, seconds)
 
@@ -224,6 +224,8 @@ class _Pricing(Latency):
         dtype = facts.dtype(term)
         self._keep(mask, dtype.itemsize)
         found = self.pricer.contraction(self.form, term)
+        if found is None and term.op not in WEIGHTED:
+            self.charge("loops", nest_price.in_chunks(self, mask, over))
         if found is not None:
             self._contract(found, work, dtype.name)
             return
@@ -245,6 +247,7 @@ class _Pricing(Latency):
         own *= self.weights.get(s, 1.0)
         if (s, mask, law) not in self.weighed:  # sums over the same weights share them
             self.weighed.add((s, mask, law))
+            self.charge("loops", 2 * nest_price.in_chunks(self, facts.free(s) & ~mask, mask))
             for op, of_conditions in law.operations:
                 self._apply(op, own, "bool" if of_conditions else facts.dtype(s).name)
             if not self._multiplies:
@@ -330,9 +333,9 @@ class _Pricing(Latency):
         self.extra_latency = self.extra_latency + latency
         self.ahead = self.ahead + ahead
         self._stage_operands(found, operation)
-        for side in rearranged(self, found) if unit != "fma" else ():
+        for side in nest_price.rearranged(self, found) if unit != "fma" else ():
             self._keep(self.form.facts.free(side), self.form.facts.dtype(side).itemsize)
-            self.charge(unit, copy_seconds(self, side))
+            self.charge(unit, nest_price.copy_seconds(self, side))
 
     def _stage_operands(self, found: Contraction, operation: ParallelOperation | None) -> None:
         """Shared memory that operands take, or the repeated reads where nothing is staged."""
@@ -420,7 +423,7 @@ class _Pricing(Latency):
         if self.pricer.overlap:
             self.refuse_oversized()
         else:
-            parts["scratch"] = scratch_seconds(self, self.scratch_traffic) * imbalance
+            parts["scratch"] = nest_price.scratch_seconds(self, self.scratch_traffic) * imbalance
         memory = np.maximum(parts["dram"] + self.halved / cache_bw, parts[cache.name])
         parts["latency"] = self.waits(tiles) + self.extra_latency
         if staging is not None:
@@ -483,7 +486,8 @@ class _Pricing(Latency):
             tiles=tiles,
             steps=self.steps(),
             waits=np.maximum(self.steps(), count_parts(spec, self.form)),
-            stages=self.slots() + early(spec, self.form, self.started),
+            stages=self.slots(),
+            early=self.shape * early(spec, self.form, self.started),
             teams=teams,
             resident=self.resident() / spec.processors,
             stored=self.shape * sum(self.tile_points(m) * size for m, size in self.stored_points()),
