@@ -201,7 +201,8 @@ def _peers(
         except MissingPeerError as error:
             yield {"name": name, "status": "missing", "message": str(error)}, None
         except Exception as error:  # a peer may raise anything; the row goes on without it
-            yield {"name": name, "status": "failed", "message": _message(error)}, None
+            first, *_ = _message(error).splitlines()  # the rest is of the peer's own insides
+            yield {"name": name, "status": "failed", "message": first.strip()}, None
 
 
 def _variants(

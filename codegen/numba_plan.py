@@ -360,14 +360,16 @@ class Plan:
 
 
 def _join(body: list[Loop | Sink], sink: Sink) -> None:
-    """Append a sink to the tree, inside the loops of the last node as deep as it may go."""
+    """Append a sink to the tree, inside the loops of the last node as deep as it may go; a sum also
+    inside those of one before nodes that it has nothing to do with.
+    """
     for depth, index in enumerate(sink.loops):
-        last = body[-1] if body else None
-        if not isinstance(last, Loop) or last.index != index:
+        joined = next((node for node in _reached(body, sink, index)), None)
+        if joined is None:
             break
-        if not all(_may_share(other, sink, depth + 1) for other in sinks(last.body)):
+        if not all(_may_share(other, sink, depth + 1) for other in sinks(joined.body)):
             break
-        body = last.body
+        body = joined.body
     else:
         body.append(sink)
         return
@@ -376,6 +378,25 @@ def _join(body: list[Loop | Sink], sink: Sink) -> None:
         body.append(loop)
         body = loop.body
     body.append(sink)
+
+
+def _reached(body: Sequence[Loop | Sink], sink: Sink, index: str) -> Iterator[Loop]:
+    """Loops over an index that end a tree, or would if a sum came before what follows them."""
+    for node in reversed(body):
+        if isinstance(node, Loop) and node.index == index:
+            yield node
+        if not isinstance(sink.action, Reduce):
+            return
+        if any(_depend(other, sink) for other in sinks([node])):
+            return
+
+
+def _depend(first: Sink, second: Sink) -> bool:
+    """Whether it matters that one of two sinks runs before the other."""
+    read = {first.produces, first.into} & second.reads or second.produces in first.reads
+    same = second.produces in (first.produces, first.into)
+    stored = isinstance(first.action, Store) and first.action.access.buffer in second.loads
+    return bool(read or same or stored)
 
 
 def _may_share(first: Sink, second: Sink, count: int) -> bool:

@@ -40,7 +40,12 @@ def test_steps_of_either_sign(step: int) -> None:
 
 @pytest.mark.parametrize(
     ("layout", "stride", "dilation", "width"),
-    [("NCHW", 1, 1, 40), ("NCHW", 2, 1, 41), ("NCHW", 1, 3, 17), ("NHWC", 1, 1, 24)],
+    [
+        pytest.param("NCHW", 1, 1, 40, marks=pytest.mark.slow),
+        ("NCHW", 2, 1, 41),
+        pytest.param("NCHW", 1, 3, 17, marks=pytest.mark.slow),
+        ("NHWC", 1, 1, 24),
+    ],
 )
 def test_each_channel_by_itself(layout: str, stride: int, dilation: int, width: int) -> None:
     """Taps at either end of a row are outside; those between are read in vectors."""
@@ -101,8 +106,17 @@ MASKS = {
 }
 
 
-@pytest.mark.parametrize("name", MASKS)
-@pytest.mark.parametrize(("rows", "keys"), [(512, 512), (300, 300)])
+@pytest.mark.parametrize(
+    ("name", "rows", "keys"),
+    [
+        ("causal", 512, 512),
+        ("window", 300, 300),
+        ("anticausal", 300, 400),
+        pytest.param("causal", 400, 300, marks=pytest.mark.slow),
+        pytest.param("window", 512, 512, marks=pytest.mark.slow),
+        pytest.param("anticausal", 512, 512, marks=pytest.mark.slow),
+    ],
+)
 def test_chunks_that_a_mask_leaves_nothing_of_are_skipped(name: str, rows: int, keys: int) -> None:
     program, expected, arrays = attention(rows, keys, MASKS[name])
     np.testing.assert_allclose(program(*arrays), expected, rtol=1e-4, atol=1e-5)
@@ -116,6 +130,7 @@ def test_chunks_that_a_mask_leaves_nothing_of_are_skipped(name: str, rows: int, 
     np.testing.assert_allclose(found[:, far], expected[:, far], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_nothing_is_left_out_without_a_mask() -> None:
     program, expected, arrays = attention(256, 256, lambda i, j: i + j >= 0)
     np.testing.assert_allclose(program(*arrays), expected, rtol=1e-4, atol=1e-5)
