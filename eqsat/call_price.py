@@ -11,7 +11,8 @@ from eqsat.tiling import Tiling
 
 VECTOR = 64  # bytes of a register, at the most
 SMALL = 1e6  # multiply-adds of a call that, on some machines, reads its factors where they lie
-COPIED = 0.25  # of what another call takes to copy its factors: nothing on a Xeon, all on an EPYC
+LIBRARY = "cblas_gemm"  # what such an operation is invoked as
+COPIED = 0.5  # of what another call takes to copy its factors: nothing on a Xeon, all on an EPYC
 
 
 def call_seconds(
@@ -21,8 +22,8 @@ def call_seconds(
     of a batch, and each of the rows or columns that are not one index in memory. Columns are
     multiplied by whole vectors.
 
-    A call copies its factors into its own order: read, written, read again; a small one not
-    on all machines.
+    A call copies its factors into its own order: read, written, read again; a small one of a
+    library not on all machines.
     """
     rows, down = _together(tiling, found.left, found.rows)
     columns, right = _together(tiling, found.right, found.columns)
@@ -35,6 +36,7 @@ def call_seconds(
     rates = (pricer.cache.sustained_gb_per_s, pricer.private.sustained_gb_per_s / 2)
     packing = held * sum(spec.processors / (rate * 1e9) for rate in rates)
     small = rows * columns * tiling.tile_points(found.summed) <= SMALL
+    small = small & (operation.invocation_name == LIBRARY)
     each = operation.latency_cycles / spec.cycles_per_s + packing * np.where(small, COPIED, 1.0)
     return work * (whole - 1) + calls * each / spec.processors
 
