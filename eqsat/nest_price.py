@@ -21,6 +21,7 @@ LANES = 8  # points of a loop that is done in vectors, at least
 ROWS = 4  # that it walks side by side: more lie in the same lines of the nearest cache
 WRITTEN_OUT, IN_PART = 16, 4  # terms of a sum in one loop along its results: all, or some of more
 FETCHED = 2  # lines that it waits for at once where it reads across rows
+SLOWER = 0.002  # by which cores differ: decides between tilings alike
 RUN = 1024  # bytes that memory gives while a CPU waits for the first of others (measured)
 TESTED = 2  # selections in the time of a read that may have to be left out
 
@@ -103,6 +104,13 @@ def scratch_seconds(tiling: Occupancy, moved: Array) -> Array:
     together = kept * np.minimum(tiling.tiles_in_all(), tiling.spec.processors)
     beyond = np.where(together > pricer.cache.size_bytes / 2, far, shared)
     return moved / np.where(kept > pricer.private.size_bytes, beyond, near)
+
+
+def uneven(tiling: Tiling, tiles: Array) -> Array:
+    """How many times as long a nest takes on cores of which one is slower, or has other work: the
+    others wait while it ends its last tile.
+    """
+    return 1 + SLOWER / np.maximum(tiles / tiling.spec.processors, 1)
 
 
 def across_lanes(tiling: Tiling, found: Contraction) -> float:

@@ -422,8 +422,6 @@ class _Pricing(Latency):
         parts[cache.name] = (self.traffic - self.spared) * whole / per_core + self.combined
         if self.pricer.overlap:
             self.refuse_oversized()
-        else:
-            parts["scratch"] = nest_price.scratch_seconds(self, self.scratch_traffic) * imbalance
         memory = np.maximum(parts["dram"] + self.halved / cache_bw, parts[cache.name])
         parts["latency"] = self.waits(tiles) + self.extra_latency
         if staging is not None:
@@ -448,7 +446,9 @@ class _Pricing(Latency):
             if self.blocking is not None and self._multiplies:
                 seconds = seconds + written_seconds(self)
         else:
-            seconds = np.maximum(memory, compute + parts["scratch"]) + parts["latency"] + launch
+            scratch = nest_price.scratch_seconds(self, self.scratch_traffic) * imbalance
+            parts["scratch"], uneven = scratch, nest_price.uneven(self, tiles)
+            seconds = np.maximum(memory, compute + scratch) * uneven + parts["latency"] + launch
         hidden = {*self.units, *((cache.name, ISSUED) if pricer.overlap else ("dram",))}
         # Of kernels that wait, the one with less other work; blocks that wait for others gain none.
         seconds = seconds + TIE * sum(parts[unit] for unit in sorted(hidden & parts.keys()))
