@@ -22,6 +22,7 @@ from eqsat.codegen.cuda_placement import (
     store_indices,
 )
 from eqsat.codegen.cuda_roles import (
+    comes_together,
     interleaved,
     is_done_again,
     is_summed_alone,
@@ -341,7 +342,8 @@ class _Choice:
         sides = [Side(self.points(i), self.vector(i), self.itemsize(i)) for i in (along, across)]
         both = {along, across}
         volumes = [prod(self.points(i) for i in s) for _, s in self.accesses() if both <= set(s)]
-        chosen = square(*sides, max(volumes) // self.kernel.tile_threads)
+        whole = comes_together(self.kernel, self.placement)
+        chosen = square(*sides, max(volumes) // self.kernel.tile_threads, whole)
         if chosen is None:
             return
         warps = [digit for digit in self.digits if digit[0] >= WARP]

@@ -2,8 +2,9 @@
 
 The threads of a warp exchange the points that they hold among themselves, in passes: a pass covers
 all lanes and as many registers as make the points along the access's unit-stride index fill a
-line. Data stays inside the warp, so that no barrier of the block is needed. An exchange is chosen
-where it costs less than the access as the distribution has it, both counted over the lanes.
+line. Data stays inside the warp, so that no barrier of the block is needed. Where all threads of a
+block may wait for each other, all of them may exchange: rows are longer then. An exchange is
+chosen where it costs less than the access as the distribution has it, counted over the lanes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -64,9 +65,9 @@ class Span:
 
 @dataclass(frozen=True)
 class Exchange:
-    """How the points of one warp pass through its patch of rows in shared memory.
+    """How the points of one warp, or block, pass through its patch of rows in shared memory.
 
-    A row is `length` points along the index `along`; rows run over `rows`, the first innermost.
+    `members`: threads that exchange among each other. A row is `length` points along the index `along`; rows run over `rows`, the first innermost.
     `held`: registers of each index that a pass covers. `width`: elements that a lane moves between
     patch and memory at once; `own_width`: between patch and registers. Rows lie `pitch` elements
     apart, and vectors within a row are turned by the row number: see `place`.
@@ -81,6 +82,7 @@ class Exchange:
     own_width: int
     itemsize: int
     pitch: int
+    members: int = WARP
     mask: int = 0
     shift: int = 0
 
@@ -96,12 +98,17 @@ class Exchange:
 
     @property
     def slots(self) -> int:
-        """Vectors that the lanes move between patch and memory in a pass."""
+        """Vectors that the threads move between patch and memory in a pass."""
         return self.count * self.length // self.width
 
     @property
+    def vectors(self) -> int:
+        """Of these, those of one thread."""
+        return -(-self.slots // self.members)
+
+    @property
     def bytes(self) -> int:
-        """Of one warp's patch, a multiple of the widest access."""
+        """Of one patch, a multiple of the widest access."""
         size = self.count * self.pitch * self.itemsize
         return -(-size // VECTOR_BYTES) * VECTOR_BYTES
 
@@ -122,10 +129,10 @@ class Exchange:
         return row * self.pitch + turned * self.unit + column % self.unit
 
     def own_places(self) -> list[Numbers]:
-        """Where each lane's vector lies, for a sample of the accesses by registers."""
+        """Where each thread's vector lies, for a sample of the accesses by registers."""
         found = []
-        for values in _register_values(self.digits, self.along, self.own_width):
-            row, column = np.zeros(WARP, np.int64), np.zeros(WARP, np.int64)
+        for values in _register_values(self.digits, self.along, self.own_width, self.members):
+            row, column = np.zeros(self.members, np.int64), np.zeros(self.members, np.int64)
             for digit, value in values:
                 down, right = self.part(digit)
                 row, column = row + value * down, column + value * right
@@ -133,10 +140,10 @@ class Exchange:
         return found
 
     def far_points(self) -> list[tuple[Numbers, Numbers]]:
-        """Row and first column of each lane's vector, for a sample of the accesses to memory."""
-        found = []
-        for number in _sample(-(-self.slots // WARP)):
-            slot = np.arange(number * WARP, min((number + 1) * WARP, self.slots))
+        """Row and first column of each thread's vector, for a sample of the accesses to memory."""
+        found, each = [], self.members
+        for number in _sample(self.vectors):
+            slot = np.arange(number * each, min((number + 1) * each, self.slots))
             per_row = self.length // self.width
             found.append((slot // per_row, slot % per_row * self.width))
         return found
@@ -150,11 +157,12 @@ class Exchange:
         return at
 
     def bank_passes(self) -> tuple[float, float]:
-        """Passes over the banks that one access by registers, and one to memory, takes."""
+        """Passes over the banks that a warp's access by registers, and one to memory, takes."""
         own = [bank_passes(places, self.own_width, self.itemsize) for places in self.own_places()]
         places = (self.place(row, column) for row, column in self.far_points())
         far = [bank_passes(place, self.width, self.itemsize) for place in places]
-        return sum(own) / len(own), sum(far) / len(far)
+        warps = self.members / WARP
+        return _mean(own) / warps, _mean(far) / warps
 
 
 def bank_passes(places: Numbers, width: int, itemsize: int) -> int:
@@ -179,34 +187,41 @@ def exchange_for(
     distribution: Distribution,
     access: Access,
     indices: Sequence[str],
+    whole: bool = False,
 ) -> Exchange | None:
-    """The exchange of a store or load over `indices`; None where the access is as good without."""
-    shape = shape_of(kernel, placement, distribution, access, indices)
-    if shape is None:
-        return None
-    digits = _digits(distribution, indices)
+    """The exchange of a store or load over `indices`; None where the access is as good without.
+
+    `whole`: all threads of the block come by here, and may wait for each other.
+    """
     buffer, axes = kernel.buffer(access.buffer), kernel.axes()
     stores = any(access == store.access for phase in kernel.phases for store in phase.stores)
 
-    def cost(at: Mapping[str, Numbers], width: int) -> int:
-        """Of one access by a warp: the lines that it touches, and the sectors that it writes to but
-        in part.
+    def cost(at: Mapping[str, Numbers], width: int) -> float:
+        """Of one access by all members, for each warp: the lines that it touches, and the sectors
+        that it writes to but in part.
         """
         points = {name: at.get(name, 0) for name in free_names(access.address)}
         address = np.asarray(evaluate(access.address, points)) * buffer.dtype.itemsize
-        parts = _parts(np.atleast_1d(address), width * buffer.dtype.itemsize) if stores else 0
-        return LINE_COST * len(np.unique(address // LINE)) + PART_COST * parts
+        warps = np.split(np.atleast_1d(address), range(WARP, address.size, WARP))
+        parts = sum(_parts(each, width * buffer.dtype.itemsize) for each in warps) if stores else 0
+        lines = sum(len(np.unique(each // LINE)) for each in warps)
+        return (LINE_COST * lines + PART_COST * parts) / len(warps)
 
     by = vector_along(access, indices, buffer, axes, placement.indices, distribution.vector)
     _, on = continued(access, by, indices, buffer, axes, distribution.vector)
     wide = by[1] * (on if stores else 1)
-    direct = _accesses(digits, wide) * _mean(cost(at, wide) for at in _own_points(digits, *by))
+    members = distribution.threads if whole and not distribution.unused(indices) else WARP
+    shape = shape_of(kernel, placement, distribution, access, indices, members)
+    if shape is None:
+        return None
+    digits = _digits(distribution, indices, members)
+    own_points = _own_points(digits, *by, members)
+    direct = _accesses(digits, wide) * _mean(cost(at, wide) for at in own_points)
     exchange = _lay_out(shape)
     own, far = exchange.bank_passes()
-    vectors = -(-exchange.slots // WARP)
     points = (exchange.at(row, column) for row, column in exchange.far_points())
     lines = _mean(cost(at, exchange.width) for at in points)
-    each = _accesses(exchange.digits, exchange.own_width) * own + vectors * (far + lines)
+    each = _accesses(exchange.digits, exchange.own_width) * own + exchange.vectors * (far + lines)
     passes = _accesses(digits, 1) / _accesses(exchange.digits, 1)
     return exchange if passes * (each + WAIT_COST) < direct else None
 
@@ -224,28 +239,33 @@ def shape_of(
     distribution: Distribution,
     access: Access,
     indices: Sequence[str],
+    members: int = WARP,
 ) -> Exchange | None:
-    """What a warp holds of an access over `indices` in one pass, as rows that are not yet laid out;
-    None where no points lie side by side.
+    """What so many threads hold of an access over `indices` in one pass, as rows that are not yet
+    laid out; None where no points lie side by side.
     """
-    digits = _digits(distribution, indices)
+    digits = _digits(distribution, indices, members)
     buffer, axes = kernel.buffer(access.buffer), kernel.axes()
     along = next((i for i in indices if unit_stride(access, i) and axes[i].extent > 1), "")
     if access.coordinates or not along or not any(d.kind == "thread" for d in digits):
         return None
     width = vector_width(access, along, buffer, axes, placement.indices)
     strides = {i: abs(c) for i, c in access.address.terms if isinstance(i, str)}
-    return _shape(digits, along, width, buffer.dtype.itemsize, strides)
+    return _shape(digits, along, width, buffer.dtype.itemsize, strides, members)
 
 
-def _digits(distribution: Distribution, indices: Sequence[str]) -> tuple[Digit, ...]:
-    """Lane and register digits of the indices, of each index innermost first."""
+def _digits(
+    distribution: Distribution, indices: Sequence[str], members: int
+) -> tuple[Digit, ...]:
+    """Digits of the indices by register and by thread among the members, of each index innermost
+    first.
+    """
     found = []
     for i in indices:
         for kind in ("register", "thread"):
             place = 1
             for factor, weight in reversed(distribution.weighted(i, kind)):
-                if factor.stride < WARP:
+                if factor.stride < members:
                     below = place if kind == "register" else factor.stride
                     found.append(Digit(i, kind, factor.count, weight, below))
                 place *= factor.count
@@ -253,24 +273,26 @@ def _digits(distribution: Distribution, indices: Sequence[str]) -> tuple[Digit, 
 
 
 def _register_values(
-    digits: Sequence[Digit], along: str, width: int
+    digits: Sequence[Digit], along: str, width: int, members: int
 ) -> Iterator[list[tuple[Digit, Numbers]]]:
-    """For a sample of a warp's accesses, the value of each digit in each lane."""
+    """For a sample of the members' accesses, the value of each digit in each thread."""
     registers = [d for d in digits if d.kind == "register"]
     ways = [d.count // width if (d.index, d.weight) == (along, 1) else d.count for d in registers]
-    lane = np.arange(WARP)
+    thread = np.arange(members)
     for number in _sample(prod(ways)):
         numbers = np.unravel_index(number, ways) if ways else ()
         values = []
         for digit, way in zip(registers, numbers, strict=True):
             step = width if (digit.index, digit.weight) == (along, 1) else 1
-            values.append((digit, np.full(WARP, int(way) * step)))
-        yield values + [(d, lane // d.place % d.count) for d in digits if d.kind == "thread"]
+            values.append((digit, np.full(members, int(way) * step)))
+        yield values + [(d, thread // d.place % d.count) for d in digits if d.kind == "thread"]
 
 
-def _own_points(digits: Sequence[Digit], along: str, width: int) -> Iterator[dict[str, Numbers]]:
-    """Coordinates of each lane's point, for a sample of the accesses without an exchange."""
-    for values in _register_values(digits, along, width):
+def _own_points(
+    digits: Sequence[Digit], along: str, width: int, members: int
+) -> Iterator[dict[str, Numbers]]:
+    """Coordinates of each thread's point, for a sample of the accesses without an exchange."""
+    for values in _register_values(digits, along, width, members):
         at: dict[str, Numbers] = {}
         for digit, value in values:
             at[digit.index] = at.get(digit.index, 0) + value * digit.weight
@@ -286,13 +308,18 @@ def _sample(count: int) -> list[int]:
     return sorted({n * count // SAMPLES for n in range(SAMPLES)})
 
 
-def _mean(numbers: Iterable[int]) -> float:
+def _mean(numbers: Iterable[float]) -> float:
     found = list(numbers)
     return sum(found) / len(found)
 
 
 def _shape(
-    digits: Sequence[Digit], along: str, width: int, itemsize: int, strides: Mapping[str, int]
+    digits: Sequence[Digit],
+    along: str,
+    width: int,
+    itemsize: int,
+    strides: Mapping[str, int],
+    members: int,
 ) -> Exchange | None:
     """The patch of a pass, its rows not yet padded; None where no points lie side by side."""
     own = [d for d in digits if d.index == along]
@@ -310,9 +337,9 @@ def _shape(
         return None
     lanes = prod(d.count for d in digits if d.kind == "thread")
     others = sorted((d for d in digits if d.index != along), key=lambda d: strides.get(d.index, 0))
-    full = set()
+    full, patch = set(), PATCH * members // WARP
     for digit in others:
-        room = PATCH // (lanes * prod(held.values()) * itemsize)
+        room = patch // (lanes * prod(held.values()) * itemsize)
         if digit.kind == "register" and digit.index not in full:
             taken = max(n for n in _divisors(digit.count) if n <= max(room, 1))
             held[digit.index] = held.get(digit.index, 1) * taken
@@ -334,6 +361,7 @@ def _shape(
         own_width,
         itemsize,
         length,
+        members,
     )
 
 
@@ -389,8 +417,7 @@ def _lay_out(shape: Exchange) -> Exchange:
 
     def conflicts(exchange: Exchange) -> float:
         own, far = exchange.bank_passes()
-        vectors = -(-exchange.slots // WARP)
         accesses = _accesses(exchange.digits, exchange.own_width)
-        return own * accesses + far * vectors
+        return own * accesses + far * exchange.vectors
 
     return min(candidates, key=lambda e: (conflicts(e), e.bytes if not e.mask else e.bytes + LINE))

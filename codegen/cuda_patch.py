@@ -1,7 +1,8 @@
-"""Stores and loads whose points change lanes through a patch of shared memory for each warp.
+"""Stores and loads whose points change threads through a patch of shared memory for each warp, or
+one for the block.
 
-C++ names: `patch` is the warp's patch; `row` and `column` the part of this lane in a place of its
-own points; `warp_j` the first point of index j that the warp holds; `pass` counts passes.
+C++ names: `patch` is the patch; `row` and `column` the part of this thread in a place of its own
+points; `warp_j` the first point of index j that its members hold; `pass` counts passes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +23,9 @@ AHEAD = 128  # bytes that a lane loads before it passes them on
 
 @dataclass(frozen=True)
 class Patch:
-    """One exchange in the source: its access over some indices; each warp's `bytes` at `offset`."""
+    """One exchange in the source: its access over some indices; each patch has `bytes`, the first
+    at `offset`.
+    """
 
     block: Block
     exchange: Exchange
@@ -41,7 +44,7 @@ class Patch:
         if warps:
             out.line(f"if ({warps})")
         with self.scope(), self.loop("pass", self.passes):
-            out.line("__syncwarp();")
+            self.wait()
             with self.own_points("pass", lanes) as (point, place):
                 dtype, source = block.kernel.buffer(store.access.buffer).dtype, store.value
 
@@ -49,7 +52,7 @@ class Patch:
                     return value(block.shifted(point, self.exchange.along, e) if own > 1 else point)
 
                 write_pack(out, dtype, block.placement.dtypes[source], own, place, value_of)
-            out.line("__syncwarp();")
+            self.wait()
             with self.far_points("pass") as (point, place, condition):
                 if condition:
                     out.line(f"if ({condition})")
@@ -61,7 +64,7 @@ class Patch:
         """Write a load into registers that are declared; what does not exist is zero."""
         block, out, own = self.block, self.block.out, self.exchange.own_width
         buffer = block.kernel.buffer(s.access.buffer)
-        width, vectors = self.exchange.width, -(-self.exchange.slots // WARP)
+        width, vectors = self.exchange.width, self.exchange.vectors
         bytes_ = vectors * width * self.exchange.itemsize
         ahead = max(
             n
@@ -77,12 +80,12 @@ class Patch:
                 far = f"{block.buffer(buffer.name)} + {block.address(self.access, point)}"
                 out.line(f"{pack} = {self.vector(far, width, 'const ')};")
             with self.loop("pass", ahead):
-                out.line("__syncwarp();")
+                self.wait()
                 with self.far_slots() as (place, condition):
                     if condition:
                         out.line(f"if ({condition})")
                     out.line(f"{self.vector(place, width)} = {pack};")
-                out.line("__syncwarp();")
+                self.wait()
                 with self.own_points(number) as (point, place):
                     shifted = block.shifted(point, self.exchange.along, "e") if own > 1 else point
                     out.line(f"const {self.pack(own)} pack = {self.vector(place, own, 'const ')};")
@@ -90,6 +93,13 @@ class Patch:
                     self.each(own, f"{block.element(s.name, shifted)} = {value};")
 
     # parts of the source
+
+    def wait(self) -> None:
+        """Until all members have written and read what they were to."""
+        if self.exchange.members > WARP:
+            self.block.barrier()
+        else:
+            self.block.out.line("__syncwarp();")
 
     @property
     def passes(self) -> int:
@@ -136,13 +146,15 @@ class Patch:
             yield
 
     def begin(self) -> None:
-        """The warp's patch, and the first point of each index that the warp holds."""
-        block, out = self.block, self.block.out
-        start = f"shared + {self.offset} + int(threadIdx.x) / {WARP} * {self.bytes}"
+        """The patch, and the first point of each index that its members hold."""
+        block, out, members = self.block, self.block.out, self.exchange.members
+        start = f"shared + {self.offset}"
+        if members < block.kernel.threads * block.turns:
+            start += f" + int(threadIdx.x) / {members} * {self.bytes}"
         out.line(f"{self.kind}* const patch = reinterpret_cast<{self.kind}*>({start});")
         for i in self.indices:
             factors = block.distribution.weighted(i, "thread")
-            offset = block.thread_offset([(f, w) for f, w in factors if f.stride >= WARP])
+            offset = block.thread_offset([(f, w) for f, w in factors if f.stride >= members])
             parts = [part for part in (block.frame.origin[i], offset) if part != "0"]
             out.line(f"const int {block.index('warp', i)} = {' + '.join(parts) or '0'};")
 
@@ -170,7 +182,7 @@ class Patch:
 
     @contextmanager
     def own_points(self, number: str, condition: str = "") -> Iterator[tuple[Point, str]]:
-        """Loops over this lane's own vectors of a pass, each with its place in the patch."""
+        """Loops over this thread's own vectors of a pass, each with its place in the patch."""
         block, out, exchange = self.block, self.block.out, self.exchange
         first, held, depth = self.pass_numbers(number), dict(exchange.held), 0
         at: dict[str, str] = {}
@@ -206,14 +218,15 @@ class Patch:
 
     @contextmanager
     def far_slots(self) -> Iterator[tuple[str, str]]:
-        """A loop over the vectors that this lane moves between patch and memory in a pass."""
+        """A loop over the vectors that this thread moves between patch and memory in a pass."""
         out, exchange = self.block.out, self.exchange
         per_row = exchange.length // exchange.width
-        with self.loop("vector", -(-exchange.slots // WARP)):
-            out.line(f"const int slot = int(threadIdx.x) % {WARP} + vector * {WARP};")
+        members = exchange.members
+        with self.loop("vector", exchange.vectors):
+            out.line(f"const int slot = int(threadIdx.x) % {members} + vector * {members};")
             out.line(f"const int far_row = slot / {per_row};")
             out.line(f"const int far_column = {_scaled(f'slot % {per_row}', exchange.width)};")
-            missing = exchange.slots % WARP
+            missing = exchange.slots % members
             yield self.place("far_row", "far_column"), f"slot < {exchange.slots}" if missing else ""
 
     @contextmanager

@@ -29,6 +29,14 @@ def walked(s: Statement) -> tuple[str, ...]:
     return (*s.indices, *s.over) if isinstance(s, Reduce) else s.indices
 
 
+def comes_together(kernel: Kernel, placement: Placement) -> bool:
+    """Whether all threads of a block take each statement of a kernel together, and may wait for
+    each other there: nothing is streamed, and no other block has a part of the tile.
+    """
+    streams = any(phase.stream for phase in kernel.phases)
+    return not streams and kernel.cluster == 1 and not placement.matrices
+
+
 def _points(kernel: Kernel) -> dict[str, int]:
     """Of each index the points in a tile."""
     return {name: max(min(axis.tile, axis.extent), 1) for name, axis in kernel.axes().items()}

@@ -35,10 +35,12 @@ class Square:
     inner: int
 
 
-def square(along: Side, across: Side, each: int) -> Square | None:
+def square(along: Side, across: Side, each: int, whole: bool = False) -> Square | None:
     """The square whose shorter row has most bytes, then the one with the longest rows of loads.
 
-    `each`: elements of the tile for each thread. None where the tile is too narrow for one.
+    `each`: elements of the tile for each thread. `whole`: the block turns its tile as one, and the
+    rows of stores are as long as that; a warp's rows of loads are to be long. None where the tile
+    is too narrow for one.
     """
     if min(along.points * along.itemsize, across.points * across.itemsize) < LEAST_ROW:
         return None
@@ -57,8 +59,10 @@ def square(along: Side, across: Side, each: int) -> Square | None:
         ):
             registers *= 2
         rows = (lanes * vector * along.itemsize, other * registers * across.itemsize)
-        score = (min(*rows, ROW), min(rows[1], ROW) + min(rows[0], ROW), lanes)
         inner = min(across.vector, registers, VECTOR_BYTES // across.itemsize)
+        score = (min(*rows, ROW), min(rows[1], ROW) + min(rows[0], ROW), lanes)
+        if whole:
+            score = (min(rows[0], ROW), inner, lanes)
         found = Square(lanes, vector, other, registers // inner, inner)
         if best is None or score > best[0]:
             best = (score, found)

@@ -28,7 +28,7 @@ from eqsat.codegen.cuda_placement import (
     passes_on,
     store_indices,
 )
-from eqsat.codegen.cuda_roles import walked
+from eqsat.codegen.cuda_roles import comes_together, walked
 from eqsat.codegen.cuda_scatter import combine_stored
 from eqsat.codegen.cuda_stencils import find_stencils, load_stencil
 from eqsat.codegen.cuda_tile_copy import copy_chunk
@@ -214,9 +214,12 @@ class Statements:
                 found.append((s.access, s.indices))
         stores = (store for store in self.phase.stores if not store.monoid)
         found += [(s.access, store_indices(block.placement, s)) for s in stores]
+        whole = comes_together(block.kernel, block.placement)
         for access, indices in found:
             run = block.ordered(indices)
-            chosen = exchange_for(block.kernel, block.placement, block.distribution, access, run)
+            chosen = exchange_for(
+                block.kernel, block.placement, block.distribution, access, run, whole
+            )
             if chosen:
                 yield (access, tuple(run)), chosen
 
@@ -226,13 +229,15 @@ class Statements:
         exchange = self.exchanges.get((access, tuple(indices)))
         if exchange is None:
             return None
-        size = max(exchange.bytes for exchange in self.exchanges.values())
+        size = max(e.bytes * WARP // e.members for e in self.exchanges.values())
         if self.patches is None:
             if not block.has_producer and (block.tiles_read or block.tiles_written):
                 block.barrier()  # what lay there before
             self.patches = block.allocate(size * block.turns * block.kernel.threads // WARP)
         block.tiles_read |= not block.has_producer
-        return Patch(block, exchange, access, indices, self.patches, size)
+        return Patch(
+            block, exchange, access, indices, self.patches, size * exchange.members // WARP
+        )
 
     def plain_loads(self) -> Iterator[Load]:
         """Those that read each element into registers of their own."""
