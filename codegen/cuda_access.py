@@ -9,6 +9,7 @@ from eqsat.kernel import Access, Axis, Buffer, Kernel, Load
 from eqsat.relayout import WalkedAxis, walked_axes
 
 VECTOR_BYTES = 16  # the widest access of one thread; base pointers are aligned to it
+WORD_BYTES = 4  # of the registers in which vectors are shifted
 
 
 def unit_stride(access: Access, index: str) -> bool:
@@ -58,6 +59,21 @@ def vector_width(
     ):
         width //= 2
     return width
+
+
+def width_anywhere(
+    access: Access, index: str, buffer: Buffer, indices_of: Mapping[str, tuple[str, ...]]
+) -> int:
+    """Elements along `index` that are contiguous and fill the widest access, wherever they begin;
+    1 where they need not exist together up to an end of the index, or where accesses of single
+    elements are as wide as memory is asked by a warp.
+    """
+    width = VECTOR_BYTES // buffer.dtype.itemsize
+    moved = {name for c in access.coordinates for name in indices_of[c.value]}
+    moved |= {name for guard in access.guards for name in free_names(guard.expression)}
+    apart = index in moved or index in divided_names(access.address)
+    whole = unit_stride(access, index) and not apart and buffer.size >= 2 * width
+    return width if whole and buffer.dtype.itemsize <= WORD_BYTES else 1
 
 
 def vector_along(

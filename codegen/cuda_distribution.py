@@ -32,8 +32,9 @@ from eqsat.codegen.cuda_roles import (
     rows_of_factors,
     summed_in_factors,
     summed_in_steps,
+    widths_anywhere,
 )
-from eqsat.codegen.cuda_square import Side, square
+from eqsat.codegen.cuda_square import Side, square, square_factors
 from eqsat.codegen.cuda_threads import (
     ROWS_IN_PAIRS,
     WARP,
@@ -42,7 +43,6 @@ from eqsat.codegen.cuda_threads import (
     are_digits,
     between,
     fragments,
-    merge,
     shares,
     split_warps,
     spread_over,
@@ -269,6 +269,8 @@ class _Choice:
         """The widest vector that most bytes along the index can use, threads kept busy."""
         choices, volume = dict[int, int](), 1
         loads = [s.access for s in self.kernel.statements() if isinstance(s, Load) and self.shared]
+        anywhere = widths_anywhere(self.kernel, self.placement, index, self.accesses())
+        anywhere = {} if index in self.slid else anywhere
         for access, indices in self.accesses():
             if index not in indices:
                 continue
@@ -276,6 +278,7 @@ class _Choice:
             if unit_stride(access, index):
                 buffer = self.kernel.buffer(access.buffer)
                 width = vector_width(access, index, buffer, self.axes, self.placement.indices)
+                width = max(width, anywhere.get(access, 1))
                 width = 1 if access in loads else width  # of many neighbours
                 moved = prod(self.points(i) for i in indices) * buffer.dtype.itemsize
                 if width > 1 or index not in self.slid:  # windows are read one by one anyway
@@ -292,7 +295,8 @@ class _Choice:
             width //= 2
         while width > 1 and self.repeats(index, width // 2):
             width //= 2
-        return min(width, VECTOR_BYTES)
+        whole = width >= max(anywhere.values(), default=1)
+        return min(width, VECTOR_BYTES) if whole else 1
 
     def repeats(self, index: str, width: int) -> bool:
         """Whether registers that hold so many points, beside those of other indices, are enough
@@ -347,26 +351,8 @@ class _Choice:
         if chosen is None:
             return
         warps = [digit for digit in self.digits if digit[0] >= WARP]
-        spread: dict[str, list[tuple[int, int]]] = {}
-        covered = {along: chosen.lanes * chosen.vector}
-        covered[across] = chosen.across * chosen.outer * chosen.inner
-        for i in (along, across):
-            spread[i] = []
-            while warps and covered[i] < self.points(i):
-                spread[i].append(warps.pop(0))
-                covered[i] *= spread[i][-1][1]
-        inside = {
-            along: (Factor("thread", chosen.lanes, 1), Factor("register", chosen.vector)),
-            across: (
-                Factor("register", chosen.outer),
-                Factor("thread", chosen.across, chosen.lanes),
-                Factor("register", chosen.inner),
-            ),
-        }
-        for i in (along, across):
-            rest = Factor("register", max(-(-self.points(i) // covered[i]), 1))
-            across_warps = reversed(merge(spread[i], self.kernel.threads))
-            self.factors[i] = (rest, *across_warps, *inside[i])
+        found = square_factors(chosen, *(side.points for side in sides), warps, self.kernel.threads)
+        self.factors |= dict(zip((along, across), found, strict=True))
 
     def itemsize(self, index: str) -> int:
         """Bytes of the widest element that accesses move along an index."""

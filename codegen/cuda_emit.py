@@ -247,6 +247,8 @@ def _assemble(
         lines.append(f"    extern __shared__ __align__({alignment}) unsigned char shared[];")
     if block.scratch_bytes:
         lines.append(f"    constexpr int scratch = {block.shared_peak};")
+    threads = pipeline.all_threads if pipeline else kernel.threads
+    lines.append(f"    __builtin_assume(threadIdx.x < {threads});")  # not told by the bounds
     return "\n".join([*lines, body, "}", ""])
 
 

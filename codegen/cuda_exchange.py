@@ -67,10 +67,11 @@ class Span:
 class Exchange:
     """How the points of one warp, or block, pass through its patch of rows in shared memory.
 
-    `members`: threads that exchange among each other. A row is `length` points along the index `along`; rows run over `rows`, the first innermost.
-    `held`: registers of each index that a pass covers. `width`: elements that a lane moves between
-    patch and memory at once; `own_width`: between patch and registers. Rows lie `pitch` elements
-    apart, and vectors within a row are turned by the row number: see `place`.
+    `members`: threads that exchange among each other. A row is `length` points along the index
+    `along`; rows run over `rows`, the first innermost. `held`: registers of each index that a pass
+    covers. `width`: elements that a thread moves between patch and memory at once; `own_width`:
+    between patch and registers. Rows lie `pitch` elements apart, and vectors within a row are
+    turned by the row number: see `place`.
     """
 
     along: str
@@ -254,9 +255,7 @@ def shape_of(
     return _shape(digits, along, width, buffer.dtype.itemsize, strides, members)
 
 
-def _digits(
-    distribution: Distribution, indices: Sequence[str], members: int
-) -> tuple[Digit, ...]:
+def _digits(distribution: Distribution, indices: Sequence[str], members: int) -> tuple[Digit, ...]:
     """Digits of the indices by register and by thread among the members, of each index innermost
     first.
     """

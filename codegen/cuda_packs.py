@@ -57,6 +57,12 @@ def write_pack(
     """Write `width` elements of a dtype at `target`; `value` gives the register value number e,
     which was a `source` before it got its compute dtype.
     """
+    kind = pack_of(out, dtype, source, width, value)
+    out.line(f"*reinterpret_cast<{kind}*>({target}) = pack;")
+
+
+def pack_of(out: Writer, dtype: DType, source: DType, width: int, value: Value) -> str:
+    """Define `pack`, which holds `width` elements as memory does; returns its type."""
     kind, count, element = storage_type(dtype), width, narrow(dtype, value("e"))
     if dtype.name in NARROW and width % 2 == 0 and source != float64:
         kind, count = "unsigned" if dtype.itemsize == 2 else "unsigned short", width // 2
@@ -64,4 +70,4 @@ def write_pack(
     out.line(f"Pack<{kind}, {count}> pack;")
     out.line("#pragma unroll")
     out.line(f"for (int e = 0; e < {count}; ++e) pack.item[e] = {element};")
-    out.line(f"*reinterpret_cast<Pack<{kind}, {count}>*>({target}) = pack;")
+    return f"Pack<{kind}, {count}>"

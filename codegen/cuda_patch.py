@@ -10,15 +10,40 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
+from eqsat.codegen.cuda_anywhere import anywhere
 from eqsat.codegen.cuda_block import Block, Point
 from eqsat.codegen.cuda_distribution import WARP
-from eqsat.codegen.cuda_exchange import Digit, Exchange
+from eqsat.codegen.cuda_exchange import Digit, Exchange, exchange_for
 from eqsat.codegen.cuda_math import cast, storage_type, widen
 from eqsat.codegen.cuda_packs import write_pack
+from eqsat.codegen.cuda_placement import REGISTERS, store_indices
+from eqsat.codegen.cuda_roles import comes_together
 from eqsat.codegen.cuda_tiles import owners
-from eqsat.kernel import Access, Load, Store
+from eqsat.codegen.cuda_windows import shared_windows
+from eqsat.kernel import Access, Load, Phase, Store
 
+Placed = tuple[Access, tuple[str, ...]]  # an access, and the indices over which it runs
 AHEAD = 128  # bytes that a lane loads before it passes them on
+
+
+def find_exchanges(block: Block, phase: Phase) -> dict[Placed, Exchange]:
+    """The accesses of a phase that go through patches, each by what it runs over."""
+    found = [
+        (s, s.indices)
+        for s in phase.body
+        if isinstance(s, Load) and block.placement.where[s.name] == REGISTERS
+        if not s.fill and not shared_windows(block, s)
+    ]
+    stores = (store for store in phase.stores if not store.monoid)
+    found += [(s, tuple(store_indices(block.placement, s))) for s in stores]
+    whole, result = comes_together(block.kernel, block.placement), {}
+    for s, indices in found:
+        run = block.ordered(indices)
+        known = block.kernel, block.placement, block.distribution, s.access, run, whole
+        chosen = None if anywhere(block, s) else exchange_for(*known)
+        if chosen:
+            result[s.access, tuple(run)] = chosen
+    return result
 
 
 @dataclass(frozen=True)

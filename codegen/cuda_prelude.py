@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 
 from eqsat.codegen import (
+    cuda_prelude_anywhere,
     cuda_prelude_atomics,
     cuda_prelude_clusters,
     cuda_prelude_floats,
@@ -455,6 +456,7 @@ def load_matrix_name(count: int, trans: bool) -> str:
     return f"load_matrix_x{count}{'_transposed' if trans else ''}"
 
 
+FUNCTIONS.update(cuda_prelude_anywhere.FUNCTIONS)
 FUNCTIONS.update(cuda_prelude_atomics.FUNCTIONS)
 FUNCTIONS.update(cuda_prelude_clusters.FUNCTIONS)
 FUNCTIONS.update(cuda_prelude_floats.FUNCTIONS)

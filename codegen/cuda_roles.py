@@ -1,10 +1,17 @@
 """What indices are to the statements of a kernel, as far as it decides who has their points."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from math import prod
 
-from eqsat.codegen.cuda_access import VECTOR_BYTES, unit_stride
+from eqsat.codegen.cuda_access import (
+    VECTOR_BYTES,
+    WORD_BYTES,
+    unit_stride,
+    vector_width,
+    width_anywhere,
+)
 from eqsat.codegen.cuda_placement import COMPUTED, SHARED, Placement, register_sets
+from eqsat.codegen.cuda_threads import WARP
 from eqsat.kernel import (
     Access,
     Contract,
@@ -14,6 +21,7 @@ from eqsat.kernel import (
     Map,
     Position,
     Reduce,
+    Scan,
     Statement,
     operands,
 )
@@ -21,6 +29,7 @@ from eqsat.stencils import held_names
 
 FEW, PIECES = 4, 16  # points, of which a thread may have all; where nothing is reduced
 COORDINATES = 7  # points that a thread reduces by itself: less than the bytes of a sector
+MOST_COVERED = 1.2  # times a tile's points that threads hold, for the sake of wide accesses
 AGAIN = 1.5  # times the work from where threads do too much of it again
 
 
@@ -35,6 +44,40 @@ def comes_together(kernel: Kernel, placement: Placement) -> bool:
     """
     streams = any(phase.stream for phase in kernel.phases)
     return not streams and kernel.cluster == 1 and not placement.matrices
+
+
+def widths_anywhere(
+    kernel: Kernel,
+    placement: Placement,
+    index: str,
+    accesses: Sequence[tuple[Access, tuple[str, ...]]],
+) -> dict[Access, int]:
+    """Elements along an index that accesses move at once wherever rows begin; none where not all
+    of them may, threads would hold many points that do not exist, aligned accesses of a warp fill
+    lines, or chunks are streamed along other indices: few loads are under way then.
+    """
+    if placement.matrices or placement.serial:
+        return {}
+    own = {access: indices for access, indices in accesses if index in indices}
+    along = {a: kernel.buffer(a.buffer) for a in own if unit_stride(a, index)}
+    widths = {a: width_anywhere(a, index, b, placement.indices) for a, b in along.items()}
+    if not widths or min(widths.values()) == 1:
+        return {}
+    streamed = [axis.name for phase in kernel.phases for axis in phase.stream]
+    added = {s.access for phase in kernel.phases for s in phase.stores if s.monoid}
+    scanned = any(isinstance(s, Scan) and s.over == index for s in kernel.statements())
+    aligned = {
+        a: vector_width(a, index, b, kernel.axes(), placement.indices) for a, b in along.items()
+    }
+    narrow = any(aligned[a] * b.dtype.itemsize < WORD_BYTES for a, b in along.items())
+    if (streamed and index not in streamed) or added & {*widths} or not (narrow or scanned):
+        return {}
+    points, width = _points(kernel), max(widths.values())
+    volume = max(prod(points[i] for i in indices) for indices in own.values())
+    threads = max(kernel.tile_threads * points[index] // volume, WARP)
+    covered = min(threads, -(-points[index] // width)) * width
+    wasted = -(-points[index] // covered) * covered > MOST_COVERED * points[index]
+    return {} if wasted else widths
 
 
 def _points(kernel: Kernel) -> dict[str, int]:

@@ -4,9 +4,11 @@ Loads run along one index and stores along another, so a warp owns a square of b
 index are then long enough to fill the sectors of memory, at once or after an exchange of lanes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eqsat.codegen.cuda_access import VECTOR_BYTES
+from eqsat.codegen.cuda_threads import Factor, merge
 
 LANES = 32
 ROW = 128  # bytes of a row beyond which it gains nothing
@@ -69,3 +71,29 @@ def square(along: Side, across: Side, each: int, whole: bool = False) -> Square 
         lanes *= 2
     assert best is not None
     return best[1]
+
+
+def square_factors(
+    chosen: Square, along: int, across: int, warps: Sequence[tuple[int, int]], threads: int
+) -> tuple[tuple[Factor, ...], tuple[Factor, ...]]:
+    """The factors of both indices, of so many points: the square's, and outside of them digits of
+    warps, first along the loads' index.
+    """
+    inside = (
+        (Factor("thread", chosen.lanes, 1), Factor("register", chosen.vector)),
+        (
+            Factor("register", chosen.outer),
+            Factor("thread", chosen.across, chosen.lanes),
+            Factor("register", chosen.inner),
+        ),
+    )
+    covered = (chosen.lanes * chosen.vector, chosen.across * chosen.outer * chosen.inner)
+    left, found = list(warps), []
+    for points, own, factors in zip((along, across), covered, inside, strict=True):
+        spread = []
+        while left and own < points:
+            spread.append(left.pop(0))
+            own *= spread[-1][1]
+        rest = Factor("register", max(-(-points // own), 1))
+        found.append((rest, *reversed(merge(spread, threads)), *factors))
+    return found[0], found[1]

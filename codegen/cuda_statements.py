@@ -6,18 +6,18 @@ from contextlib import nullcontext
 from eqsat.codegen import cuda_masks
 from eqsat.codegen.cuda_access import vector_along
 from eqsat.codegen.cuda_angles import Angles
+from eqsat.codegen.cuda_anywhere import anywhere
 from eqsat.codegen.cuda_block import Block, Point, constant
 from eqsat.codegen.cuda_box_store import box_store
 from eqsat.codegen.cuda_collective import reduce_threads, scan
 from eqsat.codegen.cuda_computed import compute_tile
 from eqsat.codegen.cuda_contract import Accumulator, contract, monoid_of, reduce_outer
 from eqsat.codegen.cuda_distribution import WARP
-from eqsat.codegen.cuda_exchange import Exchange, exchange_for
 from eqsat.codegen.cuda_loads import fields, load_fields, load_vector
 from eqsat.codegen.cuda_math import cast, combine, identity, literal, register_type
 from eqsat.codegen.cuda_nearly import NEARLY, rounded_values
 from eqsat.codegen.cuda_packs import store_points
-from eqsat.codegen.cuda_patch import Patch
+from eqsat.codegen.cuda_patch import Patch, find_exchanges
 from eqsat.codegen.cuda_placement import (
     CHAIN,
     COMPUTED,
@@ -28,7 +28,7 @@ from eqsat.codegen.cuda_placement import (
     passes_on,
     store_indices,
 )
-from eqsat.codegen.cuda_roles import comes_together, walked
+from eqsat.codegen.cuda_roles import walked
 from eqsat.codegen.cuda_scatter import combine_stored
 from eqsat.codegen.cuda_stencils import find_stencils, load_stencil
 from eqsat.codegen.cuda_tile_copy import copy_chunk
@@ -55,7 +55,6 @@ from eqsat.kernel import (
 )
 
 Elementwise = Map | Update | Reduce
-Placed = tuple[Access, tuple[str, ...]]  # with the indices over which it runs, in order
 
 MOST_HELD = 64  # values that a thread has loaded before it uses the first
 
@@ -89,7 +88,7 @@ class Statements:
         self.rounded = {n for n in many if block.register_count(block.placement.indices[n]) > 1}
         self.masks = cuda_masks.find_masks(block, phase)
         self.conditions = cuda_masks.find_conditions(block, phase, self.masks)
-        self.exchanges = dict(self.find_exchanges())
+        self.exchanges = find_exchanges(block, phase)
         self.patches: int | None = None  # where in shared memory the warps' patches lie
         self.late: dict[str, Load] = {}
         self.taken: set[str] = set()  # loads that are done, beside others of the same records
@@ -204,25 +203,6 @@ class Statements:
         buffer, held = block.kernel.buffer(access.buffer), block.distribution.vector
         return vector_along(access, indices, buffer, block.axes, block.placement.indices, held)
 
-    def find_exchanges(self) -> Iterator[tuple[Placed, Exchange]]:
-        """The accesses of the phase that go through patches of the warps."""
-        block, found = self.block, []
-        for s in self.phase.body:
-            if not isinstance(s, Load) or block.placement.where[s.name] != REGISTERS:
-                continue
-            if not s.fill and not shared_windows(self.block, s):
-                found.append((s.access, s.indices))
-        stores = (store for store in self.phase.stores if not store.monoid)
-        found += [(s.access, store_indices(block.placement, s)) for s in stores]
-        whole = comes_together(block.kernel, block.placement)
-        for access, indices in found:
-            run = block.ordered(indices)
-            chosen = exchange_for(
-                block.kernel, block.placement, block.distribution, access, run, whole
-            )
-            if chosen:
-                yield (access, tuple(run)), chosen
-
     def patch(self, access: Access, indices: list[str]) -> Patch | None:
         """The patches of an access that has any: all those of the phase lie in the same place."""
         block = self.block
@@ -273,6 +253,9 @@ class Statements:
         if not s.fill and (patch := self.patch(s.access, block.ordered(s.indices))):
             patch.load(s)
             return
+        if moved := anywhere(block, s):
+            moved.load(s)
+            return
         index, width = self.vector(s.access, block.ordered(s.indices))
         with block.points(s.indices, steps={index: width}) as point:
             condition = block.present(s, point)
@@ -299,6 +282,9 @@ class Statements:
             return
         if patch := box_store(block, store, indices) or self.patch(store.access, indices):
             patch.store(store, lambda point: self.stored(store, buffer.dtype, point))
+            return
+        if moved := anywhere(block, store):
+            moved.store(store, lambda point: self.stored(store, buffer.dtype, point))
             return
         vector = self.vector(store.access, indices)
         store_points(block, store, vector, lambda at: self.stored(store, buffer.dtype, at))

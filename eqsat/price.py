@@ -147,8 +147,8 @@ class _Pricing(Latency):
             address, dtype = one.address(self.form.extents), one.dtype
             size = self.points(facts.universe.mask(one.names)) * dtype.itemsize
             drawn = size * self.written(address, dtype.itemsize)
-            lines = self.lines(one.names[-1:], dtype) * nest_price.broken(self, address, dtype)
-            self._move(one.buffer, size, drawn, lines)
+            lines = self.lines(one.names[-1:], dtype, address)
+            self._move(one.buffer, size, drawn, lines * nest_price.broken(self, address, dtype))
         if any(one.term.op in SCATTERS for one in self.form.stored):
             found = combined(self)
             self.charge("atomic operations", found.own)
@@ -193,11 +193,11 @@ class _Pricing(Latency):
         names = mask if read.extent else self.form.facts.universe.mask(read.names)
         touched = self.points(names) * read.dtype.itemsize * self.present(read)
         whole = self.pricer.sizes.get(read.buffer, 0) or touched
-        lines = self.lines([str(a) for a, stride in read.address.terms if stride == 1], read.dtype)
+        unit = [str(a) for a, stride in read.address.terms if stride == 1]
+        lines = self.lines(unit, read.dtype, read.address)
         lines = lines * nest_price.fetched_again(self, term, names) * self.left_by_masks(names)
         drawn = self.drawn(read, touched * self.times(names))
-        look = looked_up if read.extent else beyond_neighbours
-        drawn, looking = look(self, read, names, drawn)
+        drawn, looking = (looked_up if read.extent else beyond_neighbours)(self, read, names, drawn)
         self.charge("loads", looking)
         self._move(read.buffer, self.unseen(read, min(touched, whole)), drawn, lines)
         self.copied[term] = drawn * self.repeat

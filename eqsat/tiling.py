@@ -20,6 +20,7 @@ from eqsat.graph.index import (
     unit_names,
 )
 from eqsat.live_share import live_share
+from eqsat.needs import VECTOR_BYTES
 from eqsat.rates import Array, Blocking, Rates
 from eqsat.relayout import is_run, overlapping, walked_axes
 from eqsat.stencils import Walk
@@ -27,6 +28,8 @@ from eqsat.stencils import Walk
 CROSSING = 0.25  # part of the cache's time for bytes that both halves keep, which memory waits for
 LANES = 32
 LINE = 128  # bytes that memory moves at best
+SEVERAL, SINGLE = 2 * LINE, 1.05  # rows of fewer bytes take as many times as long (H200)
+ENDS = 64  # bytes as which the two ends of a row count that begins anywhere
 SHORT = 40  # bytes of rows of boxes below which each takes as long, and longer, on an H200
 BROKEN = 1.5  # times as much is drawn of 160 columns, whose last box is half a line, in such rows
 PARTIAL = 4.8  # sectors in the time of which half a one is written, or less of it: 57 a ns, H100
@@ -179,10 +182,11 @@ class Tiling:
         reach = sum(step * (self.form.extents[str(atom)] - 1) for atom, step in rest if step > 0)
         return 0 <= part.constant - whole.constant <= min(reach, near)
 
-    def lines(self, contiguous: Sequence[str], dtype: DType) -> Array:
+    def lines(self, contiguous: Sequence[str], dtype: DType, address: Affine) -> Array:
         """How many times its bytes a tile moves along the name that is contiguous in memory: where
-        it is narrower than a line, lines are fetched in parts. A stream walks whole lines; how long
-        its chunks are is left to the schedule.
+        it is narrower than a line, lines are fetched in parts, and single lines cost more than
+        several. A stream walks whole lines; how long its chunks are is left to the schedule. Rows
+        that lie anywhere in memory begin and end with parts of what others move.
         """
         tile = None
         if self.pricer.overlap and len(contiguous) == 1:
@@ -191,8 +195,14 @@ class Tiling:
             tile = self.tiles.get(name, chunks.get(name))
         if tile is None:
             return self.shape
-        whole = tile >= self.form.extents[name]
-        return np.where(whole, 1.0, np.maximum(LINE / (tile * dtype.itemsize), 1.0) ** 0.5)
+        whole, width = tile >= self.form.extents[name], tile * dtype.itemsize
+        times = np.maximum(LINE / width, 1.0) ** 0.5
+        if name in self.tiles and not self.chunks:
+            times = np.where(width < SEVERAL, times * SINGLE, times)
+            steps = [step * dtype.itemsize for atom, step in address.terms if atom != name]
+            if any(step % VECTOR_BYTES for step in steps):
+                times = times * (1 + ENDS / width)
+        return np.where(whole, 1.0, times)
 
     def present(self, read: Read) -> float:
         """The part of a read's points at which memory is read, as guards of one name each tell."""
@@ -311,7 +321,7 @@ class Tiling:
         width = self.tile_points(self.form.facts.universe.mask(unit)) * size
         broken = (width > 2 * LINE) & (width % LINE > 0) & (apart < LINE)
         times = np.where(broken, BROKEN, 1.0) * np.maximum(SHORT / width, 1.0) ** 2
-        return (2 - apart / LINE) * self.lines(unit, read.dtype) * times
+        return (2 - apart / LINE) * self.lines(unit, read.dtype, read.address) * times
 
     def boxed(self, side: Term) -> Array:
         """How many times a factor's bytes its boxes have, whose parts are a line wide where the

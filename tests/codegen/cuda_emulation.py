@@ -108,6 +108,7 @@ template <typename T> void atomicMin(T* target, T value) { *target = std::min(*t
 struct float4 { float x, y, z, w; };
 static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 #define __threadfence()
+#define __builtin_assume(condition) if (!(condition)) abort();
 
 static unsigned short bfloat16_bits(float value) {
     const unsigned bits = __float_as_uint(value);

@@ -1,0 +1,128 @@
+"""Device functions for vectors that begin at any element of an array, whose start is aligned."""
+
+_DEVICE = "__device__ __forceinline__"
+_HEAD = f"template <int N, typename T, typename I, typename S>\n{_DEVICE}"
+
+FUNCTIONS: dict[str, str] = {
+    "words_from": f"""
+// Four of eight words, from a byte on.
+template <int Bytes>
+{_DEVICE} Pack<unsigned, 4> words_from(const Pack<unsigned, 4>& low, const Pack<unsigned, 4>& high,
+                                       int byte) {{
+    unsigned pairs[6], words[5];
+#pragma unroll
+    for (int n = 0; n < 6; ++n) {{
+        const unsigned word = n < 4 ? low.item[n] : high.item[n - 4];
+        const unsigned further = n < 2 ? low.item[n + 2] : high.item[n - 2];
+        pairs[n] = byte & 8 ? further : word;
+    }}
+#pragma unroll
+    for (int n = 0; n < 5; ++n) words[n] = byte & 4 ? pairs[n + 1] : pairs[n];
+    Pack<unsigned, 4> found;
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {{
+        const unsigned long long both = (unsigned long long)words[n + 1] << 32 | words[n];
+        found.item[n] = Bytes < 4 ? unsigned(both >> byte % 4 * 8) : words[n];
+    }}
+    return found;
+}}""",
+    "Around": """
+// The two aligned vectors in which one lies that begins anywhere.
+struct Around {
+    Pack<unsigned, 4> low, high;
+};""",
+    "lies_inside": f"""
+// Whether an array of `size` elements has both of the vectors of N in which one lies.
+template <int N, typename I, typename S>
+{_DEVICE} bool lies_inside(I place, S size) {{
+    const I start = place & ~I(N - 1);
+    return start >= 0 && start <= I(size) - 2 * N;
+}}""",
+    "vectors_around": f"""
+// Without a branch, after which loads would wait for each other: where the array does not have
+// both, its first.
+{_HEAD} Around vectors_around(const T* values, I place, S size) {{
+    const bool inside = lies_inside<N>(place, size);
+    const I shift = place & I(N - 1);
+    const Pack<unsigned, 4>* const first =
+        reinterpret_cast<const Pack<unsigned, 4>*>(values + (inside ? place - shift : 0));
+    return {{first[0], first[inside && shift]}};
+}}""",
+    "words_around": f"""
+{_HEAD} Pack<unsigned, 4> words_around(const Around& around, const T*, I place, S) {{
+    return words_from<sizeof(T)>(around.low, around.high, int(place & I(N - 1)) * sizeof(T));
+}}""",
+    "words_at_end": f"""
+// The same where so many elements are wanted: not a vector, or the array ends within two. The bytes
+// of the others are zero.
+{_HEAD} Pack<unsigned, 4> words_at_end(const Pack<unsigned, 4>& around, const T* values, I place,
+                                       S size, int count) {{
+    Pack<unsigned, 4> words = around;
+    const int wanted = count * int(sizeof(T));
+    if (!lies_inside<N>(place, size)) {{
+        const unsigned char* const bytes = reinterpret_cast<const unsigned char*>(values + place);
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {{
+            words.item[n] = 0;
+            for (int b = 4 * n; b < min(wanted, 4 * n + 4); ++b)
+                words.item[n] |= unsigned(bytes[b]) << b % 4 * 8;
+        }}
+    }} else if (count < N) {{
+#pragma unroll
+        for (int n = 0; n < 4; ++n)
+            words.item[n] &= unsigned((1ull << min(max(wanted - 4 * n, 0), 4) * 8) - 1);
+    }}
+    return words;
+}}""",
+    "store_to_end": f"""
+// An aligned vector, of which so many elements are wanted.
+template <int N, typename T, typename I>
+{_DEVICE} void store_to_end(T* values, const Pack<unsigned, 4>& words, int count, I place) {{
+    if (count >= N) {{
+        *reinterpret_cast<Pack<unsigned, 4>*>(values + place) = words;
+    }} else {{
+        const Pack<T, N> items = *reinterpret_cast<const Pack<T, N>*>(&words);
+#pragma unroll
+        for (int e = 0; e < N; ++e)
+            if (e < count) values[place + e] = items.item[e];
+    }}
+}}""",
+    "hand_on": f"""
+// What the last lane of a warp has, for the first lane of the next to take.
+{_DEVICE} void hand_on(Pack<unsigned, 4>* hand, const Pack<unsigned, 4>& words) {{
+    if (threadIdx.x % 32 == 31) *hand = words;
+}}""",
+    "store_anywhere": f"""
+// Each of `Lanes` lanes in a row has the elements that follow those of the lane before, or, the
+// first of them, of the lane that handed on its own; so many of its elements are wanted. It writes
+// an aligned vector, which begins with elements of that lane. `first`: there is none before;
+// `last`: there is none after.
+template <int Lanes, int N, typename T, typename I>
+{_DEVICE} void store_anywhere(T* values, const Pack<unsigned, 4>& words, int count, I place,
+                              const Pack<unsigned, 4>* hand, bool first, bool last) {{
+    Pack<unsigned, 4> before;
+#pragma unroll
+    for (int n = 0; n < 4; ++n) before.item[n] = lane_before(words.item[n], 1);
+    if (threadIdx.x % Lanes == 0 && !first) before = *hand;
+    if (count <= 0) return;
+    const int shift = int(place & I(N - 1));
+    auto moved = words;
+    if (shift) moved = words_from<sizeof(T)>(before, words, (N - shift) * sizeof(T));
+    T* const start = values + (place - shift);
+    const int from = first ? shift : 0, to = min(shift + count, N);
+    if (from == 0 && to == N) {{
+        *reinterpret_cast<Pack<unsigned, 4>*>(start) = moved;
+    }} else {{
+        const Pack<T, N> items = *reinterpret_cast<const Pack<T, N>*>(&moved);
+#pragma unroll
+        for (int e = 0; e < N; ++e)
+            if (e >= from && e < to) start[e] = items.item[e];
+    }}
+    if (last || count <= N) {{  // no other lane writes the rest
+        const Pack<T, N> items = *reinterpret_cast<const Pack<T, N>*>(&words);
+#pragma unroll
+        for (int e = 0; e < N; ++e)
+            if (e >= N - shift && e < count) values[place + e] = items.item[e];
+    }}
+}}""",
+}
