@@ -107,10 +107,12 @@ class Anywhere:
                 out.line("block_barrier();")
             with self.vectors() as (point, number):
                 count = f"({owner}) ? {self.count(point)} : 0" if owner else self.count(point)
-                what = f"{target}, own[{number}], {count}, {block.address(self.access, point)}"
+                place = block.address(self.access, point)
                 if self.aligned:
-                    out.line(f"store_to_end<{self.kind}>({what});")
+                    what = f"{target} + {place}, own[{number}], 0, {count}"
+                    out.line(f"store_some<{self.width}>({what});")
                 else:
+                    what = f"{target}, own[{number}], {count}, {place}"
                     ends = f"{self.hand(point) if hands else 'nullptr'}, {self.ends(point)}"
                     out.line(f"store_anywhere<{lanes}, {self.kind}>({what}, {ends});")
 

@@ -21,6 +21,7 @@ from eqsat.codegen.cuda_access import (
     unit_stride,
     vector_along,
     vector_width,
+    width_anywhere,
 )
 from eqsat.codegen.cuda_distribution import WARP, Distribution
 from eqsat.codegen.cuda_placement import Placement
@@ -34,6 +35,7 @@ SECTOR = 32  # bytes that the cache writes at once
 LINE_COST = 2  # a line on its way to memory, in passes over the banks
 PART_COST = 4  # the same of each sector that is written in part: 57 of them a ns on an H100
 WAIT_COST = 16  # of a pass, for the patch to be written and read
+LONG = 4 * LINE  # bytes of a row, whose ends are little of what single elements write
 SAMPLES = 8  # accesses of a pass that are looked at; registers only move their addresses
 
 Numbers = NDArray[np.int64]
@@ -71,7 +73,8 @@ class Exchange:
     `along`; rows run over `rows`, the first innermost. `held`: registers of each index that a pass
     covers. `width`: elements that a thread moves between patch and memory at once; `own_width`:
     between patch and registers. Rows lie `pitch` elements apart, and vectors within a row are
-    turned by the row number: see `place`.
+    turned by the row number: see `place`. `anywhere`: rows of memory begin at any element, and what
+    is moved at once are the aligned vectors that have some of a row, one more than fill it.
     """
 
     along: str
@@ -84,6 +87,7 @@ class Exchange:
     itemsize: int
     pitch: int
     members: int = WARP
+    anywhere: bool = False
     mask: int = 0
     shift: int = 0
 
@@ -100,7 +104,12 @@ class Exchange:
     @property
     def slots(self) -> int:
         """Vectors that the threads move between patch and memory in a pass."""
-        return self.count * self.length // self.width
+        return self.count * self.per_row
+
+    @property
+    def per_row(self) -> int:
+        """Vectors of a row."""
+        return self.length // self.width + self.anywhere
 
     @property
     def vectors(self) -> int:
@@ -145,8 +154,8 @@ class Exchange:
         found, each = [], self.members
         for number in _sample(self.vectors):
             slot = np.arange(number * each, min((number + 1) * each, self.slots))
-            per_row = self.length // self.width
-            found.append((slot // per_row, slot % per_row * self.width))
+            column = slot % self.per_row * self.width
+            found.append((slot // self.per_row, np.minimum(column, self.length - self.width)))
         return found
 
     def at(self, row: Numbers, column: Numbers) -> dict[str, Numbers]:
@@ -197,12 +206,13 @@ def exchange_for(
     buffer, axes = kernel.buffer(access.buffer), kernel.axes()
     stores = any(access == store.access for phase in kernel.phases for store in phase.stores)
 
-    def cost(at: Mapping[str, Numbers], width: int) -> float:
+    def cost(at: Mapping[str, Numbers], width: int, aligned: bool = False) -> float:
         """Of one access by all members, for each warp: the lines that it touches, and the sectors
         that it writes to but in part.
         """
         points = {name: at.get(name, 0) for name in free_names(access.address)}
-        address = np.asarray(evaluate(access.address, points)) * buffer.dtype.itemsize
+        place = np.asarray(evaluate(access.address, points))
+        address = (place - place % width if aligned else place) * buffer.dtype.itemsize
         warps = np.split(np.atleast_1d(address), range(WARP, address.size, WARP))
         parts = sum(_parts(each, width * buffer.dtype.itemsize) for each in warps) if stores else 0
         lines = sum(len(np.unique(each // LINE)) for each in warps)
@@ -221,7 +231,7 @@ def exchange_for(
     exchange = _lay_out(shape)
     own, far = exchange.bank_passes()
     points = (exchange.at(row, column) for row, column in exchange.far_points())
-    lines = _mean(cost(at, exchange.width) for at in points)
+    lines = _mean(cost(at, exchange.width, exchange.anywhere) for at in points)
     each = _accesses(exchange.digits, exchange.own_width) * own + exchange.vectors * (far + lines)
     passes = _accesses(digits, 1) / _accesses(exchange.digits, 1)
     return exchange if passes * (each + WAIT_COST) < direct else None
@@ -251,8 +261,15 @@ def shape_of(
     if access.coordinates or not along or not any(d.kind == "thread" for d in digits):
         return None
     width = vector_width(access, along, buffer, axes, placement.indices)
+    size = buffer.dtype.itemsize
     strides = {i: abs(c) for i, c in access.address.terms if isinstance(i, str)}
-    return _shape(digits, along, width, buffer.dtype.itemsize, strides, members)
+    most = width_anywhere(access, along, buffer, placement.indices)
+    stored = any(access == store.access for phase in kernel.phases for store in phase.stores)
+    if stored and members > WARP and width < most:
+        shape = _shape(digits, along, most, size, strides, members)
+        if shape and shape.width == most and shape.length * size <= LONG:
+            return replace(shape, anywhere=True)
+    return _shape(digits, along, width, size, strides, members)
 
 
 def _digits(distribution: Distribution, indices: Sequence[str], members: int) -> tuple[Digit, ...]:

@@ -81,9 +81,32 @@ class Patch:
             with self.far_points("pass") as (point, place, condition):
                 if condition:
                     out.line(f"if ({condition})")
-                width = self.exchange.width
-                far = f"{target} + {block.address(self.access, point)}"
-                out.line(f"{self.vector(far, width)} = {self.vector(place, width, 'const ')};")
+                if self.exchange.anywhere:
+                    self.store_between(target, point)
+                else:
+                    width = self.exchange.width
+                    far = f"{target} + {block.address(self.access, point)}"
+                    out.line(f"{self.vector(far, width)} = {self.vector(place, width, 'const ')};")
+
+    def store_between(self, target: str, point: Point) -> None:
+        """Write the aligned vector at or before a place of a row that begins anywhere."""
+        block, exchange = self.block, self.exchange
+        along, width, length = exchange.along, exchange.width, exchange.length
+        axis, row = block.axes[along], Point(point.at | {along: "row_start"}, {}, point.origin)
+        low = self.place("far_row", f"max(far_column - {width}, 0)")
+        high = self.place("far_row", f"min(far_column, {length - width})")
+        words = "*reinterpret_cast<const Pack<unsigned, 4>*>"
+        with block.out.block():
+            block.out.line(f"const int row_start = {point.at[along]} - far_column;")
+            count = str(length)
+            if block.valid([along], row):
+                count = f"min({count}, {axis.extent} - row_start)"
+            if block.distribution.padded(along) > axis.tile and axis.count > 1:
+                count = f"min({count}, {axis.tile} - {row.local(along)})"
+            what = f"{words}({low}), {words}({high}), far_column, {count}"
+            block.out.line(
+                f"store_between<{width}>({target}, {what}, {block.address(self.access, point)});"
+            )
 
     def load(self, s: Load) -> None:
         """Write a load into registers that are declared; what does not exist is zero."""
@@ -245,8 +268,7 @@ class Patch:
     def far_slots(self) -> Iterator[tuple[str, str]]:
         """A loop over the vectors that this thread moves between patch and memory in a pass."""
         out, exchange = self.block.out, self.exchange
-        per_row = exchange.length // exchange.width
-        members = exchange.members
+        members, per_row = exchange.members, exchange.per_row
         with self.loop("vector", exchange.vectors):
             out.line(f"const int slot = int(threadIdx.x) % {members} + vector * {members};")
             out.line(f"const int far_row = slot / {per_row};")
@@ -275,8 +297,9 @@ class Patch:
                 at[i] = block.index("far", i)
                 out.line(f"const int {at[i]} = {' + '.join(parts)};")
             point = Point(at, {}, block.frame.origin)
+            whole = [i for i in self.indices if i != exchange.along or not exchange.anywhere]
             conditions = [present] if present else []
-            conditions += [*block.valid(self.indices, point), *block.exists(self.access, point)]
+            conditions += [*block.valid(whole, point), *block.exists(self.access, point)]
             yield point, place, " && ".join(conditions)
 
 

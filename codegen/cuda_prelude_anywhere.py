@@ -74,18 +74,30 @@ template <int N, typename I, typename S>
     }}
     return words;
 }}""",
-    "store_to_end": f"""
-// An aligned vector, of which so many elements are wanted.
-template <int N, typename T, typename I>
-{_DEVICE} void store_to_end(T* values, const Pack<unsigned, 4>& words, int count, I place) {{
-    if (count >= N) {{
-        *reinterpret_cast<Pack<unsigned, 4>*>(values + place) = words;
+    "store_some": f"""
+// Those of an aligned vector's N elements from one on and before another.
+template <int N, typename T>
+{_DEVICE} void store_some(T* start, const Pack<unsigned, 4>& words, int from, int to) {{
+    if (from <= 0 && to >= N) {{
+        *reinterpret_cast<Pack<unsigned, 4>*>(start) = words;
     }} else {{
         const Pack<T, N> items = *reinterpret_cast<const Pack<T, N>*>(&words);
 #pragma unroll
         for (int e = 0; e < N; ++e)
-            if (e < count) values[place + e] = items.item[e];
+            if (e >= from && e < to) start[e] = items.item[e];
     }}
+}}""",
+    "store_between": f"""
+// Of a row, of which so many elements are wanted, those that follow `after` of it: they lie in two
+// vectors, which end and begin there. What is written is the aligned vector at or before the place.
+template <int N, typename T, typename I>
+{_DEVICE} void store_between(T* values, const Pack<unsigned, 4>& low, const Pack<unsigned, 4>& high,
+                             int after, int count, I place) {{
+    const int shift = int(place & I(N - 1));
+    auto moved = high;
+    if (shift) moved = words_from<sizeof(T)>(low, high, (N - shift) * sizeof(T));
+    const int to = count - after + shift;
+    store_some<N>(values + (place - shift), moved, after ? 0 : shift, to);
 }}""",
     "hand_on": f"""
 // What the last lane of a warp has, for the first lane of the next to take.
@@ -108,16 +120,7 @@ template <int Lanes, int N, typename T, typename I>
     const int shift = int(place & I(N - 1));
     auto moved = words;
     if (shift) moved = words_from<sizeof(T)>(before, words, (N - shift) * sizeof(T));
-    T* const start = values + (place - shift);
-    const int from = first ? shift : 0, to = min(shift + count, N);
-    if (from == 0 && to == N) {{
-        *reinterpret_cast<Pack<unsigned, 4>*>(start) = moved;
-    }} else {{
-        const Pack<T, N> items = *reinterpret_cast<const Pack<T, N>*>(&moved);
-#pragma unroll
-        for (int e = 0; e < N; ++e)
-            if (e >= from && e < to) start[e] = items.item[e];
-    }}
+    store_some<N>(values + (place - shift), moved, first ? shift : 0, shift + count);
     if (last || count <= N) {{  // no other lane writes the rest
         const Pack<T, N> items = *reinterpret_cast<const Pack<T, N>*>(&words);
 #pragma unroll
