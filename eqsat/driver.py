@@ -230,12 +230,13 @@ def _spec(spec: object) -> ParallelProcessingUnit:
 def _solve_all(segments: Sequence[Segment], search: Search, store: Cache) -> list[Solution]:
     """The solution of each segment; equal segments are solved once, known ones not at all."""
     found: dict[str, Solution] = {}
+    rules = "\n".join(rule.text for rule in search.rules)
     for segment in segments:
         if segment.signature not in found:
             key = content_key(
                 segment.signature,
                 search.spec.fingerprint,
-                repr(search.rules),
+                rules,
                 repr((search.limits, search.candidates, search.grid_dim, search.block_dim)),
                 repr((search.drawn, search.seed)),
                 search.precision,

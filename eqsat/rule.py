@@ -9,6 +9,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol, TypeVar, cast
 
 from eqsat.errors import RuleError
@@ -168,6 +169,27 @@ class Rewrite:
         """The same rewrite under further conditions."""
         return replace(self, conditions=self.conditions + conditions)
 
+    @cached_property
+    def needed(self) -> frozenset[str]:
+        """The operations of the left side."""
+        return _ops(self.left)
+
+    @cached_property
+    def made(self) -> frozenset[str]:
+        """The operations of the right side."""
+        return _ops(self.right)
+
+    @cached_property
+    def texts(self) -> frozenset[str]:
+        """What the right side names: dtypes, operations of a spec."""
+        return _texts(self.right)
+
+    @cached_property
+    def dtype_guards(self) -> tuple[frozenset[str], ...]:
+        """The dtypes of which each of the guards asks for one."""
+        asked = (one.args[1] for one in self.conditions if one.kind == "dtype_in")
+        return tuple(frozenset(cast("Sequence[str]", names)) for names in asked)
+
 
 PRECISIONS = ("exact", "default", "tf32", "bf16")
 """What a program may round, from least to most; each allows what those before it allow."""
@@ -187,6 +209,21 @@ class Rule:
     rewrites: tuple[Rewrite, ...]
     precision: str = "exact"
 
+    @cached_property
+    def text(self) -> str:
+        """All of it; equal rules have equal texts."""
+        return repr(self)
+
+    @cached_property
+    def texts(self) -> frozenset[str]:
+        """What the right sides name: dtypes, operations of a spec."""
+        return frozenset[str]().union(*(one.texts for one in self.rewrites))
+
+    def only(self, kept: Callable[[Rewrite], bool]) -> "Rule":
+        """The rule with some of its rewrites."""
+        rewrites = tuple(filter(kept, self.rewrites))
+        return self if rewrites == self.rewrites else replace(self, rewrites=rewrites)
+
 
 def allowed(rules: Iterable[Rule], precision: str) -> tuple[Rule, ...]:
     """The rules that a choice of precision allows."""
@@ -205,11 +242,9 @@ def priced(rules: Iterable[Rule], has_row: Callable[[str, str], bool]) -> tuple[
 
     def kept(one: Rewrite) -> bool:
         op = one.right.op if isinstance(one.right, Node) else ""
-        return op not in OPTIONAL or all(
-            has_row(op, n) for names in _dtype_guards(one) for n in names
-        )
+        return op not in OPTIONAL or all(has_row(op, n) for names in one.dtype_guards for n in names)
 
-    less = (replace(r, rewrites=tuple(one for one in r.rewrites if kept(one))) for r in rules)
+    less = (rule.only(kept) for rule in rules)
     return tuple(rule for rule in less if rule.rewrites)
 
 
@@ -221,43 +256,35 @@ def applicable(
     """
     rules, known = tuple(rules), set(ops)
     kinds = None if dtypes is None else {*dtypes, *COMPUTED}
-    waiting = {one for rule in rules for one in rule.rewrites}
+    waiting = [one for rule in rules for one in rule.rewrites]
 
     def is_ready(one: Rewrite) -> bool:
-        named = kinds is None or all(kinds & {*names} for names in _dtype_guards(one))
-        return named and _ops(one.left) <= known
+        if not one.needed <= known:
+            return False
+        return kinds is None or not any(map(kinds.isdisjoint, one.dtype_guards))
 
-    while ready := {one for one in waiting if is_ready(one)}:
-        waiting -= ready
-        known = known.union(*(_ops(one.right) for one in ready))
-        kinds = kinds and kinds.union(*(_texts(one.right) for one in ready))
-    less = (replace(r, rewrites=tuple(o for o in r.rewrites if o not in waiting)) for r in rules)
+    while ready := [one for one in waiting if is_ready(one)]:
+        waiting = [one for one in waiting if not is_ready(one)]
+        known.update(*(one.made for one in ready))
+        if kinds is not None:
+            kinds.update(*(one.texts for one in ready))
+    left_out = {id(one) for one in waiting}
+    less = (rule.only(lambda one: id(one) not in left_out) for rule in rules)
     return tuple(rule for rule in less if rule.rewrites)
 
 
-def _ops(pattern: object) -> set[str]:
+def _ops(pattern: object) -> frozenset[str]:
     """The operations of a pattern."""
     if not isinstance(pattern, Node):
-        return set()
-    return {pattern.op}.union(*map(_ops, pattern.args))
+        return frozenset()
+    return frozenset({pattern.op}).union(*map(_ops, pattern.args))
 
 
-def texts(rule: Rule) -> set[str]:
-    """What the right-hand sides of a rule name: dtypes, operations of a spec."""
-    return set().union(*(_texts(one.right) for one in rule.rewrites))
-
-
-def _texts(pattern: object) -> set[str]:
+def _texts(pattern: object) -> frozenset[str]:
     if isinstance(pattern, str):
-        return {pattern}
-    return set().union(*map(_texts, pattern.args)) if isinstance(pattern, Node) else set()
-
-
-def _dtype_guards(one: Rewrite) -> Iterator[Sequence[str]]:
-    """The dtypes of which each of a rewrite's guards asks for one."""
-    for condition in one.conditions:
-        if condition.kind == "dtype_in":
-            yield condition.args[1]  # type: ignore[misc]
+        return frozenset({pattern})
+    parts = pattern.args if isinstance(pattern, Node) else ()
+    return frozenset[str]().union(*map(_texts, parts))
 
 
 def disjoint(a: Mask, b: Mask) -> Condition:

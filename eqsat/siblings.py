@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from eqsat.algebra import Term, rebuild, with_children
 from eqsat.form import SUBSTITUTED, Form, form
-from eqsat.rule import Rule, texts
+from eqsat.rule import Rule
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
 
 Family = tuple[object, ...]
@@ -49,14 +49,14 @@ def stand_ins(spec: ParallelProcessingUnit, names: Iterable[str]) -> dict[str, s
 def representative(rules: Iterable[Rule], spec: ParallelProcessingUnit) -> list[Rule]:
     """The rules less those of operations for which a sibling's rule of the same kind stands."""
     known = {operation.name for operation in spec.operations}
-    named = {rule: next(iter(texts(rule) & known), "") for rule in rules}
+    named = [(rule, next(iter(rule.texts & known), "")) for rule in rules]
     kinds: dict[str, set[str]] = {}
-    for rule, name in named.items():
+    for rule, name in named:
         kinds.setdefault(_kind(rule, name), set()).add(name)
     standing = {
         kind: {*stand_ins(spec, names - {""}).values(), ""} for kind, names in kinds.items()
     }
-    return [rule for rule, name in named.items() if name in standing[_kind(rule, name)]]
+    return [rule for rule, name in named if name in standing[_kind(rule, name)]]
 
 
 def _kind(rule: Rule, operation: str) -> str:

@@ -5,6 +5,7 @@ split into terms; how much a program allows of that is its precision.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from itertools import product
 
 from eqsat.graph.dtypes import BY_NAME, is_held
@@ -32,6 +33,7 @@ SIXTEEN = ("bfloat16", "float16")
 Drawn = Iterator[tuple[str, Rewrite]]
 
 
+@lru_cache(maxsize=16)
 def substitutions(
     spec: ParallelProcessingUnit,
     operations: frozenset[str],

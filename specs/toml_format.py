@@ -6,6 +6,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,11 @@ def _is_path(value: object) -> bool:
 
 def loads(text: str, origin: str = "spec text") -> ParallelProcessingUnit:
     """Read a spec from TOML text; `origin` is the file name that errors show."""
+    return _unit(text, origin)
+
+
+@lru_cache(maxsize=16)
+def _unit(text: str, origin: str) -> ParallelProcessingUnit:
     try:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
