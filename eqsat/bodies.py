@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from eqsat.algebra import LEAVES, Read, Term
 from eqsat.contraction_price import MADE_OF, from_registers
-from eqsat.egglog_text import SCHEDULE
+from eqsat.explored import Explored
 from eqsat.form import HALF, SUBSTITUTED, WEIGHTED, Form, Stored, shares_factors
 from eqsat.narrow_price import is_joined
 from eqsat.saturate import ENode, FrozenEGraph
@@ -21,18 +21,17 @@ STANDS_FOR = {
 
 
 def bodies_of(
-    found: FrozenEGraph, made: Form, spec: ParallelProcessingUnit, most: int = 48
+    found: Explored, made: Form, spec: ParallelProcessingUnit, most: int = 48
 ) -> list[tuple[Stored, ...]]:
     """Fused bodies of the kernel: every choice among the ways to compute each class."""
-    kernels = (n.children for n in found.nodes[found.roots[0]] if n.op == "kernel")
-    (root,) = (body for body, schedule in kernels if _untiled(found, schedule))
-    sizes, made_short = _term_sizes(found), _made_of_short(found.nodes)
+    root, values = found.root, found.values
+    sizes, made_short = _term_sizes(values), _made_of_short(values.nodes)
     options: dict[int, list[ENode]] = {}
     stack = [root]
     while stack:
         number = stack.pop()
         if number not in options:
-            options[number] = _ways(found.nodes[number], sizes, made_short, found.free, spec)
+            options[number] = _ways(values.nodes[number], sizes, made_short, values.free, spec)
             if not options[number]:
                 return []
             stack += [child for node in options[number] for child in node.children]
@@ -136,7 +135,7 @@ def _term_sizes(found: FrozenEGraph) -> dict[int, int]:
     """Nodes of the smallest tree of each class that needs no value from memory."""
     sizes: dict[int, int] = {}
     every = ((number, node) for number, nodes in found.nodes.items() for node in nodes)
-    terms = [(n, node.children) for n, node in every if node.op not in {"value", *SCHEDULE}]
+    terms = [(n, node.children) for n, node in every if node.op != "value"]
     changed = True
     while changed:
         changed = False
@@ -216,10 +215,6 @@ def _stored(made: Form, body: Term) -> tuple[Stored, ...]:
         body = body.children[0]
     parts.insert(0, body)
     return tuple(replace(one, term=t) for one, t in zip(made.stored, parts, strict=True))
-
-
-def _untiled(found: FrozenEGraph, schedule: int) -> bool:
-    return any(node.op == "untiled" for node in found.nodes[schedule])
 
 
 def _substituted(term: Term) -> str:

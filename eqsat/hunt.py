@@ -99,10 +99,11 @@ def equations(
     answer = hunt.worker.ask(request, hunt.seconds, len(hunt.setting.facts.universe.names))
     if "error" in answer:
         return [], f"the search for the steps was cut: {answer['error']}"
-    made = witness_terms(answer["rows"], ops, table)
+    rows = {name: [*zip(*columns, strict=True)] for name, columns in answer["columns"].items()}
+    made = witness_terms(rows, ops, table)
     found = [
         _equation(rows_of[number], made[left], made[right])
-        for number, left, right, *_ in answer["rows"].get("rw", ())
+        for number, left, right, *_ in rows.get("rw", ())
     ]
     rewrites = {(rule.name, variant): one for rule, variant, one in rows_of}
     return _sound(dict.fromkeys(found), known, rewrites, hunt.setting), ""

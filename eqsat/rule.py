@@ -242,7 +242,8 @@ def priced(rules: Iterable[Rule], has_row: Callable[[str, str], bool]) -> tuple[
 
     def kept(one: Rewrite) -> bool:
         op = one.right.op if isinstance(one.right, Node) else ""
-        return op not in OPTIONAL or all(has_row(op, n) for names in one.dtype_guards for n in names)
+        dtypes = [name for names in one.dtype_guards for name in names]
+        return op not in OPTIONAL or all(has_row(op, name) for name in dtypes)
 
     less = (rule.only(kept) for rule in rules)
     return tuple(rule for rule in less if rule.rewrites)

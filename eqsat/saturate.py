@@ -246,7 +246,7 @@ def saturate(
     else:
         frozen = thaw(answer, ops, table, universe, terms, numbers, roots)
         frozen.nodes = _founded(frozen)
-        full = sum(map(len, answer["rows"].values())) >= limits.nodes
+        full = sum(len(columns[0]) for columns in answer["columns"].values()) >= limits.nodes
         frozen.saturated = not full and not answer["changed"][-2]
         frozen.fired = _by_rule(answer["fired"], rules)
     frozen.seconds = time.monotonic() - started
@@ -283,10 +283,10 @@ def thaw(
     roots: tuple[Term, ...],
 ) -> FrozenEGraph:
     """The e-graph that a worker's answer describes."""
-    rows = answer["rows"]
+    found = answer["columns"]
     nodes: dict[int, list[ENode]] = defaultdict(list)
     for op, sorts in ops.items():
-        name, (*columns, results) = _computed(op), _columns(rows.get(constructor(op), []), sorts)
+        name, (*columns, results) = _computed(op), columns_of(answer, op, sorts)
         args = [
             _arguments(column, op, place, sort, table)
             for place, (sort, column) in enumerate(zip(sorts, columns, strict=True))
@@ -295,25 +295,25 @@ def thaw(
             results, zip(*args, strict=True) if args else repeat(()), strict=False
         ):
             nodes[result].append(ENode(name, own))
-    by_number = {number: cls for number, cls in rows["node"]}
+    by_number = dict(zip(*found["node"], strict=True))
     class_of = {term: by_number[numbers[term]] for term in terms}
     return FrozenEGraph(
         universe=universe,
         nodes=dict(nodes),
-        free=dict(map(tuple, rows["free"])),
-        dtype=dict(map(tuple, rows["dtype"])),
+        free=dict(zip(*found["free"], strict=True)),
+        dtype=dict(zip(*found["dtype"], strict=True)),
         roots=tuple(class_of[root] for root in roots),
         class_of=class_of,
     )
 
 
-def _columns(rows: list[list[Any]], sorts: tuple[str, ...]) -> list[tuple[Any, ...]]:
-    """Each argument, and the class, of all rows of an operation."""
-    return [*zip(*rows, strict=True)] if rows else [()] * (len(sorts) + 1)
+def columns_of(answer: dict[str, Any], op: str, sorts: tuple[str, ...]) -> list[list[Any]]:
+    """Each argument, and the class, of all rows of an operation in a worker's answer."""
+    return answer["columns"].get(constructor(op), [[]] * (len(sorts) + 1))
 
 
 def _arguments(
-    column: tuple[Any, ...], op: str, place: int, sort: str, table: AtomTable
+    column: list[Any], op: str, place: int, sort: str, table: AtomTable
 ) -> list["Class | Atom"]:
     """An argument of each row as a class or an atom."""
     if sort == "f64":  # zeros of either sign are equal

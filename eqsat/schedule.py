@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from eqsat.algebra import WEIGHTED, Facts, post_order
 from eqsat.bodies import bodies_of, body_rules
-from eqsat.choice import Choice, alike, constrained, decode_choice, open_choice, with_step
+from eqsat.choice import Choice, alike, constrained, decode_choice
 from eqsat.coalesce import coalesce
 from eqsat.egglog_text import (
     constructor,
@@ -25,6 +25,7 @@ from eqsat.egglog_text import (
     table_for,
 )
 from eqsat.errors import SearchError, SpecError
+from eqsat.explored import Explored, explored
 from eqsat.form import Form, Stored, form
 from eqsat.kernel import Buffer, Kernel
 from eqsat.lower import JOINED, lower
@@ -37,7 +38,7 @@ from eqsat.price import Pricer
 from eqsat.ranking import Offer, Ranked, drawn, offers, rank
 from eqsat.recast import FOR_PRODUCTS, recasts
 from eqsat.rule import SCHEDULING, Rule, applicable
-from eqsat.saturate import Class, FrozenEGraph, Limits, SearchWarning, SearchWorker, thaw
+from eqsat.saturate import Limits, SearchWarning, SearchWorker
 from eqsat.schedule_facts import schedule_facts
 from eqsat.siblings import representative
 from eqsat.specs import ParallelProcessingUnit
@@ -171,7 +172,7 @@ def _offers(name: str, made: Form, pricer: Pricer, search: Search) -> list[Offer
     pricer.sizes |= {one.buffer.name: one.buffer.bytes for one in ready}
     try:
         found = _explore(made, ready, search)
-        bodies, choices = bodies_of(found, made, search.spec), _choices(found, made)
+        bodies, choices = bodies_of(found, made, search.spec), found.choices(made)
     except SearchError as error:
         warnings.warn(
             f"{error}; {name} is scheduled without operations of the spec. Raise the limits or "
@@ -387,7 +388,7 @@ def _preparations(made: Form, search: Search) -> tuple[Preparation, ...]:
     return allowed_preparations(made, spec, search.operations, counts)
 
 
-def _explore(made: Form, ready: Sequence[Preparation], search: Search) -> FrozenEGraph:
+def _explore(made: Form, ready: Sequence[Preparation], search: Search) -> Explored:
     """Saturate the region's kernel terms."""
     start = unfused(made)
     roots = [start.kernel, *start.bodies.values(), *(one.copy for one in ready)]
@@ -420,28 +421,7 @@ def _explore(made: Form, ready: Sequence[Preparation], search: Search) -> Frozen
     answer = search.worker.ask(request, search.limits.seconds, len(made.facts.universe.names))
     if "error" in answer:
         raise SearchError(f"the search for a kernel's schedule failed: {answer['error']}")
-    return thaw(answer, ops, table, made.facts.universe, terms, numbers, (start.kernel,))
-
-
-def _choices(found: FrozenEGraph, made: Form) -> list[Choice]:
-    """Every schedule that settles the most axes, its reduction whole or in parts."""
-    chains: dict[int, Choice] = {}
-
-    def chain(number: int) -> Choice:
-        if number not in chains:
-            node = found.nodes[number][0]
-            if node.op == "untiled":
-                chains[number] = open_choice(made)
-            else:
-                *own, below = node.args
-                assert isinstance(below, Class)
-                chains[number] = with_step(chain(below.number), (node.op, *own))
-        return chains[number]
-
-    kernels = (n.children for n in found.nodes[found.roots[0]] if n.op == "kernel")
-    choices = [(choice, choice.settled) for choice in (chain(schedule) for _, schedule in kernels)]
-    most = max(settled for _, settled in choices)
-    return [choice for choice, settled in choices if settled == most]
+    return explored(answer, ops, table, made.facts.universe, terms, numbers, start.kernel)
 
 
 def _offered(made: Form, spec: ParallelProcessingUnit) -> list[Choice]:

@@ -4,17 +4,21 @@ A search can exhaust memory or time, and a panic leaves an e-graph unusable; so 
 a memory limit, and its parent kills it when its time is over. Nothing but text crosses the pipe.
 """
 
+import gc
+import itertools
 import json
 import os
 import resource
 import sys
+from collections import defaultdict
 from typing import Any
 
 
 def search(request: dict[str, Any]) -> dict[str, Any]:
     """Run the commands and schedules of a request; return constructor rows and statistics.
 
-    Rows map an operation to lists of [argument..., class]: classes are integers, atoms JSON values.
+    Columns map an operation to the values of each argument and to the classes, row by row: classes
+    are integers, atoms JSON values.
     """
     from egglog.bindings import EGraph
 
@@ -29,39 +33,40 @@ def search(request: dict[str, Any]) -> dict[str, Any]:
             for name, count in report.num_matches_per_rule.items():
                 fired[name] = fired.get(name, 0) + count
             changed.append(any(one.rule_set_report.changed for one in report.iterations[-2:]))
-    return {"rows": _rows(egraph, request["read"]), "fired": fired, "changed": changed}
+    return {"columns": _columns(egraph, request["read"]), "fired": fired, "changed": changed}
 
 
-def _rows(egraph: Any, wanted: list[str]) -> dict[str, list[list[Any]]]:
+def _columns(egraph: Any, wanted: list[str]) -> dict[str, list[list[Any]]]:
     decode = {
         "i64": egraph.value_to_i64,
         "f64": egraph.value_to_f64,
         "String": egraph.value_to_string,
     }
-    classes: dict[Any, int] = {}
-
-    def read(sort: str, value: Any) -> Any:
-        return decode[sort](value) if sort in decode else classes.setdefault(value, len(classes))
-
-    rows: dict[str, list[list[Any]]] = {}
+    classes: dict[Any, int] = defaultdict(itertools.count().__next__)
+    found: dict[str, list[list[Any]]] = {}
     functions = egraph.freeze().functions
     for name in wanted:
         function = functions.get(name)
         if function is None:
             continue
         sorts = [*function.input_sorts, function.output_sort]
-        rows[name] = [
-            [read(s, v) for s, v in zip(sorts, (*row.inputs, row.output), strict=False)]
-            for row in function.rows
-            if not row.subsumed
+        rows = [(*row.inputs, row.output) for row in function.rows if not row.subsumed]
+        columns = [*zip(*rows, strict=True)] or [()] * len(sorts)
+        known = [one for sort, one in zip(sorts, columns, strict=True) if sort not in decode]
+        for value in itertools.chain.from_iterable(zip(*known, strict=True)):
+            classes[value]  # numbered in the order of rows
+        found[name] = [
+            [*map(decode.get(sort, classes.__getitem__), one)]
+            for sort, one in zip(sorts, columns, strict=True)
         ]
-    return rows
+    return found
 
 
 def main() -> None:
     """Serve requests until standard input ends."""
     limit = int(os.environ["EQSAT_SEARCH_MEMORY_BYTES"])
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    gc.disable()  # requests and answers hold no cycles
     for line in sys.stdin:
         try:
             answer = search(json.loads(line))
