@@ -1,5 +1,6 @@
 """What all tests share: a private cache folder, and one search process for a whole run."""
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,12 @@ import pytest
 
 # The meaning of terms (tests/engine/numeric.py) serves the tests of the rules too.
 sys.path.insert(0, str(Path(__file__).parent / "engine"))
+
+
+def pytest_collection_finish() -> None:
+    """What is imported stays, and most of what a test makes is gone without the collector."""
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 50)
 
 
 @pytest.fixture(scope="session", autouse=True)
