@@ -7,6 +7,7 @@ stays in the body of its loop and is done wholly inside each tile.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
 from eqsat.algebra import (
     LEAVES,
@@ -135,13 +136,13 @@ class Form:
     facts: Facts
     steps: Steps
 
-    @property
+    @cached_property
     def stepped(self) -> str:
         """The name that scans may be stepped along; empty where there is none."""
         (name,) = self.facts.universe.members(self.steps.along) or ("",)
         return name
 
-    @property
+    @cached_property
     def computed(self) -> tuple[Term, ...]:
         """The terms that tiles compute, arguments first: no scatter, nor where it would go."""
         if all(one.term.op not in SCATTERS for one in self.stored):
@@ -196,7 +197,7 @@ class Form:
             return s, r
         return self.factors(term)
 
-    @property
+    @cached_property
     def narrowest(self) -> int:
         """Bytes of an element of the narrowest factor as it lies in memory; of one beside a wider
         one those of 16 bits, as which operations take it.
@@ -208,7 +209,7 @@ class Form:
             least += [max(min(sizes), HALF if len(sizes) > 1 else 1)] if sizes else []
         return min(least)
 
-    @property
+    @cached_property
     def operations(self) -> dict[Term, str]:
         """The operation of the spec for each sum of products that one computes."""
         return {t: str(t.args[3]) for t in self.terms if t.op in SUBSTITUTED and t.args[3]}
@@ -230,7 +231,11 @@ class Form:
 
 def form(stored: Iterable[Stored], facts: Facts) -> Form:
     """The normal form of a kernel that computes and stores those values."""
-    stored = tuple(stored)
+    return _form(tuple(stored), facts)
+
+
+@lru_cache(maxsize=512)
+def _form(stored: tuple[Stored, ...], facts: Facts) -> Form:
     universe = facts.universe
     terms = tuple(post_order(one.term for one in stored))
     steps = find_steps(terms)

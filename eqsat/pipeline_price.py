@@ -5,8 +5,9 @@ waits where the ring is too short for a trip to memory, and while a tile that is
 processor stores. Tiles of several blocks on one processor fill each other's pauses.
 """
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,14 +119,24 @@ def arranged(
     return best
 
 
-def arrangements(teams: Array) -> Iterator[tuple[int, Array, NDArray[np.bool_]]]:
+def arrangements(teams: Array) -> Sequence[tuple[int, Array, NDArray[np.bool_]]]:
     """So many teams along rows, so many along columns, and where that is all of them."""
+    return _arrangements(teams.tobytes(), teams.shape)
+
+
+@lru_cache(maxsize=16)
+def _arrangements(
+    values: bytes, shape: tuple[int, ...]
+) -> Sequence[tuple[int, Array, NDArray[np.bool_]]]:
+    teams = np.frombuffer(values).reshape(shape)
     every = {int(count) for count in np.unique(teams)}
+    found = []
     for along in sorted({n for count in every for n in range(1, count + 1) if count % n == 0}):
         across = teams / along
         whole = across % 1 == 0
         if whole.any():
-            yield along, across, whole
+            found.append((along, across, whole))
+    return found
 
 
 def in_flight(
