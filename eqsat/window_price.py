@@ -35,12 +35,18 @@ def windowed(tiling: Tiling, term: Term) -> tuple[WalkedAxis, ...]:
     the tile's factors lie in memory that it shares, or threads hold fragments of them.
     """
     read = term.args[0] if term.op == "read" else None
-    if not isinstance(read, Read) or not tiling.pricer.overlap or tiling.blocking is None:
+    if not isinstance(read, Read) or not _reads_windows(tiling):
         return ()
-    if tiling.form.operations:
-        return ()
-    axes = () if tiling.blocking.staged else walked_axes(read, tiling.form.extents)
+    axes = walked_axes(read, tiling.form.extents)
     return axes if axes and any(axis.slides for axis in axes) else ()
+
+
+def _reads_windows(tiling: Tiling) -> bool:
+    """Whether threads read for themselves what a tile needs of windows."""
+    blocking = tiling.blocking
+    if blocking is None or blocking.staged or not tiling.pricer.overlap:
+        return False
+    return not tiling.form.operations
 
 
 def is_unfolded(tiling: Tiling, term: Term) -> bool:
@@ -141,7 +147,8 @@ def _beside_windows(tiling: Tiling, term: Term) -> Array:
     goes with their points along which results lie together, at once only if it lies together too.
     """
     read, form, last = term.args[0], tiling.form, tiling.form.stored[0].names[-1:]
-    windows = [other for other in form.terms if windowed(tiling, other)]
+    reads = form.terms if _reads_windows(tiling) else ()
+    windows = [other for other in reads if windowed(tiling, other)]
     if not windows or term in windows or not isinstance(read, Read) or not {*last} & read.names:
         return 0 * tiling.shape
     assert tiling.blocking is not None
