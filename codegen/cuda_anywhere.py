@@ -185,15 +185,30 @@ class Anywhere:
 
     def count(self, point: Point) -> str:
         """How many elements there are from a point on, or the width if the vector is whole."""
-        block, axis, index = self.block, self.block.axes[self.index], self.index
+        block, index = self.block, self.index
         others = [i for i in self.indices if i != index]
         conditions = [*block.valid(others, point), *block.exists(self.access, point)]
-        count = str(self.width)
-        if block.valid([index], point):
-            count = f"{axis.extent} - {point.at[index]}"
-        if block.distribution.padded(index) > axis.tile and axis.count > 1:
-            count = f"min({count}, {axis.tile} - {point.local(index)})"
+        count = least([*points_left(block, index, point)] or [str(self.width)])
         return f"({' && '.join(conditions)} ? {count} : 0)" if conditions else count
+
+
+def points_left(block: Block, index: str, point: Point) -> Iterator[str]:
+    """How many points of an index there are from one on: in its extent, and in the tile; none where
+    all those asked for are there.
+    """
+    axis = block.axes[index]
+    if block.valid([index], point):
+        yield f"{axis.extent} - {point.at[index]}"
+    if block.distribution.padded(index) > axis.tile and axis.count > 1:
+        yield f"{axis.tile} - {point.local(index)}"
+
+
+def least(numbers: Sequence[str]) -> str:
+    """The C++ expression of the least of some integers."""
+    found = numbers[0]
+    for number in numbers[1:]:
+        found = f"min({found}, {number})"
+    return found
 
 
 def anywhere(block: Block, s: Load | Store) -> Anywhere | None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
-from eqsat.codegen.cuda_anywhere import anywhere
+from eqsat.codegen.cuda_anywhere import anywhere, least, points_left
 from eqsat.codegen.cuda_block import Block, Point
 from eqsat.codegen.cuda_distribution import WARP
 from eqsat.codegen.cuda_exchange import Digit, Exchange, exchange_for
@@ -90,23 +90,19 @@ class Patch:
 
     def store_between(self, target: str, point: Point) -> None:
         """Write the aligned vector at or before a place of a row that begins anywhere."""
-        block, exchange = self.block, self.exchange
-        along, width, length = exchange.along, exchange.width, exchange.length
-        axis, row = block.axes[along], Point(point.at | {along: "row_start"}, {}, point.origin)
-        low = self.place("far_row", f"max(far_column - {width}, 0)")
-        high = self.place("far_row", f"min(far_column, {length - width})")
-        words = "*reinterpret_cast<const Pack<unsigned, 4>*>"
-        with block.out.block():
-            block.out.line(f"const int row_start = {point.at[along]} - far_column;")
-            count = str(length)
-            if block.valid([along], row):
-                count = f"min({count}, {axis.extent} - row_start)"
-            if block.distribution.padded(along) > axis.tile and axis.count > 1:
-                count = f"min({count}, {axis.tile} - {row.local(along)})"
-            what = f"{words}({low}), {words}({high}), far_column, {count}"
-            block.out.line(
-                f"store_between<{width}>({target}, {what}, {block.address(self.access, point)});"
-            )
+        block, out, exchange = self.block, self.block.out, self.exchange
+        along, width, last = exchange.along, exchange.width, exchange.length - exchange.width
+        low, high = (
+            f"*reinterpret_cast<const Pack<unsigned, 4>*>({self.place('far_row', column)})"
+            for column in (f"max(far_column - {width}, 0)", f"min(far_column, {last})")
+        )
+        row = Point(point.at | {along: "row_start"}, {}, point.origin)
+        count = least([str(exchange.length), *points_left(block, along, row)])
+        with out.block():
+            out.line(f"const int row_start = {point.at[along]} - far_column;")
+            place = block.address(self.access, point)
+            what = f"{target}, {low}, {high}, far_column, {count}, {place}"
+            out.line(f"store_between<{width}>({what});")
 
     def load(self, s: Load) -> None:
         """Write a load into registers that are declared; what does not exist is zero."""
