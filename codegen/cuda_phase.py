@@ -36,7 +36,7 @@ from eqsat.codegen.cuda_tile_copy import can_copy_async, copy
 from eqsat.codegen.cuda_tiles import tile_for
 from eqsat.graph.dtypes import int64
 from eqsat.graph.index import free_names
-from eqsat.idle_chunks import chunk_range, live_bounds, told
+from eqsat.idle_chunks import live_ranges, told
 from eqsat.kernel import Axis, Carry, Contract, Load, Phase, Reduce, Update, store_operands
 
 FAR = 1 << 30  # beyond all positions
@@ -272,9 +272,7 @@ def _live_chunks(block: Block, phase: Phase) -> tuple[str, str]:
     if block.kernel.stream_k:
         return cuda_stream_k.FIRST, cuda_stream_k.LAST
     chunks = prod(axis.count for axis in phase.stream)
-    cut = [axis for axis in phase.stream if axis.count > 1]
-    bounds = live_bounds(block.kernel, phase) if len(cut) == 1 else []
-    ranges = [found for bound in bounds if (found := chunk_range(bound, cut[0], block.axes))]
+    ranges = live_ranges(block.kernel, phase)
     if not ranges:
         return "0", str(chunks)
     out, at = block.out, Point(dict(block.frame.origin), {}, block.frame.origin)

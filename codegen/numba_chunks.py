@@ -4,17 +4,15 @@ from math import prod
 
 from eqsat.codegen.numba_scope import Names, Scope, affine, hoist
 from eqsat.graph.index import free_names
-from eqsat.idle_chunks import chunk_range, live_bounds, told
+from eqsat.idle_chunks import live_ranges, told
 from eqsat.kernel import Kernel, Phase
 
 
 def live_chunks(kernel: Kernel, phase: Phase, scope: Scope, names: Names) -> tuple[str, str]:
     """The first chunk of a tile that changes anything, and the one after the last; at least one."""
     chunks, axes = prod(axis.count for axis in phase.stream), kernel.axes()
-    cut = [axis for axis in phase.stream if axis.count > 1]
-    bounds = live_bounds(kernel, phase) if len(cut) == 1 else []
-    bounds = [bound for bound in bounds if not any(map(told, free_names(bound)))]
-    ranges = [found for bound in bounds if (found := chunk_range(bound, cut[0], axes))]
+    known = live_ranges(kernel, phase)
+    ranges = [found for found in known if not any(map(told, free_names(found[0])))]
     if not ranges:
         return "0", str(chunks)
     corner = Scope(scope, scope.lines)

@@ -78,6 +78,15 @@ def least(bound: Affine, tiles: Mapping[str, Axis]) -> Affine:
     return Affine(bound.terms, constant)
 
 
+def live_ranges(kernel: Kernel, phase: Phase) -> list[tuple[Affine, int]]:
+    """Of each bound that tells which chunks are live, `chunk_range`: none where several axes of the
+    stream are cut.
+    """
+    cut = [axis for axis in phase.stream if axis.count > 1]
+    bounds = live_bounds(kernel, phase) if len(cut) == 1 else []
+    return [found for bound in bounds if (found := chunk_range(bound, cut[0], kernel.axes()))]
+
+
 def chunk_range(bound: Affine, axis: Axis, tiles: Mapping[str, Axis]) -> tuple[Affine, int] | None:
     """(a, b) such that chunk number c of the axis is live where a + b * c >= 0; a in first points.
 

@@ -62,9 +62,8 @@ def copy_seconds(tiling: Tiling, side: Term) -> Array:
     if not isinstance(read, Read) or tiling.pricer.overlap:
         return 0 * tiling.shape
     longest, facts, cache = tiling.shape, tiling.form.facts, tiling.pricer.cache
-    for atom, stride in read.address.terms:
-        if abs(stride) == 1 and str(atom) in tiling.form.extents:
-            longest = np.maximum(longest, tiling.tile_points(facts.universe.mask([str(atom)])))
+    for name in _beside(side) & tiling.form.extents.keys():
+        longest = np.maximum(longest, tiling.tile_points(facts.universe.mask([name])))
     mask = facts.free(side)
     points, size = tiling.points(mask) * tiling.times(mask), facts.dtype(side).itemsize
     far = tiling.tile_points(mask) * size > tiling.pricer.private.size_bytes
@@ -80,15 +79,12 @@ def begun(tiling: Tiling, found: Contraction) -> Array:
     """
     extents, terms = tiling.form.extents, tiling.points(found.summed)
     whole, inside = 1.0, tiling.shape
-    for side in (found.left, found.right):
-        read = side.args[0] if side.op == "read" else None
-        for atom, stride in read.address.terms if isinstance(read, Read) else ():
-            if abs(stride) == 1 and str(atom) in extents:
-                own = tiling.form.facts.universe.mask([str(atom)])
-                times = terms if terms <= WRITTEN_OUT else IN_PART
-                times = 1 if own & found.summed else times
-                whole = max(whole, times * extents[str(atom)])
-                inside = np.maximum(inside, times * tiling.tile_points(own))
+    for name in (_beside(found.left) | _beside(found.right)) & extents.keys():
+        own = tiling.form.facts.universe.mask([name])
+        times = terms if terms <= WRITTEN_OUT else IN_PART
+        times = 1 if own & found.summed else times
+        whole = max(whole, times * extents[name])
+        inside = np.maximum(inside, times * tiling.tile_points(own))
     more = LOOP * (1 / inside - 1 / whole)
     return more / (tiling.spec.cycles_per_s * tiling.spec.processors)
 
@@ -117,13 +113,8 @@ def across_lanes(tiling: Tiling, found: Contraction) -> float:
     """Seconds a multiply-add in which a CPU sums the lanes of vectors: where both factors lie in
     memory along a summed name that fills vectors, each result is a sum along it.
     """
-    along: list[set[str]] = []
-    for side in (found.left, found.right):
-        read = side.args[0] if side.op == "read" else None
-        terms = read.address.terms if isinstance(read, Read) else ()
-        along.append({str(atom) for atom, stride in terms if stride == 1})
-    extents = tiling.form.extents
-    summed = along[0] & along[1] & {*tiling.form.facts.universe.members(found.summed)}
+    extents, along = tiling.form.extents, _beside(found.left) & _beside(found.right)
+    summed = along & {*tiling.form.facts.universe.members(found.summed)}
     longest = max((extents[name] for name in summed if extents[name] >= LANES), default=0)
     cycles = ACROSS / longest if longest else 0.0
     return cycles / (tiling.spec.cycles_per_s * tiling.spec.processors)
@@ -161,7 +152,7 @@ def fetched_again(tiling: Tiling, term: Term, mask: int) -> Array:
     again = tiling.shape
     if far.any():
         again = np.where(far, passes(made, reduced).get(term, 1), 1)
-    if made.stepped in tiling.chunks and _is_beside(term, made.stepped):
+    if made.stepped in tiling.chunks and made.stepped in _beside(term):
         rows = tiling.tile_points(mask & ~made.steps.along)
         line = tiling.pricer.cache.access_granularity_bytes
         again = np.where(rows > ROWS, np.maximum(again, line / size), again)
@@ -196,18 +187,14 @@ def _turns(made: Form) -> bool:
     """Whether what lies beside each other in what is read does not in what is stored."""
     stored = {name for one in made.stored for name in one.names[-1:]}
     for term in made.terms:
-        read = term.args[0] if term.op == "read" else None
-        if isinstance(read, Read):
-            steps = {str(name): abs(step) for name, step in read.address.terms}
-            along = {name for name, step in steps.items() if step == 1}
-            if along & {*made.grid} and not along & stored and steps.keys() & stored:
-                return True
+        along, names = _beside(term), made.facts.universe.members(made.facts.free(term))
+        if along & {*made.grid} and not along & stored and stored & {*names}:
+            return True
     return False
 
 
-def _is_beside(term: Term, name: str) -> bool:
-    """Whether a read's neighbours along a name lie beside each other in memory."""
-    read = term.args[0]
-    return isinstance(read, Read) and any(
-        str(atom) == name and abs(stride) == 1 for atom, stride in read.address.terms
-    )
+def _beside(term: Term) -> set[str]:
+    """The names along which neighbours in what a term reads lie beside each other in memory."""
+    read = term.args[0] if term.op in {"read", "gather"} else None
+    terms = read.address.terms if isinstance(read, Read) else ()
+    return {str(atom) for atom, stride in terms if abs(stride) == 1}
