@@ -288,6 +288,22 @@ def at_positions() -> list[Tensor]:
             G.cumulative_prod(0.01 * x + 1.0, 1), G.cumulative_prod(0.01 * x + 1.0, 0)]  # fmt: skip
 
 
+def rows_that_begin_anywhere() -> list[Tensor]:
+    """Rows of odd lengths, of parts of them, of a table, their sums and what they are added up to;
+    transposes, of even ones too.
+    """
+    x, g = tensor("x", 200, 4095, dtype="bfloat16"), tensor("g", 4095, dtype="bfloat16")
+    y, u = tensor("y", 200, 2048, dtype="float16"), tensor("u", 300, 2047, dtype="uint8")
+    table, at = tensor("t", 700, 1021, dtype="float16"), tensor("i", 90, dtype="int64")
+    z = tensor("z", 150, 8190)
+    stored = [G.matrix_transpose(one) for one in (x, y, u, z)]
+    return [
+        G.softmax(x), x + g, y[:, 1:2041] * 2.0, G.take(table, at, 0) + 1.0, G.sum(x, axis=1),
+        G.cumulative_sum(z[:, 1:], axis=1), G.maximum(u, u[:, ::-1]), *stored,
+        G.matrix_transpose(x) + tensor("w", 4095, 200, dtype="bfloat16"),
+    ]  # fmt: skip
+
+
 def _named() -> Iterator[tuple[str, Build]]:
     for (m, n, k), dtype in itertools.product(SIZES, FLOATS):
         yield f"matmul-{m}x{n}x{k}-{dtype}", lambda a=(m, n, k, dtype): matmul(*a)
@@ -312,7 +328,7 @@ def _named() -> Iterator[tuple[str, Build]]:
         gradient_of_weights, gradients_of_convolutions, pieces_side_by_side,
         eight_bits, eight_bit_integers, scan, empty_and_scalar, negated_number,
         several_kernels, in_parts, last_tiles_in_parts, recurrence_in_parts, one_selective_scan,
-        distances, sums_of_products, at_positions,
+        distances, sums_of_products, at_positions, rows_that_begin_anywhere,
     ):  # fmt: skip
         yield build.__name__, build
 
