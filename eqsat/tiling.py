@@ -197,7 +197,7 @@ class Tiling:
             return self.shape
         whole, width = tile >= self.form.extents[name], tile * dtype.itemsize
         times = np.maximum(LINE / width, 1.0) ** 0.5
-        if name in self.tiles and not self.chunks:
+        if name in self.tiles and not self.form.reduced:  # nothing else takes the time
             times = np.where(width < SEVERAL, times * SINGLE, times)
             steps = [step * dtype.itemsize for atom, step in address.terms if atom != name]
             if any(step % VECTOR_BYTES for step in steps):
