@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import prod
 
 from eqsat.codegen import cuda_stream_k
-from eqsat.codegen.cuda_block import Block
+from eqsat.codegen.cuda_block import Block, Point
 from eqsat.codegen.cuda_box import PERIOD, TensorBox
 from eqsat.codegen.cuda_distribution import WARP, Distribution, distribute
 from eqsat.codegen.cuda_joined import check_joined
@@ -247,9 +247,17 @@ def _assemble(
         lines.append(f"    extern __shared__ __align__({alignment}) unsigned char shared[];")
     if block.scratch_bytes:
         lines.append(f"    constexpr int scratch = {block.shared_peak};")
-    threads = pipeline.all_threads if pipeline else kernel.threads
-    lines.append(f"    __builtin_assume(threadIdx.x < {threads});")  # not told by the bounds
+    if not pipeline and _ends(block):  # whole tiles ask nothing; their addresses fold as they are
+        lines.append(f"    __builtin_assume(threadIdx.x < {kernel.threads});")
     return "\n".join([*lines, body, "}", ""])
+
+
+def _ends(block: Block) -> bool:
+    """Whether threads ask of points if they exist: a compiler that knows how many threads there are
+    knows the answer for most.
+    """
+    first = Point(dict(block.frame.origin), {}, block.frame.origin)
+    return any(block.valid([name], first) for name in block.distribution.factors)
 
 
 def _cluster_lines(block: Block) -> list[str]:
