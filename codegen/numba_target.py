@@ -7,6 +7,7 @@ import re
 import sys
 import tempfile
 import threading
+from array import array as packed
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -51,21 +52,24 @@ def load(
     source.
     """
     source = numba_emit.emit(kernel, invocations)
-    function = _compiled(source, list(map(_element, kernel.buffers)), cache_dir)
+    elements = [*map(_element, kernel.buffers)]
+    function = _compiled(source, elements, cache_dir)
     tiles = kernel.tiles
     threads = _threads(tiles, _points(kernel))
     combined = _combined(kernel)
     if combined and not _worth_copies(kernel, threads):
         threads = 1
 
-    takers = [_taker(buffer) for buffer in kernel.buffers]
+    checks = [_check_of(buffer) for buffer in kernel.buffers]
 
     def run(arrays: Sequence[np.ndarray]) -> None:
-        flat = [take(array) for take, array in zip(takers, arrays, strict=True)]
+        for check, array in zip(checks, arrays, strict=True):
+            check(array)
         if threads > 1 and combined:
+            flat = [array.view(e).reshape(-1) for array, e in zip(arrays, elements, strict=True)]
             _spread_copies(function, tiles, threads, flat, combined)
         else:
-            _spread(function, tiles, threads, flat)
+            _spread(function, tiles, threads, arrays)
 
     return run
 
@@ -110,25 +114,20 @@ def _element(buffer: Buffer) -> np.dtype:
     return dtype.numpy if dtype.compute == dtype else np.dtype(f"uint{8 * dtype.itemsize}")
 
 
-def _taker(buffer: Buffer) -> Callable[[np.ndarray], np.ndarray]:
-    """What makes an array what the compiled code takes: flat, narrow floats unsigned integers."""
+def _check_of(buffer: Buffer) -> Callable[[np.ndarray], None]:
+    """What raises TypeError or ValueError for an array that the compiled code does not take."""
     own, element, size = buffer.dtype.numpy, _element(buffer), buffer.size
 
-    def take(array: np.ndarray) -> np.ndarray:
-        if array.dtype != element:
-            if array.dtype != own:
-                raise TypeError(
-                    f"buffer {buffer.name} has dtype {buffer.dtype}; got {array.dtype}."
-                )
-            array = array.view(element)
+    def check(array: np.ndarray) -> None:
+        if array.dtype != own and array.dtype != element:
+            raise TypeError(f"buffer {buffer.name} has dtype {buffer.dtype}; got {array.dtype}.")
         if array.size != size or not array.flags.c_contiguous:
             raise ValueError(
                 f"buffer {buffer.name} has {size} contiguous elements; got an array of shape "
                 f"{array.shape} and strides {array.strides}. Copy it with numpy.ascontiguousarray."
             )
-        return array if array.ndim == 1 else array.reshape(-1)
 
-    return take
+    return check
 
 
 def _points(kernel: Kernel) -> int:
@@ -177,7 +176,7 @@ def _spread_copies(
             neutral = identity(monoid, as_dtype(arrays[n].dtype.name))
             own[n] = np.full_like(arrays[n], neutral)
         ranges.append(own)
-    tables = np.stack([_table(own) for own in ranges])
+    tables = np.array([_words(own) for own in ranges], np.intp)
     function.spread(function.address, tiles, threads, threads, tables)
     for n, monoid in combined.items():
         for own in ranges:
@@ -186,19 +185,20 @@ def _spread_copies(
 
 def _spread(function: _Function, tiles: int, threads: int, arrays: Sequence[np.ndarray]) -> None:
     """Run all tiles on `threads` cores, in a few ranges for each."""
-    table = _table(arrays)
     if threads < 2:
-        function.call(0, tiles, address_of(table))
+        words = packed("q", _words(arrays))
+        function.call(0, tiles, words.buffer_info()[0])
         return
+    table = np.array(_words(arrays), np.intp)
     function.spread(function.address, tiles, threads, threads * _RANGES_PER_THREAD, table)
 
 
-def _table(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Address and size of each flat array, as compiled kernels take them."""
+def _words(arrays: Sequence[np.ndarray]) -> list[int]:
+    """Address and size of each contiguous array, as compiled kernels take them."""
     words: list[int] = []
-    for array in arrays:
-        words += (address_of(array), array.size)
-    return np.array(words, np.intp)
+    for one in arrays:
+        words += (address_of(one), one.size)
+    return words
 
 
 # --- compiling ---

@@ -103,8 +103,8 @@ class HostBackend:
         self, shape: tuple[int, ...], dtype: DType, like: Any
     ) -> tuple[np.ndarray, Callable[[], Any]]:
         """An uninitialised array, and what gives it as an array of the caller's kind."""
-        array = self.empty(shape, dtype)
-        library = type(like).__module__.split(".")[0]
+        array, kind = self.empty(shape, dtype), type(like)
+        library = "numpy" if kind is np.ndarray else kind.__module__.split(".")[0]
         if like is None or library in {"numpy", "ml_dtypes", "builtins"}:
             return array, lambda: array
         module = sys.modules[library]

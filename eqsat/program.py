@@ -280,10 +280,11 @@ class Program:
         if self._constants is None:
             constants = self.parts.constants
             self._constants = {name: self._backend.constant(v) for name, v in constants.items()}
-        arrays = dict(self._constants)
+        arrays, like, receive = dict(self._constants), None, self._backend.receive
         for argument, value in zip(self.parts.arguments, values, strict=True):
-            arrays[argument.buffer] = self._backend.receive(value, argument)
-        like = next((v for v in values if hasattr(v, "shape")), None)
+            arrays[argument.buffer] = receive(value, argument)
+            if like is None and hasattr(value, "shape"):
+                like = value
         results, given = self._results(out, like)
         if out is not None:
             self._refuse_aliases(results, arrays)
@@ -300,8 +301,10 @@ class Program:
         leaves = [give() for give in given]
         return leaves[0] if self._single else unflatten(self._structure, leaves)
 
-    def _bind(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> list[Any]:
+    def _bind(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> Sequence[Any]:
         names = self._names
+        if not named and len(args) == len(names):
+            return args
         if not args and len(named) == len(names) and all(name in named for name in names):
             return [named[name] for name in names]
         if len(args) > len(names):
