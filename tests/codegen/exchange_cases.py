@@ -1,13 +1,24 @@
 """Kernels whose stores or loads run across the lanes that hold the points."""
 
 from collections.abc import Iterator
+from math import prod
+from random import Random
 
 import numpy as np
 from cuda_cases import BF16, S8, Case, case
 from kernel_building import Body, Sample, at, buffers, wide
 
 from eqsat.graph import index
-from eqsat.graph.dtypes import DType, bfloat16, float32, int8, int32
+from eqsat.graph.dtypes import (
+    DType,
+    bfloat16,
+    float16,
+    float32,
+    float64,
+    int8,
+    int32,
+    uint8,
+)
 from eqsat.kernel import Axis, Buffer, Carry, Guard, Kernel, Store
 
 SIZES = ((33, 37), (64, 64), (1, 100), (130, 257))
@@ -121,3 +132,44 @@ def exchange_cases() -> Iterator[Case]:
             yield case(f"product-float-{label}", sample, 96, 2)
     narrow = product(80, 64, (64, 64), int8, residual=False, operand=int8)
     yield case("product-int8", narrow, 64, 2)
+
+
+def drawn_cases(count: int, seed: int) -> Iterator[Case]:
+    """y = x + g in another order of its indices, some with x as it was besides: of any extents,
+    tiles, dtypes and threads.
+    """
+    random = Random(seed)
+    extents = (1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 128, 129, 255, 257)
+    for number in range(count):
+        names = "ijkl"[: random.choice((2, 2, 3, 4))]
+        dtype = random.choice((bfloat16, float16, float32, float64, int8, uint8, int32))
+        shape: list[int] = []
+        tiles: list[int] = []
+        for _ in names:
+            shape.append(min(random.choice(extents), 12000 // prod(shape)))
+            most = max(8192 // prod(tiles), 1)
+            tiles.append(min(random.choice((257, 257, 1 << random.randrange(8))), shape[-1], most))
+        order = "".join(random.sample(names, len(names)))
+        threads = random.choice((32, 64, 128, 256, 512))
+        sample = _reordered(names, order, tuple(shape), tiles, dtype, random.random() < 0.5)
+        yield case(f"drawn{seed}-{number}", sample, threads)
+
+
+def _reordered(
+    names: str, order: str, shape: tuple[int, ...], tiles: list[int], dtype: DType, both: bool
+) -> Sample:
+    x, y_z = buffers(dtype, x=shape, y_z=shape)
+    g, y = buffers(dtype, g=shape[-1:], y=tuple(shape[names.index(name)] for name in order))
+    b, every = Body(dtype), " ".join(names)
+    b.load("a", every, at(x, *names))
+    b.load("c", names[-1], at(g, names[-1]))
+    b.map("s", every, "add", "a", "c")
+    stores = [Store(at(y, *order), "s"), Store(at(y_z, *names), "a")][: 1 + both]
+    p, q = integers(x) // 2, integers(g) // 2
+    answer = (wide(p) + wide(q)).transpose([names.index(name) for name in order])
+    expected = dict(zip(("y", "y_z"), (answer, wide(p)), strict=True)) if both else {"y": answer}
+    if dtype.kind != "float":
+        expected = {name: value.astype(dtype.numpy) for name, value in expected.items()}
+    grid = tuple(Axis(*axis) for axis in zip(names, shape, tiles, strict=True))
+    kernel = Kernel("drawn", (x, g, y, y_z)[: 3 + both], grid, (), (b.phase(*stores),))
+    return Sample(kernel, {"x": p, "g": q}, expected, 1e-2)

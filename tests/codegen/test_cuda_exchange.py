@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from cuda_cases import BF16, case
 from cuda_emulation import COMPILER, Emulator, emulate, run_between_guards
-from exchange_cases import exchange_cases, permuted, product, transposed
+from exchange_cases import drawn_cases, exchange_cases, permuted, product, transposed
 from kernel_building import Sample, arrays, check
 from kernel_products import matmul
 from kernels import SAMPLES
@@ -43,6 +43,17 @@ def emulator(tmp_path_factory):
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[c.name for c in CASES])
 def test_a_kernel_gives_its_answer(emulator, number):
     run_between_guards(emulator, number, CASES[number].sample)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("seed", "count"), [(1, 24), *(pytest.param(n, 100, marks=pytest.mark.slow) for n in (2, 3, 4))]
+)
+def test_drawn_kernels_give_their_answers(seed, count, tmp_path):
+    cases = list(drawn_cases(count, seed))
+    drawn = emulate([c.kernel for c in cases], tmp_path)
+    for number, one in enumerate(cases):
+        run_between_guards(drawn, number, one.sample)
 
 
 def assert_no_spills(cases):
