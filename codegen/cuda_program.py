@@ -46,7 +46,7 @@ def whole_program(pipeline: Pipeline, origins: Sequence[str]) -> str:
         origins = [*begins, *origins]
     if kernel.uneven:  # tiles get shorter: who had a longer one has a shorter one next
         origins = [*_there_and_back(kernel.tiles), *origins]
-        loop = f"for (int round = 0; round * gridDim.x < {kernel.tiles}; ++round)"
+        loop = _rounds(kernel.tiles)
     _initialise(pipeline, out)
     if pipeline.converter.found:
         first = pipeline.threads + WARPGROUP
@@ -78,7 +78,9 @@ def whole_program(pipeline: Pipeline, origins: Sequence[str]) -> str:
         out.line(f"const int thread = threadIdx.x % {kernel.threads};")
         turn = f"int(threadIdx.x) / {kernel.threads}"
         out.line(f"const int turn = __shfl_sync(0xffffffffu, {turn}, 0);")
-    if turns > 1 and not kernel.stream_k:
+    if turns > 1 and kernel.uneven:
+        loop = _rounds(kernel.tiles, "turn", turns)
+    elif turns > 1 and not kernel.stream_k:
         start, step = "blockIdx.x + turn * gridDim.x", f"{turns} * gridDim.x"
         loop = f"for (int tile = {start}; tile < {kernel.all_turns}; tile += {step})"
     team = f"int({block.thread}) / {WARPGROUP}"
@@ -150,6 +152,11 @@ def _linger(pipeline: Pipeline, out: Writer) -> None:
             with out.block(f"for (int last = 0; last < {ring.stages}; ++last)"):
                 out.line(f"barrier_wait({ring.empty(f'slot_{n}')}, parity_{n} ^ 1);")
                 ring.advance(out)
+
+
+def _rounds(tiles: int, first: str = "0", step: int = 1) -> str:
+    """The loop over the rounds in which each block has a tile."""
+    return f"for (int round = {first}; round * gridDim.x < {tiles}; round += {step})"
 
 
 def _there_and_back(tiles: int) -> list[str]:
