@@ -30,7 +30,7 @@ from eqsat.settings import Settings
 # Measured: handing ranges to other cores takes about 20 us, so that what takes one core 40 is worth
 # two: some 100,000 points of one statement, 40,000 that are no vectors, up to 600,000 that are.
 _POINTS_WORTH_A_THREAD = 100_000
-_PRODUCTS = 64  # multiply-adds of an operation in the time of one such point
+_PRODUCTS = 16  # multiply-adds of an operation that are worth as much as one such point
 _RANGES_PER_THREAD = 4
 
 # Functions of so many steps that vectors of 64 bytes pay: a GELU takes 0.6 of the time on a Xeon.
