@@ -104,7 +104,11 @@ def test_cases_show_what_they_are_for():
         *(f"attention-{d}-{mask}" for d in (48, 64) for mask in ("causal", "window")),
         *(f"gradient-{d}-causal" for d in (48, 64)),
     }
-    assert {n for n in texts if "int round" in texts[n]} == {"attention-shorter", "in-turn"}
+    assert {n for n in texts if "int round" in texts[n]} == {
+        "attention-shorter",
+        "in-turn",
+        "two-teams-144",
+    }
     assert "copy_box_3d" in texts["convolution"]
     assert "map_mask" in texts["attention-48-added"] and "patch" in texts["biased"]
     assert "band" in texts["gemm-nt-banded"]
