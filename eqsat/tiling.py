@@ -30,6 +30,7 @@ LANES = 32
 LINE = 128  # bytes that memory moves at best
 SEVERAL, SINGLE = 2 * LINE, 1.05  # rows of fewer bytes take as many times as long (H200)
 ENDS = 64  # bytes as which the two ends of a row count that begins anywhere
+EMPTY = 0.3  # of the time of what exists takes what a last tile of such rows lacks
 SHORT = 40  # bytes of rows of boxes below which each takes as long, and longer, on an H200
 BROKEN = 1.5  # times as much is drawn of 160 columns, whose last box is half a line, in such rows
 PARTIAL = 4.8  # sectors in the time of which half a one is written, or less of it: 57 a ns, H100
@@ -201,7 +202,8 @@ class Tiling:
             times = np.where(width < SEVERAL, times * SINGLE, times)
             steps = [step * dtype.itemsize for atom, step in address.terms if atom != name]
             if any(step % VECTOR_BYTES for step in steps):
-                times = times * (1 + ENDS / width)
+                beyond = self.count[name] * tile / self.form.extents[name] - 1
+                times = times * (1 + ENDS / width + EMPTY * beyond)
         return np.where(whole, 1.0, times)
 
     def present(self, read: Read) -> float:

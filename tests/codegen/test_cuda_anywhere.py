@@ -13,8 +13,17 @@ from kernel_building import Body, Sample, arrays, at, buffers, check, wide
 from eqsat.codegen.cuda_emit import choose, emit
 from eqsat.codegen.oracle import run
 from eqsat.graph import index
-from eqsat.graph.dtypes import DType, bfloat16, float16, float32, float64, int8, uint8
-from eqsat.kernel import Access, Axis, Carry, Guard, Kernel, Store
+from eqsat.graph.dtypes import (
+    DType,
+    bfloat16,
+    float16,
+    float32,
+    float64,
+    int8,
+    int64,
+    uint8,
+)
+from eqsat.kernel import Access, Axis, Carry, Coordinate, Guard, Kernel, Store
 
 WHOLE = 10**6
 
@@ -66,7 +75,27 @@ def summed(m: int, n: int, chunk: int, dtype: DType) -> Sample:
     return Sample(kernel, {"x": p}, {"y": wide(p).sum(1)})
 
 
+def gathered(rows: int, m: int, n: int, dtype: DType) -> Sample:
+    """y[i,j] = t[at[i],j] for i >= 1, and y_max[i] of each row"""
+    t, y, y_max = buffers(dtype, t=(rows, n), y=(m, n), y_max=(m,))
+    (at_rows,) = buffers(int64, i=(m,))
+    b = Body(dtype)
+    b.load("r", "i", at(at_rows, "i"), dtype=int64)
+    b.load("a", "i j", Access("t", index.var("j"), coordinates=(Coordinate("r", n, rows),)))
+    b.reduce("h", "i", "max", "j", "a")
+    guards = (Guard(index.var("i"), 1, m),)
+    phase = b.phase(Store(at(y, "i", "j", guards=guards), "a"), Store(at(y_max, "i"), "h"))
+    p, chosen = integers(t), np.random.default_rng(5).integers(0, rows, m)
+    answer = wide(p)[chosen]
+    expected = {"y": answer.copy(), "y_max": answer.max(1)}
+    expected["y"][0] = np.nan
+    grid = (Axis("i", m, 1), Axis("j", n, n))
+    kernel = Kernel("gathered", (t, at_rows, y, y_max), grid, (), (phase,))
+    return Sample(kernel, {"t": p, "i": chosen}, expected)
+
+
 CASES = [
+    case("gathered", gathered(7, 5, 1021, bfloat16), 64),
     *(
         case(f"rows-{dtype}-{m}x{n}", gained(m, n, (1, WHOLE), dtype), threads)
         for dtype in (bfloat16, float16, int8, uint8)
@@ -114,9 +143,9 @@ def moved(kernel: Kernel) -> tuple[set[str], set[str]]:
 
 def test_rows_of_odd_lengths_are_moved_in_whole_vectors():
     for c in CASES:
-        if c.name.startswith(("rows", "cut")):
+        if c.name.startswith(("rows", "cut", "gathered")):
             assert moved(c.kernel)[1] == {"y"}, c.name
-        assert "x" in moved(c.kernel)[0], c.name
+        assert moved(c.kernel)[0] & {"x", "t"}, c.name
 
 
 @pytest.mark.parametrize(
@@ -166,6 +195,6 @@ def test_columns_of_streamed_rows_go_by_element():
 
 
 def test_threads_hold_whole_vectors_only_where_all_accesses_move_them():
-    kernel = CASES[0].kernel
+    kernel = next(c.kernel for c in CASES if c.name.startswith("rows"))
     assert choose(kernel)[1].vector("j") == 8
     assert choose(case("wide", gained(5, 1021, (1, WHOLE), float32), 64).kernel)[1].vector("j") == 1
