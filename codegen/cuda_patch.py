@@ -142,6 +142,7 @@ class Patch:
         """Until all members have written and read what they were to."""
         if self.exchange.members > WARP:
             self.block.barrier()
+            self.block.tiles_read = True  # from here on, by the block
         else:
             self.block.out.line("__syncwarp();")
 

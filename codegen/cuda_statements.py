@@ -89,7 +89,8 @@ class Statements:
         self.masks = cuda_masks.find_masks(block, phase)
         self.conditions = cuda_masks.find_conditions(block, phase, self.masks)
         self.exchanges = find_exchanges(block, phase)
-        self.patches: int | None = None  # where in shared memory the warps' patches lie
+        self.patches: int | None = None  # where in shared memory patches lie
+        self.patched = WARP  # threads that have read there together
         self.late: dict[str, Load] = {}
         self.taken: set[str] = set()  # loads that are done, beside others of the same records
         self.stencils = find_stencils(block.kernel, self.plain_loads())
@@ -210,10 +211,12 @@ class Statements:
         if exchange is None:
             return None
         size = max(e.bytes * WARP // e.members for e in self.exchanges.values())
+        used = self.patches is None and (block.tiles_read or block.tiles_written)
+        if not block.has_producer and (used or exchange.members < self.patched):
+            block.barrier()  # what lay there before
         if self.patches is None:
-            if not block.has_producer and (block.tiles_read or block.tiles_written):
-                block.barrier()  # what lay there before
             self.patches = block.allocate(size * block.turns * block.kernel.threads // WARP)
+        self.patched = exchange.members
         block.tiles_read |= not block.has_producer
         return Patch(
             block, exchange, access, indices, self.patches, size * exchange.members // WARP

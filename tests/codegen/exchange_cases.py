@@ -111,6 +111,38 @@ def product(
     return Sample(Kernel("product", buffers_, grid, (), phases), inputs, {"y": answer}, 1e-2)
 
 
+def beside(b: int, m: int, n: int, tiles: tuple[int, int, int]) -> Sample:
+    """y[k,j,i] = x[k,i,j] + w[i,j] and y_w[j,i] = 2 w[i,j]: each warp of a block turns the latter
+    by itself, after all of them have the former
+    """
+    x, w, y, y_w = buffers(float32, x=(b, m, n), w=(m, n), y=(b, n, m), y_w=(n, m))
+    body = Body(float32)
+    body.load("a", "k i j", at(x, "k", "i", "j"))
+    body.load("c", "i j", at(w, "i", "j"))
+    body.map("s", "k i j", "add", "a", "c")
+    body.map("t", "i j", "add", "c", "c")
+    stores = Store(at(y, "k", "j", "i"), "s"), Store(at(y_w, "j", "i"), "t")
+    axes = zip("kij", (b, m, n), tiles, strict=True)
+    grid = tuple(Axis(*axis) for axis in axes)
+    kernel = Kernel("beside", (x, w, y, y_w), grid, (), (body.phase(*stores),))
+    p, q = integers(x), integers(w)
+    answer = {"y": (wide(p) + wide(q)).transpose(0, 2, 1), "y_w": 2 * wide(q).T}
+    return Sample(kernel, {"x": p, "w": q}, answer)
+
+
+def in_turn(m: int, n: int, tile: tuple[int, int]) -> Sample:
+    """y[j,i] = x[i,j], and then, by way of the same memory, y_w[i,j] = w[i,j]"""
+    x, w, y, y_w = buffers(float32, x=(m, n), w=(m, n), y=(n, m), y_w=(m, n))
+    first, second = Body(float32), Body(float32)
+    first.load("a", "i j", at(x, "i", "j"))
+    second.load("c", "i j", at(w, "i", "j"), memory="shared")
+    phases = first.phase(Store(at(y, "j", "i"), "a")), second.phase(Store(at(y_w, "i", "j"), "c"))
+    grid = (Axis("i", m, tile[0]), Axis("j", n, tile[1]))
+    kernel = Kernel("in_turn", (x, w, y, y_w), grid, (), phases)
+    p, q = integers(x), integers(w)
+    return Sample(kernel, {"x": p, "w": q}, {"y": wide(p).T, "y_w": wide(q)})
+
+
 def exchange_cases() -> Iterator[Case]:
     """Each with points that no lane or tile fills exactly, and some that fit."""
     for dtype in (float32, bfloat16, int8):
@@ -122,6 +154,8 @@ def exchange_cases() -> Iterator[Case]:
     for order in ("ikj", "kij", "kji", "jki"):
         sample = permuted((5, 36, 50), order, (2, 32, 32), float32 if order[0] == "k" else bfloat16)
         yield case(f"permuted-{order}", sample, 128)
+    yield case("beside", beside(8, 64, 64, (2, 64, 64)), 128)
+    yield case("in-turn", in_turn(64, 64, (64, 64)), 128)
     yield case("split", split(70, 83, (64, 64), float32), 256)
     yield case("split-even", split(72, 80, (32, 64), bfloat16), 64)
     for size in ((128, 128), (33, 37), (96, 72)):
