@@ -54,30 +54,29 @@ class Anywhere:
         """Write a load into registers that are declared; what does not exist is zero."""
         block, out = self.block, self.block.out
         buffer = block.kernel.buffer(self.access.buffer)
-        source, pack = (
-            block.buffer(buffer.name),
-            f"Pack<{storage_type(buffer.dtype)}, {self.width}>",
-        )
+        source = block.buffer(buffer.name)
+        pack = f"Pack<{storage_type(buffer.dtype)}, {self.width}>"
 
         def place(point: Point) -> str:
-            return f"{block.address(self.access, point)}, {buffer.size}"
+            return block.address(self.access, point)
 
         with out.block():
             out.line(f"Around around[{self.vector_count}];")
             out.line(f"{WORDS} words[{self.vector_count}];")
             out.line("bool ends = false;")
             with self.vectors() as (point, number):
-                found = f"vectors_around<{self.kind}>({source}, {place(point)})"
+                found = f"vectors_around<{self.kind}>({source}, {place(point)}, {buffer.size})"
                 out.line(f"around[{number}] = {found};")
             with self.vectors() as (point, number):
-                found = f"words_around<{self.kind}>(around[{number}], {source}, {place(point)})"
+                found = f"words_around<{self.kind}>(around[{number}], {place(point)})"
                 out.line(f"words[{number}] = {found};")
-                inside = f"lies_inside<{self.width}>({place(point)})"
+                inside = f"lies_inside<{self.width}>({place(point)}, {buffer.size})"
                 out.line(f"ends |= !{inside} || {self.count(point)} < {self.width};")
             out.line("if (ends)")
             with out.block(), self.vectors() as (point, number):
-                what = f"words[{number}], {source}, {place(point)}, {self.count(point)}"
-                out.line(f"words[{number}] = words_at_end<{self.kind}>({what});")
+                what = f"words[{number}], {source}, {place(point)}, {buffer.size}"
+                found = f"words_at_end<{self.kind}>({what}, {self.count(point)})"
+                out.line(f"words[{number}] = {found};")
             with self.vectors() as (point, number):
                 found = f"reinterpret_cast<const {pack}&>(words[{number}]).item[e]"
                 value = cast(buffer.dtype, s.dtype, widen(buffer.dtype, found))
@@ -234,8 +233,8 @@ def anywhere(block: Block, s: Load | Store) -> Anywhere | None:
 
 
 def find_run(distribution: Distribution, index: str, width: int, whole: bool) -> Run:
-    """The threads of a row, of one warp unless `whole`, and its steps: one
-    unless the vectors of each follow those of another.
+    """The threads of a row, of one warp unless `whole`, and its steps: one unless the vectors of
+    each follow those of another.
     """
     threads = 1
     for factor, weight in reversed(distribution.weighted(index, "thread")):

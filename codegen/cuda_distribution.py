@@ -269,8 +269,9 @@ class _Choice:
         """The widest vector that most bytes along the index can use, threads kept busy."""
         choices, volume = dict[int, int](), 1
         loads = [s.access for s in self.kernel.statements() if isinstance(s, Load) and self.shared]
-        anywhere = widths_anywhere(self.kernel, self.placement, index, self.accesses())
-        anywhere = {} if index in self.slid else anywhere
+        anywhere: dict[Access, int] = {}
+        if index not in self.slid:
+            anywhere = widths_anywhere(self.kernel, self.placement, index, self.accesses())
         for access, indices in self.accesses():
             if index not in indices:
                 continue

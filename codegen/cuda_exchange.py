@@ -118,8 +118,8 @@ class Exchange:
 
     @property
     def bytes(self) -> int:
-        """Of one patch, a multiple of the widest access."""
-        size = self.count * self.pitch * self.itemsize
+        """Of a patch for each warp of its members, a multiple of the widest access."""
+        size = -(-self.count * self.pitch * self.itemsize * WARP // self.members)
         return -(-size // VECTOR_BYTES) * VECTOR_BYTES
 
     def part(self, digit: Digit) -> tuple[int, int]:
@@ -204,7 +204,7 @@ def exchange_for(
     `whole`: all threads of the block come by here, and may wait for each other.
     """
     buffer, axes = kernel.buffer(access.buffer), kernel.axes()
-    stores = any(access == store.access for phase in kernel.phases for store in phase.stores)
+    stores = _is_stored(kernel, access)
 
     def cost(at: Mapping[str, Numbers], width: int, aligned: bool = False) -> float:
         """Of one access by all members, for each warp: the lines that it touches, and the sectors
@@ -264,12 +264,15 @@ def shape_of(
     size = buffer.dtype.itemsize
     strides = {i: abs(c) for i, c in access.address.terms if isinstance(i, str)}
     most = width_anywhere(access, along, buffer, placement.indices)
-    stored = any(access == store.access for phase in kernel.phases for store in phase.stores)
-    if stored and members > WARP and width < most:
+    if _is_stored(kernel, access) and members > WARP and width < most:
         shape = _shape(digits, along, most, size, strides, members)
         if shape and shape.width == most and shape.length * size <= LONG:
             return replace(shape, anywhere=True)
     return _shape(digits, along, width, size, strides, members)
+
+
+def _is_stored(kernel: Kernel, access: Access) -> bool:
+    return any(access == store.access for phase in kernel.phases for store in phase.stores)
 
 
 def _digits(distribution: Distribution, indices: Sequence[str], members: int) -> tuple[Digit, ...]:
@@ -436,4 +439,7 @@ def _lay_out(shape: Exchange) -> Exchange:
         accesses = _accesses(exchange.digits, exchange.own_width)
         return own * accesses + far * exchange.vectors
 
-    return min(candidates, key=lambda e: (conflicts(e), e.bytes if not e.mask else e.bytes + LINE))
+    def size(exchange: Exchange) -> int:
+        return exchange.bytes * exchange.members // WARP + (LINE if exchange.mask else 0)
+
+    return min(candidates, key=lambda e: (conflicts(e), size(e)))

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
-from eqsat.codegen.cuda_anywhere import anywhere, least, points_left
+from eqsat.codegen.cuda_anywhere import WORDS, anywhere, least, points_left
 from eqsat.codegen.cuda_block import Block, Point
 from eqsat.codegen.cuda_distribution import WARP
 from eqsat.codegen.cuda_exchange import Digit, Exchange, exchange_for
@@ -48,8 +48,8 @@ def find_exchanges(block: Block, phase: Phase) -> dict[Placed, Exchange]:
 
 @dataclass(frozen=True)
 class Patch:
-    """One exchange in the source: its access over some indices; each patch has `bytes`, the first
-    at `offset`.
+    """One exchange in the source: its access over some indices; patches begin at `offset`, with
+    `bytes` for each warp.
     """
 
     block: Block
@@ -93,7 +93,7 @@ class Patch:
         block, out, exchange = self.block, self.block.out, self.exchange
         along, width, last = exchange.along, exchange.width, exchange.length - exchange.width
         low, high = (
-            f"*reinterpret_cast<const Pack<unsigned, 4>*>({self.place('far_row', column)})"
+            f"*reinterpret_cast<const {WORDS}*>({self.place('far_row', column)})"
             for column in (f"max(far_column - {width}, 0)", f"min(far_column, {last})")
         )
         row = Point(point.at | {along: "row_start"}, {}, point.origin)
@@ -194,8 +194,8 @@ class Patch:
         """The patch, and the first point of each index that its members hold."""
         block, out, members = self.block, self.block.out, self.exchange.members
         start = f"shared + {self.offset}"
-        if members < block.kernel.threads * block.turns:
-            start += f" + int(threadIdx.x) / {members} * {self.bytes}"
+        if members == WARP:
+            start += f" + int(threadIdx.x) / {WARP} * {self.bytes}"
         out.line(f"{self.kind}* const patch = reinterpret_cast<{self.kind}*>({start});")
         for i in self.indices:
             factors = block.distribution.weighted(i, "thread")

@@ -49,7 +49,9 @@ template <int N, typename I, typename S>
     return {{first[0], first[inside && shift]}};
 }}""",
     "words_around": f"""
-{_HEAD} Pack<unsigned, 4> words_around(const Around& around, const T*, I place, S) {{
+// The words from a place on.
+template <int N, typename T, typename I>
+{_DEVICE} Pack<unsigned, 4> words_around(const Around& around, I place) {{
     return words_from<sizeof(T)>(around.low, around.high, int(place & I(N - 1)) * sizeof(T));
 }}""",
     "words_at_end": f"""

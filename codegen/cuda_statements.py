@@ -210,7 +210,7 @@ class Statements:
         exchange = self.exchanges.get((access, tuple(indices)))
         if exchange is None:
             return None
-        size = max(e.bytes * WARP // e.members for e in self.exchanges.values())
+        size = max(exchange.bytes for exchange in self.exchanges.values())
         used = self.patches is None and (block.tiles_read or block.tiles_written)
         if not block.has_producer and (used or exchange.members < self.patched):
             block.barrier()  # what lay there before
@@ -218,9 +218,7 @@ class Statements:
             self.patches = block.allocate(size * block.turns * block.kernel.threads // WARP)
         self.patched = exchange.members
         block.tiles_read |= not block.has_producer
-        return Patch(
-            block, exchange, access, indices, self.patches, size * exchange.members // WARP
-        )
+        return Patch(block, exchange, access, indices, self.patches, size)
 
     def plain_loads(self) -> Iterator[Load]:
         """Those that read each element into registers of their own."""

@@ -364,7 +364,7 @@ def _join(body: list[Loop | Sink], sink: Sink) -> None:
     inside those of one before nodes that it has nothing to do with.
     """
     for depth, index in enumerate(sink.loops):
-        joined = next((node for node in _reached(body, sink, index)), None)
+        joined = next(_reached(body, sink, index), None)
         if joined is None:
             break
         if not all(_may_share(other, sink, depth + 1) for other in sinks(joined.body)):
