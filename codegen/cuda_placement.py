@@ -355,9 +355,16 @@ def _matrices(
         k = summed_index(kernel, c)
         gathered = isinstance(operation, WarpgroupOperation) and not operation.transposable
         gathered = gathered and left in across(kernel, c)
-        how = (gathered, spec.partial_sum if spec else 0)
+        how = (gathered, partial_points(kernel, c, spec) if spec else 0)
         result[c.name] = Matrix(c, operation, rows, columns, k, left, right, function, *how)
     return result
+
+
+def partial_points(kernel: Kernel, c: Contract, operation: ParallelOperation) -> int:
+    """After how many points sums leave an operation; 0 where they are no longer than that."""
+    axes = kernel.axes()
+    points = prod(axes[i].extent for i in c.over)
+    return operation.partial_sum if points > operation.partial_sum else 0
 
 
 def _free(kernel: Kernel, c: Contract, indices: Mapping[str, Group], side: int) -> Group:

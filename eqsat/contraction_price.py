@@ -18,7 +18,7 @@ from eqsat.graph.ops import ELEMENTWISE
 from eqsat.issue_price import copy_seconds, instruction_seconds
 from eqsat.narrow_price import is_joined, narrowing, products_of
 from eqsat.needs import Need
-from eqsat.partial_sums import count_parts
+from eqsat.partial_sums import count_parts, partial_points
 from eqsat.pipeline_price import spread
 from eqsat.prepare import lies_right, read_alike, rows_of_pages
 from eqsat.rates import Array, Contraction
@@ -108,8 +108,8 @@ def narrowing_work(
     and one of which parts are added up.
     """
     assert tiling.blocking is not None
-    if operation.partial_sum:
-        yield "add", "float32", work / operation.partial_sum
+    if part := partial_points(tiling.spec, tiling.form, found.term):
+        yield "add", "float32", work / part
     if found.term.op != "narrow_contract":
         return
     points = tiling.tile_points(found.rows | found.columns)
@@ -159,7 +159,7 @@ def parts_fit(
     tiling: Tiling, operation: ParallelOperation, found: Contraction
 ) -> NDArray[np.bool_]:
     """Where registers hold an operation's partial sums beside those that they are added to."""
-    if not operation.partial_sum or tiling.blocking is None:
+    if tiling.blocking is None or not partial_points(tiling.spec, tiling.form, found.term):
         return tiling.shape > 0
     rows, columns, *_ = operation.extents.values()
     members = tiling.spec.members(operation.supported_by, "thread")

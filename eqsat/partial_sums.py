@@ -1,7 +1,8 @@
 """Sums that an operation keeps in few bits: where they may serve, and what it takes to add them up.
 
 An operation with `accumulator_bits` keeps sums in a significand of so many bits. It may compute
-only parts of a sum (`ParallelOperation.partial_sum`), which are added in the result's own dtype.
+only parts of a sum (`ParallelOperation.partial_sum`), which are added in the result's own dtype; a
+sum that is no longer than a part it computes as any other.
 A part is good for a float of 11 bits; so by default the operation serves where a kernel stores of
 its sums nothing of more bits, and otherwise where the program may round factors to tf32.
 """
@@ -50,22 +51,21 @@ def rounded_facts(made: Form) -> list[str]:
     return [f'(rounded "{dtype}")' for (dtype,) in rounded_rows(made)]
 
 
-def adds_parts(spec: ParallelProcessingUnit, term: Term) -> bool:
-    """Whether a product's sums are waited for, to be added to those before."""
-    name = str(term.args[3]) if term.op in SUBSTITUTED else ""
-    return bool(name and spec.operation(name).partial_sum)
+def partial_points(spec: ParallelProcessingUnit, made: Form, term: Term) -> int:
+    """Points after which a product's sums leave its operation, are waited for and added up; 0 where
+    they may stay: none is of more points than a part.
+    """
+    if term.op not in SUBSTITUTED or not term.args[3]:
+        return 0
+    part, mask = spec.operation(str(term.args[3])).partial_sum, term.args[0]
+    assert isinstance(mask, int)
+    return part if made.facts.universe.size(mask) > part else 0
 
 
 def count_parts(spec: ParallelProcessingUnit, made: Form) -> float:
     """Parts of the sums of a point of the results, which wait for one another."""
-    count = 0.0
-    for term in made.terms:
-        if adds_parts(spec, term):
-            mask = term.args[0]
-            assert isinstance(mask, int)
-            points = made.facts.universe.size(mask)
-            count += points / spec.operation(str(term.args[3])).partial_sum
-    return count
+    parts = ((term, partial_points(spec, made, term)) for term in made.terms)
+    return sum(made.facts.universe.size(int(t.args[0])) / part for t, part in parts if part)  # type: ignore[arg-type]
 
 
 def _sums_eight_bits(made: Form, term: Term) -> bool:

@@ -430,18 +430,6 @@ def pipeline_cases() -> Iterator[Case]:
     yield case("gemm-s8-across", gemm(80, 50, 80, (64, 64, 64), 64, "tt", int8), 128, 2)
     sample = gemm(70, 50, 80, (64, 64, 64), 64, dtype=int8, other=uint8)
     yield case("gemm-s8-u8", sample, 128, 2)
-    for name, size, tiles, columns, threads, stages in (
-        ("parts", (70, 50, 336), (64, 64, 256), 64, 128, 2),  # two of a chunk, of the last one
-        ("parts-of-rows", (200, 72, 272), (128, 64, 128), 32, 128, 3),  # four fragments
-        ("parts-of-teams", (130, 136, 144), (128, 64, 64), 64, 256, 2),  # chunks shorter than one
-        ("parts-alone", (64, 64, 64), (64, 64, 64), 64, 128, 1),
-    ):
-        for dtype, other in ((float8_e4m3fn, float8_e4m3fn), (float8_e4m3fn, float8_e5m2)):
-            sample = gemm(*size, tiles, columns, dtype=dtype, other=other)
-            yield case(f"{name}-{other.name[7:]}", sample, threads, stages)
-    sample = gemm(70, 136, 208, (64, 128, 128), 128, dtype=float8_e5m2, other=float8_e4m3fn)
-    yield case("parts-turned", sample, 128, 2)
-    yield case("parts-across", gemm(80, 50, 80, (64, 64, 64), 64, "tt", float8_e4m3fn), 128, 2)
     yield case("batched", batched(70, 50, 40, (64, 64, 32), 64), 128, 2)
     yield banded(case("in-turn", batched(130, 70, 40, (64, 64, 32), 64), 128, 2), 4, uneven=True)
     yield case("at-once", at_once(70, 104, 40, (64, 64), 64), 128)

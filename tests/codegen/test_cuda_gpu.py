@@ -14,6 +14,7 @@ from kernel_building import arrays, check
 from kernels import SAMPLES
 from multicast_cases import multicast_cases
 from paged_cases import paged_cases
+from parts_cases import parts_cases
 from pipeline_cases import OPERATIONS, pipeline_cases
 from pixel_cases import pixel_cases
 from prologue_cases import prologue_cases
@@ -101,6 +102,7 @@ def test_the_exact_architecture_gives_the_same(cupy, folder, c):
     "c",
     [
         *pipeline_cases(),
+        *parts_cases(),
         *prologue_cases(),
         *pixel_cases(),
         *multicast_cases(),

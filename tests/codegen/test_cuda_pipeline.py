@@ -10,6 +10,7 @@ import pytest
 from cuda_cases import case
 from cuda_emulation import COMPILER, SCHEDULES, Emulator, asked, emulate, run_between_guards
 from kernel_building import Body, arrays, at, buffers, check
+from parts_cases import parts_cases
 from pipeline_cases import (
     OPERATIONS,
     attention,
@@ -34,7 +35,7 @@ from eqsat.kernel import Buffer, Store
 from eqsat.kernel import check as check_kernel
 from eqsat.specs import load
 
-CASES = list(pipeline_cases())
+CASES = [*pipeline_cases(), *parts_cases()]
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no g++ on this machine")
 
 
@@ -82,7 +83,7 @@ def test_the_oracle_agrees(c):
 def test_cases_show_what_they_are_for():
     texts = {c.name: emit(c.kernel, OPERATIONS).text for c in CASES}
     held = {name for name, text in texts.items() if "_held<" in text}
-    kinds = ("scaled", "attention", "gradient", "two-sums")
+    kinds = ("scaled", "attention", "gradient", "two-sums", "scores", "parts-of-scores")
     assert held == {n for n in texts if n.startswith(kinds)}
     for layout, template in (("nt", "<0, 0>"), ("nn", "<0, 1>"), ("tt", "<1, 0>")):
         assert template in texts[f"gemm-{layout}-2"]
@@ -97,7 +98,7 @@ def test_cases_show_what_they_are_for():
     gathered = {n for n in texts if n.rpartition("-")[0] in across or n in across}
     assert gathered == {n for n in texts if "_held(v_" in texts[n]}
     alone = {"attention-alone", "gradient-two-slots", *(n for n in gathered if n.endswith("-1"))}
-    attentions = {n for n in texts if n.startswith(("attention", "gradient"))}
+    attentions = {n for n in texts if n.startswith(("attention", "gradient", "scores"))}
     assert (attentions | gathered) - alone <= kept <= held | gathered
     assert {n for n in texts if "first_chunk" in texts[n]} == {
         "attention-shorter",
@@ -120,6 +121,7 @@ def test_cases_show_what_they_are_for():
     parts = {name for name, text in texts.items() if "_part" in text or "sums[" in text}
     assert parts == {name for name in texts if name.startswith("parts")}
     assert not parts & later
+    assert {"short-sums-e4m3fn", "scores", "scores-mixed"} <= later
     assert teams - {"gemm-tf32-across-wide"} == {n for n in texts if n.startswith("two-teams")}
 
 

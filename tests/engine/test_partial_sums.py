@@ -228,3 +228,14 @@ def test_what_a_float_holds():
             every = np.arange(256, dtype=np.uint8).view(BY_NAME[narrow].numpy)
             there = every.astype(BY_NAME[held].numpy)
             np.testing.assert_array_equal(there.astype(np.float64), every.astype(np.float64))
+
+
+def test_scores_of_eight_bits_where_precision_allows():
+    """They are no longer than a part, so that they are summed as any others in one pass over keys;
+    an exponential shows their few bits, so by default they have more.
+    """
+    q, k, v = (g.input(name, (8, 2048, 128), E4M3) for name in "qkv")
+    weights = g.softmax(wide(q) @ g.matrix_transpose(wide(k)) * 0.09)
+    out = g.astype(weights @ wide(v), "bfloat16")
+    assert operations(out, precision="tf32") == {*EIGHT, "16_bf16_rs"}
+    assert operations(out) == {*SIXTEEN, "16_bf16_rs"}
