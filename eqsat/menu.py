@@ -245,7 +245,7 @@ def _block_sizes(form: Form, name: str) -> list[int]:
         alone = max(form.extents[n] for n in group) >= LEAST_ROWS // 2  # rows of one name
         whole = extent >= LEAST_ROWS // 2 and extent not in found
         return list(dict.fromkeys([*found, *[extent] * whole, *[1] * (alone and not whole)]))
-    inner = _innermost(form)
+    inner, along = _innermost(form), _along_rows(form, name)
     crossed = set() if form.reduced or form.nested else _crossed(form)
     if any(bool(left) != bool(right) for left, right in sides):
         offered = [128, 64, 256, 192, 160, 96, 32, 16]
@@ -253,7 +253,9 @@ def _block_sizes(form: Form, name: str) -> list[int]:
             offered.insert(0, 1)
     elif name in crossed:
         return [size for size in (64, 128) if size < extent] if extent > 64 else [extent]
-    elif name in inner and not _is_row(form, name):
+    elif name in inner and along and all(name in names for names in along):
+        offered = [64, 16, 128, 8, 32, 256, 4, 512]
+    elif name in inner and not along:
         offered = [512, 128, 1024, 2048, 64, 32, 256]
         offered = list(dict.fromkeys(_power(size // inner[name]) for size in offered))
         if any(left and right for left, right in sides):  # each point a product of its own
@@ -457,10 +459,13 @@ def _places_alone(form: Form, term: Term, sides: tuple[int, int]) -> set[str]:
     return found
 
 
-def _is_row(form: Form, name: str) -> bool:
-    """Whether memory that depends on a grid name is walked along a row that is reduced."""
-    addresses, rows = _addresses(form.terms), _rows(form)
-    return any(name in free_names(a) and unit_names(a) & rows for a in addresses)
+def _along_rows(form: Form, name: str) -> list[set[str]]:
+    """The names that memory is walked along, of what depends on a grid name and is walked along a
+    row that is reduced; those of windows that slide by one are among them.
+    """
+    rows = _rows(form)
+    found = (unit_names(a) for a in _addresses(form.terms) if name in free_names(a))
+    return [{*names} for names in found if names & rows]
 
 
 def _addresses(terms: Iterable[Term]) -> list[Affine]:

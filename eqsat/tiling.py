@@ -129,7 +129,7 @@ class Tiling:
         found = self.form.factors(term)
         if found is None or self.form.contraction(term):
             return found
-        left, right = (self.form.facts.free(side) & self.grid for side in found)
+        left, right = (self.form.facts.free(side) for side in found)
         own = (self.tile_points(left & ~right), self.tile_points(right & ~left))
         return found if all((points > 1).any() for points in own) else None
 

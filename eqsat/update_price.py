@@ -11,6 +11,9 @@ SAME_BANK = 8.0  # threads of a warp that wait for each other's bank
 WORD = 4.0  # bytes of an operand of a multiply-add
 RESULT_ROWS = 2.0  # that a thread has of a matrix operation's results
 CACHED = 4.0  # times as long as from shared memory (float32 attention: 558 us for 114 without)
+UNSTAGED = (
+    2.0  # the same where threads read the sides of a square (distances: 450 to 820 us for 320)
+)
 IN_TURN = 1.6  # times as long as where it reads ahead
 VECTOR = 4.0  # operands that are read at once along what results lie together along
 
@@ -39,6 +42,8 @@ def update_seconds(tiling: Tiling, found: Contraction, dtype: str) -> Array:
     if not tiling.form.operations:
         sides, times = _square(tiling, found) or (2.0 / np.sqrt(sums), times)
         sides = sides * np.where(few & tiling.blocking.staged, SAME_BANK, 1.0)
+        both = bool(found.rows and found.columns)
+        sides = sides * np.where(tiling.blocking.staged | (not both), 1.0, UNSTAGED)
     read = WORD * sides / (tiling.spec.memory("shared").sustained_gb_per_s * 1e9)
     return np.maximum(arithmetic, read) * times * tiling.overhang(results | found.summed)
 
