@@ -44,7 +44,7 @@ class Cuda:
     def __init__(self, spec: ParallelProcessingUnit) -> None:
         cupy = _cupy()
         self.cupy = cupy
-        self.backend = TARGETS["cuda"].backend(spec, Cache.open().numba_dir)
+        self.backend = TARGETS["cuda"].backend(spec, Cache.open().code_dir)
         self.stream = cupy.cuda.Stream(non_blocking=True)
         self.flush = cupy.empty(FLUSH_CACHES * spec.last_level_cache_bytes, np.uint8)
         self.has_torch = importlib.util.find_spec("torch") is not None

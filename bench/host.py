@@ -37,7 +37,7 @@ class Host:
 
     def __init__(self, spec: ParallelProcessingUnit) -> None:
         self.threads = Settings.from_environment().num_threads
-        self.backend = TARGETS[spec.target].backend(spec, Cache.open().numba_dir)
+        self.backend = TARGETS[spec.target].backend(spec, Cache.open().code_dir)
 
     def describe(self) -> dict[str, Any]:
         """Name of the processor, threads, library versions."""

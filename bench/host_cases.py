@@ -3,6 +3,7 @@
 from typing import Any
 
 from eqsat.bench.case import Case, Input, Sizes
+from eqsat.bench.product_cases import mnk
 
 
 def _case(
@@ -15,11 +16,7 @@ def _case(
     return Case(f"cpu-{name}", "cpu", "cpu", function, inputs, sizes, peers=peers, **further)
 
 
-def _mnk(m: int, n: int, k: int) -> Sizes:
-    return {"m": m, "n": n, "k": k}
-
-
-CUBE, SMALL_CUBE = _mnk(1024, 1024, 1024), _mnk(256, 256, 256)
+CUBE, SMALL_CUBE = mnk(1024, 1024, 1024), mnk(256, 256, 256)
 MATRICES = {"a": Input("m k"), "b": Input("k n")}
 HEADS = Input("b h s d")
 
@@ -36,8 +33,8 @@ CASES = (
         "gelu-linear",
         lambda f, x, w, b: f.gelu(x @ w + b),
         {"x": Input("m k"), "w": Input("k n"), "b": Input("n")},
-        _mnk(1024, 4096, 1024),
-        _mnk(256, 1024, 256),
+        mnk(1024, 4096, 1024),
+        mnk(256, 1024, 256),
         work={"contract float32": ("m n k",)},
     ),
     _case(

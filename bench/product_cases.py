@@ -44,15 +44,16 @@ def _scaled(name: str, full: Sizes, small: Sizes) -> Case:
 
 
 def _scales(full: Sizes, small: Sizes) -> dict[str, Sizes]:
-    return {"full": full, "small": small, "tiny": _mnk(33, 40, 48)}
+    return {"full": full, "small": small, "tiny": mnk(33, 40, 48)}
 
 
-def _mnk(m: int, n: int, k: int) -> Sizes:
+def mnk(m: int, n: int, k: int) -> Sizes:
+    """The extents of a product of matrices."""
     return {"m": m, "n": n, "k": k}
 
 
 def _cube(n: int) -> Sizes:
-    return _mnk(n, n, n)
+    return mnk(n, n, n)
 
 
 GEMM = (
@@ -60,9 +61,9 @@ GEMM = (
     _matmul("matmul-bf16-4096", _cube(4096), _cube(384)),
     _matmul("matmul-bf16-2048", _cube(2048), _cube(256)),
     _matmul("matmul-bf16-1024", _cube(1024), _cube(128)),
-    _matmul("matmul-bf16-decode", _mnk(16, 8192, 8192), _mnk(16, 1024, 1024)),
-    _matmul("matmul-bf16-odd", _mnk(4095, 4097, 4099), _mnk(255, 257, 259)),
-    _matmul("matmul-bf16-deep", _mnk(512, 512, 32768), _mnk(64, 64, 4096)),
+    _matmul("matmul-bf16-decode", mnk(16, 8192, 8192), mnk(16, 1024, 1024)),
+    _matmul("matmul-bf16-odd", mnk(4095, 4097, 4099), mnk(255, 257, 259)),
+    _matmul("matmul-bf16-deep", mnk(512, 512, 32768), mnk(64, 64, 4096)),
     _matmul("matmul-fp16-4096", _cube(4096), _cube(384), "float16"),
     _scaled("matmul-fp8-4096", _cube(4096), _cube(384)),
     _scaled("matmul-fp8-8192", _cube(8192), _cube(512)),
@@ -101,9 +102,9 @@ FUSED = (
         lambda f, x, w, b: f.gelu(x @ w + b),
         {"x": Input("m k", BF16), "w": Input("k n", BF16), "b": Input("n", BF16)},
         sizes={
-            "full": _mnk(8192, 16384, 4096),
-            "small": _mnk(256, 1024, 256),
-            "tiny": _mnk(33, 40, 48),
+            "full": mnk(8192, 16384, 4096),
+            "small": mnk(256, 1024, 256),
+            "tiny": mnk(33, 40, 48),
         },
         work={"contract bfloat16": ("m n k",)},
         rows="m",
@@ -113,9 +114,9 @@ FUSED = (
         _swiglu,
         {"x": Input("m k", BF16), "gate": Input("k n", BF16), "up": Input("k n", BF16)},
         sizes={
-            "full": _mnk(8192, 11008, 4096),
-            "small": _mnk(256, 688, 256),
-            "tiny": _mnk(33, 40, 48),
+            "full": mnk(8192, 11008, 4096),
+            "small": mnk(256, 688, 256),
+            "tiny": mnk(33, 40, 48),
         },
         work={"contract bfloat16": ("2 m n k",)},
         rows="m",
@@ -124,7 +125,7 @@ FUSED = (
         "rms-norm-matmul",
         lambda f, x, g, w: f.rms_norm(x, g) @ w,
         {"x": Input("m k", BF16), "g": Input("k", BF16), "w": Input("k n", BF16)},
-        sizes={"full": _cube(4096), "small": _cube(384), "tiny": _mnk(33, 40, 48)},
+        sizes={"full": _cube(4096), "small": _cube(384), "tiny": mnk(33, 40, 48)},
         work={"contract bfloat16": ("m n k",)},
         rows="m",
     ),
@@ -140,7 +141,7 @@ FUSED = (
         sizes={
             "full": {**_cube(4096), "r": 16},
             "small": {**_cube(384), "r": 16},
-            "tiny": {**_mnk(33, 40, 48), "r": 4},
+            "tiny": {**mnk(33, 40, 48), "r": 4},
         },
         work={"contract bfloat16": ("m n k", "m k r", "m n r")},
         rows="m",
@@ -149,7 +150,7 @@ FUSED = (
         "product-vector",
         lambda f, a, b, v: (a @ b) @ v,
         {"a": Input("m k", BF16), "b": Input("k n", BF16), "v": Input("n", BF16)},
-        sizes={"full": _cube(8192), "small": _cube(512), "tiny": _mnk(33, 40, 48)},
+        sizes={"full": _cube(8192), "small": _cube(512), "tiny": mnk(33, 40, 48)},
         work={"fma float32": ("k n", "m k")},
         rows="m",
     ),
@@ -157,7 +158,7 @@ FUSED = (
         "product-sum",
         lambda f, a, b: f.sum(a @ b, 0),
         {"a": Input("m k", BF16), "b": Input("k n", BF16)},
-        sizes={"full": _cube(8192), "small": _cube(512), "tiny": _mnk(33, 40, 48)},
+        sizes={"full": _cube(8192), "small": _cube(512), "tiny": mnk(33, 40, 48)},
         work={"fma float32": ("k n", "m k")},
         rows="n",
     ),

@@ -24,7 +24,6 @@ from eqsat.program import Program
 from eqsat.specs import ParallelProcessingUnit
 
 Record = dict[str, Any]
-Builder = Callable[[Instance, ParallelProcessingUnit, int, int], Program]
 
 
 @dataclass(frozen=True)

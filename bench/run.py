@@ -128,6 +128,8 @@ def _run(options: argparse.Namespace, console: Console) -> int:
         raise UsageError(f"no peer {', '.join(unknown)}; the peers are {', '.join(PEERS)}.")
     if options.random and options.tune > 1:
         raise UsageError("--random races what prediction found; leave --tune out.")
+    if options.json is not None:
+        _check_writable(options.json)
     if options.threads:
         os.environ["EQSAT_NUM_THREADS"] = str(options.threads)
     spec = _spec(options.spec)
@@ -155,6 +157,20 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     if any(record.get("random") for record in run["results"]):
         console.print(table.random_table(run["results"]))
     return _report_faults(run["results"], console)
+
+
+def _check_writable(path: Path) -> None:
+    """Raise UsageError where results cannot go; what lies there stays."""
+    existed = os.path.lexists(path)
+    try:
+        path.open("a").close()
+        if not existed:
+            path.unlink()
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {path}: {error.strerror}. Give --json a file in a folder that "
+            f"exists and can be written."
+        ) from error
 
 
 def _spec(name: str) -> ParallelProcessingUnit:

@@ -2,7 +2,7 @@
 
 FUNCTIONS maps (op name, dtype name) to a function callable from nopython code; each also has a
 name of its own, as in `from eqsat.codegen.cpu_math import exp_f32`. NaN, inf and signed zero
-follow NumPy. The functions named in VECTORISED are branch-free; the others call libm.
+follow NumPy. Those with a body here are branch-free; the others call libm.
 
 Largest errors seen, in ulp: erf, exp, exp2, log, log2 1.1; log1p, tanh, cosh, rsqrt 1.5; expm1 1.7
 in float32 and 2.3 in float64; sinh 2.5; float32 sin, cos, tan (for any x) and pow 0.6.
@@ -427,9 +427,6 @@ def _function(op: str, dtype: str) -> Any:
 FUNCTIONS: dict[tuple[str, str], Any] = {
     (op, dtype): _function(op, dtype) for op in sorted({*_BODIES, *_LIBM}) for dtype in FORMATS
 }
-
-# Names of the functions whose calls do not keep a loop from being vectorised.
-VECTORISED = frozenset(f"{op}_{_SUFFIX[dtype]}" for dtype in FORMATS for op in _bodies(dtype))
 
 _NAMED = {f"{op}_{_SUFFIX[dtype]}": function for (op, dtype), function in FUNCTIONS.items()}
 

@@ -1,14 +1,15 @@
 """Which elements a thread may move together: alignment proved from coefficients and tiles."""
 
 from collections.abc import Callable, Iterable, Mapping
-from math import gcd
+from math import gcd, prod
 
 from eqsat.algebra import Read
 from eqsat.graph.index import Affine, Atom, FloorDiv, divided_names, free_names
 from eqsat.kernel import Access, Axis, Buffer, Kernel, Load
+from eqsat.needs import VECTOR_BYTES
 from eqsat.relayout import WalkedAxis, walked_axes
+from eqsat.window_price import neighbours_at_once
 
-VECTOR_BYTES = 16  # the widest access of one thread; base pointers are aligned to it
 WORD_BYTES = 4  # of the registers in which vectors are shifted
 
 
@@ -142,11 +143,29 @@ def sliding_axes(kernel: Kernel, load: Load) -> tuple[WalkedAxis, ...]:
     """
     if load.access.coordinates:
         return ()
-    extents = {name: axis.extent for name, axis in kernel.axes().items()}
-    read = Read(load.access.buffer, load.dtype, load.access.address, load.access.guards)
-    found = walked_axes(read, extents) or ()
+    found = walked_axes(_read_of(load), _extents(kernel)) or ()
     steps = [[step for _, step in axis.place.terms] for axis in found]
     return tuple(a for a, own in zip(found, steps, strict=True) if a.slides and min(own) == 1)
+
+
+def places_in_vectors(kernel: Kernel, load: Load, axis: WalkedAxis, index: str) -> int:
+    """`neighbours_at_once` of a load, where tiles of all indices of the axis are aligned, too, and
+    each thread has results enough.
+    """
+    size = kernel.buffer(load.access.buffer).dtype.itemsize
+    width = neighbours_at_once(_read_of(load), axis, index, _extents(kernel), size)
+    own = [kernel.axes()[name] for name in axis.names]
+    results = prod(min(a.tile, a.extent) for a in kernel.grid if a.name in load.indices)
+    even = all(a.count == 1 or a.tile % width == 0 for a in own) if width else False
+    return width if even and results >= width * kernel.tile_threads else 0
+
+
+def _read_of(load: Load) -> Read:
+    return Read(load.access.buffer, load.dtype, load.access.address, load.access.guards)
+
+
+def _extents(kernel: Kernel) -> dict[str, int]:
+    return {name: axis.extent for name, axis in kernel.axes().items()}
 
 
 def _run(expression: Affine, index: str) -> int:

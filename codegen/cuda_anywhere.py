@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from math import prod
 
 from eqsat.codegen.cuda_access import (
-    VECTOR_BYTES,
     WORD_BYTES,
     vector_along,
     width_anywhere,
@@ -25,6 +24,7 @@ from eqsat.codegen.cuda_placement import store_indices
 from eqsat.codegen.cuda_roles import comes_together
 from eqsat.codegen.cuda_tiles import owns
 from eqsat.kernel import Access, Load, Store
+from eqsat.needs import VECTOR_BYTES
 
 WORDS = "Pack<unsigned, 4>"  # the type of a vector's words
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from eqsat.codegen.cuda_launch import import_cupy
+from eqsat.codegen.host_arrays import check_dense, titled
 from eqsat.errors import ArgumentError
 from eqsat.graph.dtypes import BY_NAME, DType
 
@@ -25,12 +26,16 @@ def _bits(itemsize: int) -> np.dtype:
     return np.dtype(f"uint{8 * itemsize}")
 
 
-def as_cupy(value: Any, name: str) -> Any:
-    """The value's elements on the device; narrow floats viewed as unsigned integers."""
+def as_cupy(value: Any, name: str | None) -> Any:
+    """The elements of an input, or with no name of `out=`, on the device; narrow floats viewed as
+    unsigned integers.
+    """
     cupy = import_cupy()
     library = library_of(value)
     if library == "torch" and (lent := _lent(value)) is not None:
         return lent
+    if library == "torch":
+        check_dense(value, name)
     narrow = library == "torch" and value.element_size() <= 2 and value.is_floating_point()
     if library == "torch":
         value = value.detach()
@@ -46,7 +51,7 @@ def as_cupy(value: Any, name: str) -> Any:
         array = cupy.asarray(value)
     else:
         raise ArgumentError(
-            f"input {name!r} is a {type(value).__name__}; pass a CuPy, NumPy or DLPack array."
+            f"{titled(name)} is of type {type(value).__name__}; pass a CuPy, NumPy or DLPack array."
         )
     if _is_narrow(array.dtype) or narrow:
         return cupy.ascontiguousarray(array).view(_bits(array.dtype.itemsize))
@@ -67,7 +72,9 @@ def _lent(tensor: Any) -> Any:
     """A torch tensor's memory as a CuPy array, without DLPack, which orders streams and takes ten
     times as long; None where the tensor is no plain one of this device, or the streams differ.
     """
-    if not tensor.is_cuda or not tensor.is_contiguous() or not tensor.numel():
+    if not tensor.is_cuda or tensor.layout is not sys.modules["torch"].strided or tensor.is_neg():
+        return None
+    if not tensor.is_contiguous() or not tensor.numel():
         return None
     cuda, number = import_cupy().cuda, tensor.device.index
     dtype, stream = _carrier_of(tensor.dtype), cuda.get_current_stream().ptr

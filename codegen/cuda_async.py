@@ -4,7 +4,8 @@ accelerator both ways, warpgroup synchronisation. As text; a kernel gets those t
 Source: PTX ISA, mbarrier, cp.async.bulk.tensor, stmatrix, wgmma, setmaxnreg.
 """
 
-_DEVICE = "__device__ __forceinline__"
+from eqsat.codegen.cuda_math import DEVICE
+
 MOST_DIMENSIONS = 5  # of a tensor map
 LEAST_PIXEL_DIMENSIONS = 3  # of one through which runs of pixels go
 
@@ -14,30 +15,30 @@ struct alignas(64) TensorMap {
     unsigned long long words[16];
 };""",
     "prefetch_map": f"""
-{_DEVICE} void prefetch_map(const TensorMap& map) {{
+{DEVICE} void prefetch_map(const TensorMap& map) {{
     asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }}""",
     "shared_address": f"""
-{_DEVICE} unsigned shared_address(const void* place) {{
+{DEVICE} unsigned shared_address(const void* place) {{
     return unsigned(__cvta_generic_to_shared(place));
 }}""",
     "barrier_init": f"""
-{_DEVICE} void barrier_init(unsigned long long* barrier, unsigned arrivals) {{
+{DEVICE} void barrier_init(unsigned long long* barrier, unsigned arrivals) {{
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
                  "r"(arrivals) : "memory");
 }}""",
     "barriers_ready": f"""
-{_DEVICE} void barriers_ready() {{
+{DEVICE} void barriers_ready() {{
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }}""",
     "barrier_expect": f"""
-{_DEVICE} void barrier_expect(unsigned long long* barrier, unsigned bytes) {{
+{DEVICE} void barrier_expect(unsigned long long* barrier, unsigned bytes) {{
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::
                      "r"(shared_address(barrier)), "r"(bytes) : "memory");
 }}""",
     "barrier_arrive": f"""
-{_DEVICE} void barrier_arrive(unsigned long long* barrier, bool present) {{
+{DEVICE} void barrier_arrive(unsigned long long* barrier, bool present) {{
     asm volatile("{{\\n"  // without a branch, which would take the first chunk out of its loop
                  ".reg .pred p;\\n"
                  "setp.ne.b32 p, %1, 0;\\n"
@@ -45,7 +46,7 @@ struct alignas(64) TensorMap {
                  "}}" ::"r"(shared_address(barrier)), "r"(int(present)) : "memory");
 }}""",
     "barrier_wait": f"""
-{_DEVICE} void barrier_wait(unsigned long long* barrier, unsigned parity) {{
+{DEVICE} void barrier_wait(unsigned long long* barrier, unsigned parity) {{
     asm volatile("{{\\n"
                  ".reg .pred done;\\n"
                  "AGAIN:\\n"
@@ -56,7 +57,7 @@ struct alignas(64) TensorMap {
                  "}}" ::"r"(shared_address(barrier)), "r"(parity) : "memory");
 }}""",
     "barrier_arrive_in": f"""
-{_DEVICE} void barrier_arrive_in(unsigned long long* barrier, int rank, bool present) {{
+{DEVICE} void barrier_arrive_in(unsigned long long* barrier, int rank, bool present) {{
     asm volatile("{{\\n"
                  ".reg .pred p;\\n"
                  ".reg .b32 there;\\n"
@@ -66,51 +67,51 @@ struct alignas(64) TensorMap {
                  "}}" ::"r"(shared_address(barrier)), "r"(rank), "r"(int(present)) : "memory");
 }}""",
     "shared_written": f"""
-{_DEVICE} void shared_written() {{  // what this thread wrote is there for the accelerator
+{DEVICE} void shared_written() {{  // what this thread wrote is there for the accelerator
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }}""",
     "store_matrices": f"""
-{_DEVICE} void store_matrices(void* row, unsigned a, unsigned b, unsigned c, unsigned d) {{
+{DEVICE} void store_matrices(void* row, unsigned a, unsigned b, unsigned c, unsigned d) {{
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {{%1, %2, %3, %4}};" ::
                      "r"(shared_address(row)), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }}""",
     "boxes_commit": f"""
-{_DEVICE} void boxes_commit() {{
+{DEVICE} void boxes_commit() {{
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }}""",
     "boxes_read": f"""
-{_DEVICE} void boxes_read() {{  // those that this thread has had copied
+{DEVICE} void boxes_read() {{  // those that this thread has had copied
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }}""",
     "boxes_stored": f"""
-{_DEVICE} void boxes_stored() {{
+{DEVICE} void boxes_stored() {{
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }}""",
     "fewer_registers": f"""
 template <int Count>
-{_DEVICE} void fewer_registers() {{
+{DEVICE} void fewer_registers() {{
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
 }}""",
     "more_registers": f"""
 template <int Count>
-{_DEVICE} void more_registers() {{
+{DEVICE} void more_registers() {{
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count));
 }}""",
     "products_begin": f"""
-{_DEVICE} void products_begin() {{
+{DEVICE} void products_begin() {{
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }}""",
     "products_commit": f"""
-{_DEVICE} void products_commit() {{
+{DEVICE} void products_commit() {{
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }}""",
     "products_wait": f"""
 template <int Pending>
-{_DEVICE} void products_wait() {{
+{DEVICE} void products_wait() {{
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }}""",
     "matrix_descriptor": f"""
-{_DEVICE} unsigned long long matrix_descriptor(const void* place, int leading, int stride,
+{DEVICE} unsigned long long matrix_descriptor(const void* place, int leading, int stride,
                                                int swizzle) {{
     const unsigned from = shared_address(place);
     return (unsigned long long)((from & 0x3ffffu) >> 4) |
@@ -149,7 +150,7 @@ def _copy_box(dimensions: int, shared: bool, pixels: bool) -> str:
         after += f", %{3 + dimensions + places}"
         operands += ', "h"((unsigned short)((1 << Blocks) - 1))'
     return f"""
-{blocks}{_DEVICE} void {copy_box_name(dimensions, shared, pixels)}(void* target,
+{blocks}{DEVICE} void {copy_box_name(dimensions, shared, pixels)}(void* target,
         const TensorMap& map, unsigned long long* barrier, {where}) {{
     asm volatile(
         "cp.async.bulk.tensor.{dimensions}d.shared::cluster.global{mode}"
@@ -174,7 +175,7 @@ def _store_box(dimensions: int) -> str:
     at = ", ".join(f"%{2 + i}" for i in range(dimensions))
     operands = "".join(f', "r"(c{i})' for i in range(dimensions))
     return f"""
-{_DEVICE} void {store_box_name(dimensions)}(const void* source, const TensorMap& map, {where}) {{
+{DEVICE} void {store_box_name(dimensions)}(const void* source, const TensorMap& map, {where}) {{
     asm volatile(
         "cp.async.bulk.tensor.{dimensions}d.global.shared::cta.bulk_group [%0, {{{at}}}], [%1];" ::
             "l"(&map), "r"(shared_address(source)){operands} : "memory");

@@ -175,7 +175,7 @@ class CudaBackend:
             raise ArgumentError(
                 "out= is a NumPy array; a GPU program writes to device arrays only."
             )
-        array = as_cupy(value, "out")
+        array = as_cupy(value, None)
         right = tuple(array.shape) == shape and same_dtype(value, array, dtype)
         if not right or not array.flags.c_contiguous or array.data.ptr % cuda_launch.ALIGNMENT:
             raise ArgumentError(

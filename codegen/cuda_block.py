@@ -37,6 +37,10 @@ class Point:
         origin = self.origin[index]
         return self.at[index] if origin == "0" else f"({self.at[index]} - {origin})"
 
+    def joined(self, other: "Point") -> "Point":
+        """A point that has what both say."""
+        return Point({**self.at, **other.at}, {**self.register, **other.register}, self.origin)
+
 
 @dataclass(frozen=True)
 class Frame:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd, prod
 
+from eqsat.codegen.cuda_async import MOST_DIMENSIONS
 from eqsat.graph.dtypes import DType
 from eqsat.graph.index import (
     Affine,
@@ -32,7 +33,6 @@ PERIOD = 1024  # bytes: eight rows of 128, after which the widest swizzle begins
 WIDTHS = (128, 64, 32)  # bytes of a swizzled row
 MOST_BOX = 256
 MOST_STEP = 8
-MOST_DIMENSIONS = 5
 ORIGIN = const(0)
 OFTEN = 8  # times that an element is copied, from which on its copies are the cache's work
 

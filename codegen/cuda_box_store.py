@@ -18,12 +18,12 @@ from eqsat.codegen.cuda_block import Block, Point
 from eqsat.codegen.cuda_box import LINE, PERIOD, UNIT, WIDTHS, TensorBox, tensor_box
 from eqsat.codegen.cuda_distribution import WARP
 from eqsat.codegen.cuda_exchange import Digit, Exchange, shape_of
-from eqsat.codegen.cuda_math import SIXTEEN
 from eqsat.codegen.cuda_patch import Patch
 from eqsat.codegen.cuda_tiles import owners
 from eqsat.graph.dtypes import float64
 from eqsat.graph.index import var
 from eqsat.kernel import Guard, Load, Store
+from eqsat.needs import SIXTEEN
 
 LEAST_AREAS = 2  # with one for several passes, each waits until the one before is read
 

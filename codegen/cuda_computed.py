@@ -13,15 +13,13 @@ from math import ceil, prod
 from eqsat.codegen.cuda_access import unit_stride, vector_width
 from eqsat.codegen.cuda_block import Block, Frame, Point, Tile, constant
 from eqsat.codegen.cuda_distribution import cover
-from eqsat.codegen.cuda_math import cast, literal, narrow, register_type, storage_type, widen
-from eqsat.codegen.cuda_placement import SIXTEEN
-from eqsat.codegen.cuda_registers import REGISTERS
+from eqsat.codegen.cuda_math import WORD, cast, literal, narrow, register_type, storage_type, widen
+from eqsat.codegen.cuda_registers import REGISTERS_OF_SM
 from eqsat.codegen.cuda_tile_copy import vector_number
 from eqsat.codegen.cuda_tiles import anywhere, fetch, if_inside, lay_out
 from eqsat.graph.dtypes import float32
 from eqsat.kernel import Load, Map, operands
-
-WORD = 4  # bytes of a register
+from eqsat.needs import SIXTEEN
 
 Expression = Callable[[Map, Point], str]
 
@@ -113,7 +111,8 @@ def may_load_ahead(block: Block, loads: Sequence[Load], registers: int) -> bool:
     stores = (store for phase in block.kernel.phases for store in phase.stores)
     written = {store.access.buffer for store in stores}
     sums = sum(block.register_count(m.contract.indices) for m in block.placement.matrices.values())
-    fits = sums + block.held_ahead + registers <= REGISTERS / block.kernel.threads / 2  # half: else
+    most = REGISTERS_OF_SM / block.kernel.threads / 2  # the other half: all else
+    fits = sums + block.held_ahead + registers <= most
     return fits and not any(s.access.buffer in written for s in loads)
 
 

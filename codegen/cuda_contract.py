@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import prod
 
-from eqsat.codegen.cuda_access import VECTOR_BYTES, vector_along
+from eqsat.codegen.cuda_access import vector_along
 from eqsat.codegen.cuda_block import Block, Point, Reader, Tile, constant
 from eqsat.codegen.cuda_loads import load_vector
 from eqsat.codegen.cuda_math import (
@@ -30,6 +30,7 @@ from eqsat.codegen.cuda_windows import Windows, load_windows, windows
 from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import DType
 from eqsat.kernel import Contract, Load, Map, Reduce
+from eqsat.needs import VECTOR_BYTES
 from eqsat.outer_reductions import Outer
 
 UNROLLED = 256  # multiply-adds of one thread that are written out; longer sums stay loops
@@ -105,7 +106,7 @@ def reduce_outer(block: Block, outer: Outer, target: Accumulator) -> None:
     with _held(block, s, factors) as (summed, held), block.points(s.indices) as point:
         for factor, read in zip(factors, held, strict=True):
             block.readers[factor.read] = read
-        at = _joined(summed, point)
+        at = summed.joined(point)
         for one in outer.between:
             name = block.value(one.name)
             block.out.line(f"const {register_type(one.dtype)} {name} = {block.mapped(one, at)};")
@@ -158,7 +159,7 @@ def _read(
     load, index, width = _vector(block, c, factor, own) if serial else (None, "", 1)
     tile, inner, together = _row(block, factor, own) if serial else (None, "", 1)
     with block.points(own, steps={index: width, inner: together}) as point:
-        at, place = _joined(summed, point), block.register_number(own, point)
+        at, place = summed.joined(point), block.register_number(own, point)
         if tile is not None:
             _read_row(block, tile, at, together, factor.dtype, f"{word}[{place} + e]")
         elif load is None:
@@ -195,7 +196,7 @@ class Steps:
             block.out.line(f"{register_type(dtype)} {word}[{count}];")
             with block.points(own) as point:
                 place = f"({block.register_number(own, point)}) * {self.width} + e"
-                at = _joined(summed, point)
+                at = summed.joined(point)
                 _read_row(block, tile, at, self.width, dtype, f"{word}[{place}]")
 
     def reader(self, block: Block, word: str) -> Reader:
@@ -210,7 +211,7 @@ def _find_steps(block: Block, factors: Sequence[Factor], over: list[str]) -> Ste
         found: dict[str, tuple[Tile, list[str], DType]] = {}
         widths: list[int] = []
         for factor in factors:
-            tile, inner, strides = _read_along(block, factor)
+            tile, inner, strides = _read_along(factor)
             if tile is None or inner != index:
                 continue
             own, width = _own(block, factor, over), VECTOR_BYTES // tile.dtype.itemsize
@@ -225,10 +226,6 @@ def _find_steps(block: Block, factors: Sequence[Factor], over: list[str]) -> Ste
         if found:
             return Steps(index, min(widths), found)
     return None
-
-
-def _joined(a: Point, b: Point) -> Point:
-    return Point({**a.at, **b.at}, {**a.register, **b.register}, a.origin)
 
 
 @contextmanager
@@ -325,7 +322,7 @@ def _vector(
     return (load, index, width) if width > 1 else (None, "", 1)
 
 
-def _read_along(block: Block, factor: Factor) -> tuple[Tile | None, str, list[int]]:
+def _read_along(factor: Factor) -> tuple[Tile | None, str, list[int]]:
     """The tile in shared memory of a factor that is read as it lies there, the index along which
     its elements lie together, and how far apart they are along the others.
     """
@@ -343,7 +340,7 @@ def _row(block: Block, factor: Factor, own: list[str]) -> tuple[Tile | None, str
     """The tile in shared memory of which threads take several elements of a factor at a time, the
     index along which these lie, and how many.
     """
-    tile, inner, strides = _read_along(block, factor)
+    tile, inner, strides = _read_along(factor)
     if tile is None or own[-1:] != [inner]:
         return None, "", 1
     width, held = VECTOR_BYTES // tile.dtype.itemsize, block.distribution.vector(inner)

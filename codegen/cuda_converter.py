@@ -17,17 +17,17 @@ from eqsat.codegen.cuda_box import UNIT, TensorBox
 from eqsat.codegen.cuda_conversions import sources
 from eqsat.codegen.cuda_copies import find_box
 from eqsat.codegen.cuda_distribution import WARP, cover
-from eqsat.codegen.cuda_math import SIXTEEN, register_type
+from eqsat.codegen.cuda_math import WORD, register_type
 from eqsat.codegen.cuda_ring import Ring
 from eqsat.codegen.cuda_tiles import fetch, if_inside
 from eqsat.conversion_price import CONVERTING, GROUPS
 from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import float32
 from eqsat.kernel import Load, Map, Phase, Statement, operands
+from eqsat.needs import SIXTEEN
 
 THREAD = "converter"  # the number of a converting thread in its group
 TOGETHER = 16  # vectors of 8 elements that a thread reads before it converts the first
-WORD = 4  # bytes
 
 
 @dataclass

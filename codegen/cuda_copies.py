@@ -162,12 +162,12 @@ def copy_boxes(
         if box.paged:
             first = f"({at.at[box.paged]} + page * {box.each})"
             at = Point({**at.at, box.paged: first}, {}, at.origin)
-        values = _coordinates(block, load, box, at)
+        values = _coordinates(block, box, at)
         each = box.rows // box.pages * box.row_bytes
         _copy_parts(block, what, at, f"{place} + page * {each}", arguments, values)
 
 
-def _coordinates(block: Block, load: Load, box: TensorBox, at: Point) -> dict[str, str]:
+def _coordinates(block: Block, box: TensorBox, at: Point) -> dict[str, str]:
     """Where the box begins by each value; before the tensor, so that zeros are copied, where the
     load reads nothing.
     """

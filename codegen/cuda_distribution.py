@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from eqsat.codegen.cuda_access import VECTOR_BYTES, sliding_axes, unit_stride, vector_width
+from eqsat.codegen.cuda_access import places_in_vectors, sliding_axes, unit_stride, vector_width
 from eqsat.codegen.cuda_operations import COLUMNS
 from eqsat.codegen.cuda_placement import (
     FETCH,
@@ -51,6 +51,7 @@ from eqsat.codegen.cuda_threads import (
 from eqsat.codegen.cuda_warpgroup_operations import WARPGROUP, WarpgroupOperation
 from eqsat.errors import UnsupportedError
 from eqsat.kernel import Access, Contract, Kernel, Load, Reduce, Scan
+from eqsat.needs import VECTOR_BYTES
 
 LANE_BYTES = 4  # that each lane of a warp reads, where lines are read whole
 MOST_UNEQUAL = 16  # bytes along one index that may outweigh those along another, which cross it
@@ -208,8 +209,10 @@ class _Choice:
             self.take(i, lanes.get(i, kernel.tile_threads))
         scanned = {s.over for s in kernel.statements() if isinstance(s, Scan)} & {*open_indices}
         # rows of a thread lie side by side: they share places, and are scanned at once
-        for i in self.slid.keys() & {*free} | scanned - {*contiguous}:
-            self.width[i] = -(-self.points(i) // prod(r for _, r in self.taken[i]))
+        lined = {i for i in contiguous if self.lined.get(i)}
+        for i in self.slid.keys() & {*free} | scanned - {*contiguous} | lined:
+            step = self.width[i] if i in lined else 1
+            self.width[i] = step * -(-self.points(i) // (step * prod(r for _, r in self.taken[i])))
         for i in self.axes:
             if i not in self.factors:
                 digits = self.taken.get(i, [])
@@ -239,6 +242,7 @@ class _Choice:
     def sliding(self) -> dict[str, int]:
         """The bytes by which windows of registers slide, for each index along which they do."""
         found: dict[str, int] = {}
+        self.lined: dict[str, bool] = {}  # whether threads read what windows span in vectors
         self.partners: dict[str, str] = {}  # of an index inside windows, the one that moves them
         for s in self.kernel.statements():
             held = isinstance(s, Load) and self.placement.where[s.name] in (REGISTERS, FETCH)
@@ -250,6 +254,8 @@ class _Choice:
                 if inside and len(moving) == 1:
                     size = self.kernel.buffer(s.access.buffer).dtype.itemsize
                     found[moving[0]] = steps[moving[0]] * axis.stride * size
+                    wide = places_in_vectors(self.kernel, s, axis, moving[0]) > 0
+                    self.lined[moving[0]] = self.lined.get(moving[0], True) and wide
                     self.partners.update(dict.fromkeys(inside, moving[0]))
         return found
 
@@ -292,6 +298,7 @@ class _Choice:
             width = min(width, VECTOR_BYTES // (self.points(inside) * self.itemsize(inside)))
         if index in self.slid:  # lanes side by side read lines of memory together
             width = min(width, max(LANE_BYTES // self.slid[index], 1))
+            width = VECTOR_BYTES // self.slid[index] if self.lined[index] else width
         while width > 1 and width // 2 * self.kernel.tile_threads >= volume:
             width //= 2
         while width > 1 and self.repeats(index, width // 2):

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eqsat.codegen.cuda_access import (
-    VECTOR_BYTES,
     continued,
     unit_stride,
     vector_along,
@@ -27,11 +26,12 @@ from eqsat.codegen.cuda_distribution import WARP, Distribution
 from eqsat.codegen.cuda_placement import Placement
 from eqsat.graph.index import evaluate, free_names
 from eqsat.kernel import Access, Kernel
+from eqsat.needs import VECTOR_BYTES
+from eqsat.relayout import SECTOR
+from eqsat.tiling import LINE
 
-LINE = 128  # bytes of a line of device memory in the caches
 BANKS, BANK = 32, 4  # of shared memory, and bytes of each
 PATCH = 2048  # bytes of a warp's patch, unless rows of one line need more
-SECTOR = 32  # bytes that the cache writes at once
 LINE_COST = 2  # a line on its way to memory, in passes over the banks
 PART_COST = 4  # the same of each sector that is written in part: 57 of them a ns on an H100
 WAIT_COST = 16  # of a pass, for the patch to be written and read

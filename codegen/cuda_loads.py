@@ -4,11 +4,11 @@ of a record, which several loads take from one place."""
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from eqsat.codegen.cuda_access import VECTOR_BYTES
 from eqsat.codegen.cuda_block import Block, Point
 from eqsat.codegen.cuda_math import cast, literal, storage_type, widen
 from eqsat.graph.index import Affine
 from eqsat.kernel import Kernel, Load
+from eqsat.needs import VECTOR_BYTES
 
 
 def load_vector(

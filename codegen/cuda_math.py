@@ -11,7 +11,9 @@ import numpy as np
 
 from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import DType, bool_, float32, float64, iinfo, is_exact, promote
+from eqsat.needs import SIXTEEN
 
+DEVICE = "__device__ __forceinline__"  # what device functions are declared as
 WORD = 4  # bytes: the least that cp.async copies, and registers hold
 
 _STORAGE = {
@@ -177,8 +179,7 @@ def _negative(dtype: DType, a: Sequence[str]) -> str:
     return f"(-{a[0]})" if dtype.kind == "float" else f"wrapping_negate({a[0]})"
 
 
-SIXTEEN = frozenset({"bfloat16", "float16"})
-NARROW = SIXTEEN | {"float8_e4m3fn", "float8_e5m2"}
+NARROW = frozenset({*SIXTEEN, "float8_e4m3fn", "float8_e5m2"})
 _LIBM = (
     "exp expm1 log log1p log2 sqrt sin cos tan sinh cosh tanh asin acos atan erf floor ceil trunc"
 )

@@ -6,10 +6,10 @@ before. Products and quotients pass a relative error on as it is, and so do sums
 negative; the instructions named here are exact to 2^-17 or better, also for subnormal numbers.
 """
 
-from eqsat.codegen.cuda_math import SIXTEEN
 from eqsat.codegen.cuda_placement import Placement
 from eqsat.graph.dtypes import float32
 from eqsat.kernel import Literal, Map, Statement, operands
+from eqsat.needs import SIXTEEN
 
 NEARLY = {
     "div": "divide_nearly",

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from eqsat.codegen.cuda_block import Block, Point
 from eqsat.codegen.cuda_box_tile import BoxTile
 from eqsat.codegen.cuda_fragments import Fragments
-from eqsat.codegen.cuda_math import SIXTEEN
 from eqsat.codegen.cuda_placement import Matrix
 from eqsat.graph.dtypes import DType, float32
 from eqsat.kernel import Load, Map, Statement
+from eqsat.needs import SIXTEEN
 
 PAIRED = {
     "add": "add.rn",

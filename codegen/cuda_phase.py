@@ -6,7 +6,7 @@ from math import prod
 
 from eqsat.codegen import cuda_stream_k
 from eqsat.codegen.cuda_ahead import load_chunks_ahead
-from eqsat.codegen.cuda_block import Block, Point, Reader
+from eqsat.codegen.cuda_block import Block, Point
 from eqsat.codegen.cuda_chains import BESIDE, LATER, holds_factor, is_lagging
 from eqsat.codegen.cuda_collective import reduce_threads
 from eqsat.codegen.cuda_contract import monoid_of
@@ -94,7 +94,7 @@ def _emit_stream(block: Block, phase: Phase, pipeline: Pipeline | None) -> None:
         neutral = identity(carry.monoid, carry.dtype)
         out.line("#pragma unroll")
         out.line(f"for (int e = 0; e < {count}; ++e) {block.value(carry.name)}[e] = {neutral};")
-        block.readers[carry.name] = _element_reader(block, carry.name)
+        block.readers[carry.name] = block.element_reader(carry.name)
     with out.block():
         if pipeline and phase in pipeline.rings:
             _emit_consumer(block, phase, pipeline, partial)
@@ -350,10 +350,6 @@ def _copy_carries(block: Block, body: Statements) -> None:
         source, target = block.value(update), block.value(carry)
         block.out.line("#pragma unroll")
         block.out.line(f"for (int e = 0; e < {count}; ++e) {target}[e] = {source}[e];")
-
-
-def _element_reader(block: Block, name: str) -> Reader:
-    return lambda point: block.element(name, point)
 
 
 def _tiles(block: Block, phase: Phase, stages: int, done: Collection[str] = ()) -> set[str]:

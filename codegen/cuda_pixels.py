@@ -9,8 +9,8 @@ cuTensorMapEncodeIm2col.
 from collections.abc import Collection, Mapping
 
 from eqsat.algebra import Read
+from eqsat.codegen.cuda_async import MOST_DIMENSIONS
 from eqsat.codegen.cuda_box import (
-    MOST_DIMENSIONS,
     MOST_STEP,
     PERIOD,
     UNIT,

@@ -8,7 +8,7 @@ from math import prod
 from eqsat.codegen.cuda_access import unit_stride
 from eqsat.codegen.cuda_box import UNIT, WIDTHS
 from eqsat.codegen.cuda_conversions import conversions
-from eqsat.codegen.cuda_math import NARROW, SIXTEEN
+from eqsat.codegen.cuda_math import NARROW
 from eqsat.codegen.cuda_operations import OPERATIONS, MatrixOperation, find, find_shape
 from eqsat.codegen.cuda_turned import Group, across, summed_index, turned
 from eqsat.codegen.cuda_warpgroup_operations import WarpgroupOperation
@@ -31,6 +31,7 @@ from eqsat.kernel import (
     rename_values,
     store_operands,
 )
+from eqsat.needs import SIXTEEN
 from eqsat.outer_reductions import Outer, find_outer, sums_rows
 from eqsat.pipeline_price import STREAMED_BYTES
 from eqsat.specs.model import ParallelOperation

@@ -16,9 +16,9 @@ from eqsat.codegen import (
     cuda_prelude_scans,
     cuda_prelude_vectors,
 )
+from eqsat.codegen.cuda_math import DEVICE
 
-_DEVICE = "__device__ __forceinline__"
-_EACH = "template <typename T>\n__device__ __forceinline__ T"
+_EACH = f"template <typename T>\n{DEVICE} T"
 
 # p(t) = log2(erfc(t)) / t by powers of t, from t^0: a minimax fit of erfc(t) as 2^(t p(t)) on
 # [0, 4.6] by linear programming; its coefficients were rounded to float32 one by one, the lowest
@@ -45,17 +45,17 @@ def _horner(variable: str, result: str, coefficients: Sequence[float]) -> str:
 LAST_BLOCKS = 2048  # tell the next launch: on an H200 one starts in 1.3 ns, others in 0.65
 FUNCTIONS: dict[str, str] = {
     "block_barrier": f"""
-{_DEVICE} void block_barrier() {{ __syncthreads(); }}""",
+{DEVICE} void block_barrier() {{ __syncthreads(); }}""",
     "earlier_launches_done": f"""
 // Waits until launches before this one have ended and what they wrote is seen.
-{_DEVICE} void earlier_launches_done() {{
+{DEVICE} void earlier_launches_done() {{
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }}""",
     "next_launch_may_begin": f"""
 // The next launch is set up while the last blocks run: those that say so start half as fast.
-{_DEVICE} void next_launch_may_begin() {{
+{DEVICE} void next_launch_may_begin() {{
 #if __CUDA_ARCH__ >= 900
     if (gridDim.x - blockIdx.x <= {LAST_BLOCKS})
         asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -64,32 +64,32 @@ FUNCTIONS: dict[str, str] = {
     "element_or_zero": f"""
 // Without a branch, in which one load would wait for another.
 template <typename T, typename I>
-{_DEVICE} T element_or_zero(const T* values, bool present, I place) {{
+{DEVICE} T element_or_zero(const T* values, bool present, I place) {{
     const T value = values[present ? place : 0];
     return present ? value : T(0);
 }}""",
     "hold": f"""
 // Values that are there from here on: their loads are not moved to where they are used.
 template <typename T>
-{_DEVICE} void hold_one(T& value) {{}}
+{DEVICE} void hold_one(T& value) {{}}
 template <>
-{_DEVICE} void hold_one(float& value) {{
+{DEVICE} void hold_one(float& value) {{
     asm volatile("" : "+f"(value));
 }}
 template <>
-{_DEVICE} void hold_one(double& value) {{
+{DEVICE} void hold_one(double& value) {{
     asm volatile("" : "+d"(value));
 }}
 template <>
-{_DEVICE} void hold_one(int& value) {{
+{DEVICE} void hold_one(int& value) {{
     asm volatile("" : "+r"(value));
 }}
 template <>
-{_DEVICE} void hold_one(long long& value) {{
+{DEVICE} void hold_one(long long& value) {{
     asm volatile("" : "+l"(value));
 }}
 template <typename T, int N>
-{_DEVICE} void hold(T (&values)[N]) {{
+{DEVICE} void hold(T (&values)[N]) {{
 #pragma unroll
     for (int n = 0; n < N; ++n) hold_one(values[n]);
 }}""",
@@ -143,11 +143,11 @@ struct Wrapping<double> {
     return wrapping_add(wrapping_multiply(a, b), c);
 }}
 template <>
-{_DEVICE} float multiply_add<float>(float a, float b, float c) {{
+{DEVICE} float multiply_add<float>(float a, float b, float c) {{
     return fmaf(a, b, c);
 }}
 template <>
-{_DEVICE} double multiply_add<double>(double a, double b, double c) {{
+{DEVICE} double multiply_add<double>(double a, double b, double c) {{
     return fma(a, b, c);
 }}""",
     "sign_of": f"""
@@ -155,17 +155,17 @@ template <>
     return a > T(0) ? T(1) : a < T(0) ? T(-1) : a == T(0) ? T(0) : a;
 }}""",
     "is_finite": f"""
-{_DEVICE} bool is_finite(float a) {{
+{DEVICE} bool is_finite(float a) {{
     return fabsf(a) < __int_as_float(0x7f800000);
 }}
-{_DEVICE} bool is_finite(double a) {{
+{DEVICE} bool is_finite(double a) {{
     return fabs(a) < __longlong_as_double(0x7ff0000000000000);
 }}""",
     "is_infinite": f"""
-{_DEVICE} bool is_infinite(float a) {{
+{DEVICE} bool is_infinite(float a) {{
     return fabsf(a) == __int_as_float(0x7f800000);
 }}
-{_DEVICE} bool is_infinite(double a) {{
+{DEVICE} bool is_infinite(double a) {{
     return fabs(a) == __longlong_as_double(0x7ff0000000000000);
 }}""",
     "maximum": f"""
@@ -173,7 +173,7 @@ template <>
     return (a >= b || a != a) ? a : b;
 }}
 template <>
-{_DEVICE} float maximum<float>(float a, float b) {{
+{DEVICE} float maximum<float>(float a, float b) {{
     float result;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
     return result;
@@ -183,7 +183,7 @@ template <>
     return (a <= b || a != a) ? a : b;
 }}
 template <>
-{_DEVICE} float minimum<float>(float a, float b) {{
+{DEVICE} float minimum<float>(float a, float b) {{
     float result;
     asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
     return result;
@@ -195,14 +195,14 @@ template <>
     return rest != 0 && (rest < 0) != (b < 0) ? T(rest + b) : rest;
 }}
 template <>
-{_DEVICE} double floor_remainder<double>(double a, double b) {{
+{DEVICE} double floor_remainder<double>(double a, double b) {{
     const double rest = fmod(a, b);
     if (b == 0 || rest != rest) return rest;
     if (rest == 0) return copysign(0.0, b);
     return (rest < 0) != (b < 0) ? rest + b : rest;
 }}
 template <>
-{_DEVICE} float floor_remainder<float>(float a, float b) {{
+{DEVICE} float floor_remainder<float>(float a, float b) {{
     const float rest = fmodf(a, b);
     if (b == 0 || rest != rest) return rest;
     if (rest == 0) return copysignf(0.0f, b);
@@ -216,7 +216,7 @@ template <>
     return a % b != 0 && (a < 0) != (b < 0) ? T(quotient - 1) : quotient;
 }}
 template <>
-{_DEVICE} double floor_divide<double>(double a, double b) {{
+{DEVICE} double floor_divide<double>(double a, double b) {{
     if (b == 0) return a / b;
     const double rest = fmod(a, b);
     double quotient = (a - rest) / b;
@@ -226,7 +226,7 @@ template <>
     return quotient - whole > 0.5 ? whole + 1 : whole;
 }}
 template <>
-{_DEVICE} float floor_divide<float>(float a, float b) {{
+{DEVICE} float floor_divide<float>(float a, float b) {{
     if (b == 0) return a / b;
     const float rest = fmodf(a, b);
     float quotient = (a - rest) / b;
@@ -255,132 +255,132 @@ template <>
     return count >= 0 && count < T(8 * sizeof(T)) ? T(a >> count) : a < 0 ? T(-1) : T(0);
 }}""",
     "exp_difference": f"""
-{_DEVICE} float exp_difference(float a, float b) {{
+{DEVICE} float exp_difference(float a, float b) {{
     const float base = b == __int_as_float(0xff800000) ? 0.0f : b;  // the same for a whole row
     return power_of_two((a - base) * 1.4426950408889634f);
 }}
-{_DEVICE} float exp_difference(float a, float b, float rate) {{
+{DEVICE} float exp_difference(float a, float b, float rate) {{
     const float base = b == __int_as_float(0xff800000) ? 0.0f : b;
     const float scale = rate * 1.4426950408889634f;
     return power_of_two(fmaf(a, scale, -(base * scale)));
 }}
-{_DEVICE} double exp_difference(double a, double b, double rate) {{
+{DEVICE} double exp_difference(double a, double b, double rate) {{
     const double base = b == __longlong_as_double(0xfff0000000000000) ? 0.0 : b;
     return exp((a - base) * rate);
 }}
-{_DEVICE} double exp_difference(double a, double b) {{
+{DEVICE} double exp_difference(double a, double b) {{
     const double lowest = __longlong_as_double(0xfff0000000000000);
     const double result = exp(a - b);
     return a == lowest && b == lowest ? 0.0 : result;
 }}""",
     "one_plus_erf": f"""
-{_DEVICE} float one_plus_erf(float a) {{
+{DEVICE} float one_plus_erf(float a) {{
     const float t = fabsf(a);
 {_horner("t", "power", LOG2_ERFC)}
     const float rest = power_of_two(power * t);  // 1 - erf(t)
     return a >= 0.0f ? 2.0f - rest : rest;
 }}
-{_DEVICE} double one_plus_erf(double a) {{
+{DEVICE} double one_plus_erf(double a) {{
     return erfc(-a);
 }}""",
     "from_bfloat16": f"""
-{_DEVICE} float from_bfloat16(unsigned short bits) {{
+{DEVICE} float from_bfloat16(unsigned short bits) {{
     return __int_as_float(int(bits) << 16);
 }}""",
     "to_bfloat16": f"""
-{_DEVICE} unsigned short to_bfloat16(float value) {{
+{DEVICE} unsigned short to_bfloat16(float value) {{
     unsigned bits;  // in pairs: several times the rate of one; beside 0 it would be merged
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(1.0f), "f"(value));
     return (unsigned short)bits;
 }}""",
     "round_bfloat16": f"""
-{_DEVICE} float round_bfloat16(float value) {{
+{DEVICE} float round_bfloat16(float value) {{
     return from_bfloat16(to_bfloat16(value));
 }}""",
     "from_float16": f"""
-{_DEVICE} float from_float16(unsigned short bits) {{
+{DEVICE} float from_float16(unsigned short bits) {{
     float value;
     asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
     return value;
 }}""",
     "to_float16": f"""
-{_DEVICE} unsigned short to_float16(float value) {{
+{DEVICE} unsigned short to_float16(float value) {{
     unsigned bits;  // in pairs: several times the rate of one; beside 0 it would be merged
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(1.0f), "f"(value));
     return (unsigned short)bits;
 }}
-{_DEVICE} unsigned short to_float16(double value) {{
+{DEVICE} unsigned short to_float16(double value) {{
     unsigned short bits;
     asm("cvt.rn.f16.f64 %0, %1;" : "=h"(bits) : "d"(value));
     return bits;
 }}""",
     "round_float16": f"""
 {_EACH} round_float16(T value) = delete;
-{_DEVICE} float round_float16(float value) {{
+{DEVICE} float round_float16(float value) {{
     return from_float16(to_float16(value));
 }}
-{_DEVICE} float round_float16(double value) {{
+{DEVICE} float round_float16(double value) {{
     return from_float16(to_float16(value));
 }}""",
     "half_of": f"""
-{_DEVICE} unsigned short half_of(unsigned pair, int number) {{
+{DEVICE} unsigned short half_of(unsigned pair, int number) {{
     return (unsigned short)(pair >> 16 * number);
 }}""",
     "pack_bfloat16": f"""
-{_DEVICE} unsigned pack_bfloat16(float low, float high) {{
+{DEVICE} unsigned pack_bfloat16(float low, float high) {{
     unsigned bits;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
     return bits;
 }}""",
     "pack_float16": f"""
-{_DEVICE} unsigned pack_float16(float low, float high) {{
+{DEVICE} unsigned pack_float16(float low, float high) {{
     unsigned bits;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
     return bits;
 }}""",
     "round_tf32": f"""
-{_DEVICE} unsigned round_tf32(float value) {{
+{DEVICE} unsigned round_tf32(float value) {{
     unsigned bits;
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
     return value == value ? bits : 0x7fffffffu;  // the lowest bits of a NaN may be all it has
 }}""",
     "round_fragment": f"""
 template <int Count>
-{_DEVICE} void round_fragment(unsigned* fragment) {{
+{DEVICE} void round_fragment(unsigned* fragment) {{
 #pragma unroll
     for (int i = 0; i < Count; ++i) fragment[i] = round_tf32(__uint_as_float(fragment[i]));
 }}""",
     "Sum": f"""
 struct Sum {{
     template <typename T>
-    {_DEVICE} T operator()(T a, T b) const {{
+    {DEVICE} T operator()(T a, T b) const {{
         return wrapping_add(a, b);
     }}
 }};""",
     "Product": f"""
 struct Product {{
     template <typename T>
-    {_DEVICE} T operator()(T a, T b) const {{
+    {DEVICE} T operator()(T a, T b) const {{
         return wrapping_multiply(a, b);
     }}
 }};""",
     "Maximum": f"""
 struct Maximum {{
     template <typename T>
-    {_DEVICE} T operator()(T a, T b) const {{
+    {DEVICE} T operator()(T a, T b) const {{
         return maximum(a, b);
     }}
 }};""",
     "Minimum": f"""
 struct Minimum {{
     template <typename T>
-    {_DEVICE} T operator()(T a, T b) const {{
+    {DEVICE} T operator()(T a, T b) const {{
         return minimum(a, b);
     }}
 }};""",
     "reduce_lanes": f"""
 template <int Count, int Stride, typename Combine, typename T, int N>
-{_DEVICE} void reduce_lanes(T (&values)[N]) {{
+{DEVICE} void reduce_lanes(T (&values)[N]) {{
 #pragma unroll
     for (int n = 0; n < N; ++n) {{
 #pragma unroll
@@ -390,7 +390,7 @@ template <int Count, int Stride, typename Combine, typename T, int N>
 }}""",
     "reduce_warps": f"""
 template <int Count, int Stride, int Threads, int Batch, typename Combine, typename T, int N>
-{_DEVICE} void reduce_warps(T (&values)[N], void* memory) {{
+{DEVICE} void reduce_warps(T (&values)[N], void* memory) {{
     T* scratch = reinterpret_cast<T*>(memory);
     const int first = threadIdx.x - threadIdx.x / Stride % Count * Stride;
 #pragma unroll
@@ -413,7 +413,7 @@ template <int Count, int Stride, int Threads, int Batch, typename Combine, typen
 }}""",
     "copy_async": f"""
 template <int Bytes>
-{_DEVICE} void copy_async(void* target, const void* source, bool exists) {{
+{DEVICE} void copy_async(void* target, const void* source, bool exists) {{
     const unsigned to = unsigned(__cvta_generic_to_shared(target));
     const int size = exists ? Bytes : 0;
     if (Bytes == 16)
@@ -424,12 +424,12 @@ template <int Bytes>
                      "r"(size), "n"(Bytes) : "memory");
 }}""",
     "commit_copies": f"""
-{_DEVICE} void commit_copies() {{
+{DEVICE} void commit_copies() {{
     asm volatile("cp.async.commit_group;" ::: "memory");
 }}""",
     "wait_copies": f"""
 template <int Pending>
-{_DEVICE} void wait_copies() {{
+{DEVICE} void wait_copies() {{
     asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }}""",
 }
@@ -442,7 +442,7 @@ def _load_matrix(count: int, trans: bool) -> str:
     modifier = ".trans" if trans else ""
     instruction = f"ldmatrix.sync.aligned.m8n8.x{count}{modifier}.shared.b16"
     return f"""
-{_DEVICE} void {name}(unsigned* fragment, const void* row) {{
+{DEVICE} void {name}(unsigned* fragment, const void* row) {{
     const unsigned from = unsigned(__cvta_generic_to_shared(row));
     asm volatile("{instruction} {{{outputs}}}, [%{count}];"
                  : {operands}

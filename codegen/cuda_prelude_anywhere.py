@@ -1,13 +1,14 @@
 """Device functions for vectors that begin at any element of an array, whose start is aligned."""
 
-_DEVICE = "__device__ __forceinline__"
-_HEAD = f"template <int N, typename T, typename I, typename S>\n{_DEVICE}"
+from eqsat.codegen.cuda_math import DEVICE
+
+_HEAD = f"template <int N, typename T, typename I, typename S>\n{DEVICE}"
 
 FUNCTIONS: dict[str, str] = {
     "words_from": f"""
 // Four of eight words, from a byte on.
 template <int Bytes>
-{_DEVICE} Pack<unsigned, 4> words_from(const Pack<unsigned, 4>& low, const Pack<unsigned, 4>& high,
+{DEVICE} Pack<unsigned, 4> words_from(const Pack<unsigned, 4>& low, const Pack<unsigned, 4>& high,
                                        int byte) {{
     unsigned pairs[6], words[5];
 #pragma unroll
@@ -34,7 +35,7 @@ struct Around {
     "lies_inside": f"""
 // Whether an array of `size` elements has both of the vectors of N in which one lies.
 template <int N, typename I, typename S>
-{_DEVICE} bool lies_inside(I place, S size) {{
+{DEVICE} bool lies_inside(I place, S size) {{
     const I start = place & ~I(N - 1);
     return start >= 0 && start <= I(size) - 2 * N;
 }}""",
@@ -51,7 +52,7 @@ template <int N, typename I, typename S>
     "words_around": f"""
 // The words from a place on.
 template <int N, typename T, typename I>
-{_DEVICE} Pack<unsigned, 4> words_around(const Around& around, I place) {{
+{DEVICE} Pack<unsigned, 4> words_around(const Around& around, I place) {{
     return words_from<sizeof(T)>(around.low, around.high, int(place & I(N - 1)) * sizeof(T));
 }}""",
     "words_at_end": f"""
@@ -79,7 +80,7 @@ template <int N, typename T, typename I>
     "store_some": f"""
 // Those of an aligned vector's N elements from one on and before another.
 template <int N, typename T>
-{_DEVICE} void store_some(T* start, const Pack<unsigned, 4>& words, int from, int to) {{
+{DEVICE} void store_some(T* start, const Pack<unsigned, 4>& words, int from, int to) {{
     if (from <= 0 && to >= N) {{
         *reinterpret_cast<Pack<unsigned, 4>*>(start) = words;
     }} else {{
@@ -93,7 +94,7 @@ template <int N, typename T>
 // Of a row, of which so many elements are wanted, those that follow `after` of it: they lie in two
 // vectors, which end and begin there. What is written is the aligned vector at or before the place.
 template <int N, typename T, typename I>
-{_DEVICE} void store_between(T* values, const Pack<unsigned, 4>& low, const Pack<unsigned, 4>& high,
+{DEVICE} void store_between(T* values, const Pack<unsigned, 4>& low, const Pack<unsigned, 4>& high,
                              int after, int count, I place) {{
     const int shift = int(place & I(N - 1));
     auto moved = high;
@@ -103,7 +104,7 @@ template <int N, typename T, typename I>
 }}""",
     "hand_on": f"""
 // What the last lane of a warp has, for the first lane of the next to take.
-{_DEVICE} void hand_on(Pack<unsigned, 4>* hand, const Pack<unsigned, 4>& words) {{
+{DEVICE} void hand_on(Pack<unsigned, 4>* hand, const Pack<unsigned, 4>& words) {{
     if (threadIdx.x % 32 == 31) *hand = words;
 }}""",
     "store_anywhere": f"""
@@ -112,7 +113,7 @@ template <int N, typename T, typename I>
 // an aligned vector, which begins with elements of that lane. `first`: there is none before;
 // `last`: there is none after.
 template <int Lanes, int N, typename T, typename I>
-{_DEVICE} void store_anywhere(T* values, const Pack<unsigned, 4>& words, int count, I place,
+{DEVICE} void store_anywhere(T* values, const Pack<unsigned, 4>& words, int count, I place,
                               const Pack<unsigned, 4>* hand, bool first, bool last) {{
     Pack<unsigned, 4> before;
 #pragma unroll

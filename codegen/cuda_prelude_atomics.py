@@ -5,7 +5,7 @@ of their bits are, positive ones as signed and negative ones, the other way, as 
 made the last of either, so that it stays.
 """
 
-_DEVICE = "__device__ __forceinline__"
+from eqsat.codegen.cuda_math import DEVICE
 
 
 def _combine_extreme(monoid: str, positive: str, negative: str) -> dict[str, str]:
@@ -16,17 +16,17 @@ def _combine_extreme(monoid: str, positive: str, negative: str) -> dict[str, str
     name = f"combine_{monoid}"
     text = f"""
 template <typename T>
-{_DEVICE} void {name}(T* target, T value) {{
+{DEVICE} void {name}(T* target, T value) {{
     atomic{positive}(target, value);
 }}
 template <>
-{_DEVICE} void {name}<float>(float* target, float value) {{
+{DEVICE} void {name}<float>(float* target, float value) {{
     const int bits = value == value ? __float_as_int(value) : int(~0u >> {sign});
     if (bits >= 0) atomic{positive}(reinterpret_cast<int*>(target), bits);
     else atomic{negative}(reinterpret_cast<unsigned*>(target), unsigned(bits));
 }}
 template <>
-{_DEVICE} void {name}<double>(double* target, double value) {{
+{DEVICE} void {name}<double>(double* target, double value) {{
     using Word = unsigned long long;
     const Word none = ~0ull >> {sign};
     const long long bits = (long long)(value == value ? Word(__double_as_longlong(value)) : none);
@@ -39,16 +39,16 @@ template <>
 FUNCTIONS: dict[str, str] = {
     "combine_sum": f"""
 template <typename T>
-{_DEVICE} void combine_sum(T* target, T value) {{
+{DEVICE} void combine_sum(T* target, T value) {{
     atomicAdd(target, value);
 }}
 template <>
-{_DEVICE} void combine_sum<long long>(long long* target, long long value) {{
+{DEVICE} void combine_sum<long long>(long long* target, long long value) {{
     using Word = unsigned long long;
     atomicAdd(reinterpret_cast<Word*>(target), Word(value));
 }}""",
     "combine_sum_2": f"""
-{_DEVICE} void combine_sum_2(float* target, float a, float b) {{
+{DEVICE} void combine_sum_2(float* target, float a, float b) {{
 #if __CUDA_ARCH__ >= 900
     atomicAdd(reinterpret_cast<float2*>(target), make_float2(a, b));
 #else
@@ -57,7 +57,7 @@ template <>
 #endif
 }}""",
     "combine_sum_4": f"""
-{_DEVICE} void combine_sum_4(float* target, float a, float b, float c, float d) {{
+{DEVICE} void combine_sum_4(float* target, float a, float b, float c, float d) {{
 #if __CUDA_ARCH__ >= 900
     atomicAdd(reinterpret_cast<float4*>(target), make_float4(a, b, c, d));
 #else
@@ -66,7 +66,7 @@ template <>
 #endif
 }}""",
     "combine_sum_words": f"""
-{_DEVICE} void combine_sum_words(long long* target, long long value) {{
+{DEVICE} void combine_sum_words(long long* target, long long value) {{
     unsigned* const words = reinterpret_cast<unsigned*>(target);  // the low one first
     const unsigned low = unsigned(value), before = atomicAdd(words, low);
     const unsigned high = unsigned(value >> 32) + (before + low < before);

@@ -7,32 +7,32 @@ first, each block waits until all have begun.
 Source: PTX ISA, mapa and barrier.cluster.
 """
 
-_DEVICE = "__device__ __forceinline__"
+from eqsat.codegen.cuda_math import DEVICE
 
 FUNCTIONS: dict[str, str] = {
     "cluster_rank": f"""
-{_DEVICE} int cluster_rank() {{
+{DEVICE} int cluster_rank() {{
     int rank;
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }}""",
     "in_block": f"""
 template <typename T>
-{_DEVICE} T* in_block(T* place, int rank) {{
+{DEVICE} T* in_block(T* place, int rank) {{
     unsigned long long there;
     asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(place), "r"(rank));
     return reinterpret_cast<T*>(there);
 }}""",
     "cluster_arrive": f"""
-{_DEVICE} void cluster_arrive() {{
+{DEVICE} void cluster_arrive() {{
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }}""",
     "cluster_arrive_relaxed": f"""
-{_DEVICE} void cluster_arrive_relaxed() {{
+{DEVICE} void cluster_arrive_relaxed() {{
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }}""",
     "cluster_wait": f"""
-{_DEVICE} void cluster_wait() {{
+{DEVICE} void cluster_wait() {{
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }}""",
     "reduce_blocks": f"""
@@ -40,7 +40,7 @@ template <typename T>
 // Of the threads that hold the same value the `owner` writes it; by `Lanes` they share the blocks.
 template <int Blocks, int Stride, int Places, int Batch, int Lanes, typename Combine, typename T,
           int N>
-{_DEVICE} void reduce_blocks(T (&values)[N], void* half0, void* half1, int place, bool owner,
+{DEVICE} void reduce_blocks(T (&values)[N], void* half0, void* half1, int place, bool owner,
                              int& turn) {{
     const int rank = cluster_rank(), member = rank / Stride % Blocks;
     const int lane = Lanes > 1 ? int(threadIdx.x) % Lanes : 0;

@@ -6,7 +6,7 @@ what lies beyond is corrected after them.
 Fragments are arrays [fragment][register] of float32 bits, their terms [term][fragment][register].
 """
 
-_DEVICE = "__device__ __forceinline__"
+from eqsat.codegen.cuda_math import DEVICE
 
 
 def _float8(name: str, short: str, form: str, largest: str, over: str) -> dict[str, str]:
@@ -15,7 +15,7 @@ def _float8(name: str, short: str, form: str, largest: str, over: str) -> dict[s
     """
     return {
         f"pack_{name}": f"""
-{_DEVICE} unsigned short pack_{name}(float low, float high) {{
+{DEVICE} unsigned short pack_{name}(float low, float high) {{
 #if __CUDA_ARCH__ >= 890
     unsigned short bits;  // saturated
     asm("cvt.rn.satfinite.{short}x2.f32 %0, %1, %2;" : "=h"(bits) : "f"(high), "f"(low));
@@ -27,11 +27,11 @@ def _float8(name: str, short: str, form: str, largest: str, over: str) -> dict[s
 #endif
 }}""",
         f"to_{name}": f"""
-{_DEVICE} unsigned char to_{name}(float value) {{
+{DEVICE} unsigned char to_{name}(float value) {{
     return (unsigned char)pack_{name}(value, 1.0f);
 }}""",
         f"round_{name}": f"""
-{_DEVICE} float round_{name}(float value) {{
+{DEVICE} float round_{name}(float value) {{
     return from_{name}(to_{name}(value));
 }}""",
     }
@@ -39,7 +39,7 @@ def _float8(name: str, short: str, form: str, largest: str, over: str) -> dict[s
 
 FUNCTIONS: dict[str, str] = {
     "from_float8_e4m3fn": f"""
-{_DEVICE} float from_float8_e4m3fn(unsigned char bits) {{
+{DEVICE} float from_float8_e4m3fn(unsigned char bits) {{
 #if __CUDA_ARCH__ >= 890
     unsigned pair;
     asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"((unsigned short)bits));
@@ -52,12 +52,12 @@ FUNCTIONS: dict[str, str] = {
 #endif
 }}""",
     "from_float8_e5m2": f"""
-{_DEVICE} float from_float8_e5m2(unsigned char bits) {{
+{DEVICE} float from_float8_e5m2(unsigned char bits) {{
     return from_float16((unsigned short)(bits << 8));  // the first half of a float16
 }}""",
     "narrow_float8": f"""
 template <int Mantissa, int Bias, bool Infinite>
-{_DEVICE} unsigned narrow_float8(float value) {{
+{DEVICE} unsigned narrow_float8(float value) {{
     constexpr int Shift = 23 - Mantissa;
     constexpr unsigned Half = (1u << (Shift - 1)) - 1, Offset = unsigned(127 - Bias) << 23;
     constexpr unsigned Magic = unsigned(151 - Bias - Mantissa) << 23;  // has the subnormals' unit
@@ -74,18 +74,18 @@ template <int Mantissa, int Bias, bool Infinite>
     **_float8("float8_e4m3fn", "e4m3", "3, 7, false", "> 464.0f", "0x7f"),
     **_float8("float8_e5m2", "e5m2", "2, 15, true", ">= 61440.0f", "0x7c"),
     "cut_tf32": f"""
-{_DEVICE} unsigned cut_tf32(float value) {{
+{DEVICE} unsigned cut_tf32(float value) {{
     return __float_as_uint(value) & 0xffffe000u;
 }}""",
     "pack_bfloat16_cut": f"""
-{_DEVICE} unsigned pack_bfloat16_cut(float low, float high) {{
+{DEVICE} unsigned pack_bfloat16_cut(float low, float high) {{
     unsigned bits;
     asm("cvt.rz.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
     return bits;
 }}""",
     "round_tf32_fragments": f"""
 template <int Count, int Size>
-{_DEVICE} void round_tf32_fragments(unsigned (&terms)[1][Count][Size],
+{DEVICE} void round_tf32_fragments(unsigned (&terms)[1][Count][Size],
                                           const unsigned (&raw)[Count][Size]) {{
 #pragma unroll
     for (int n = 0; n < Count * Size; ++n)
@@ -93,7 +93,7 @@ template <int Count, int Size>
 }}""",
     "split_tf32_fragments": f"""
 template <int Count, int Size>
-{_DEVICE} void split_tf32_fragments(unsigned (&terms)[2][Count][Size],
+{DEVICE} void split_tf32_fragments(unsigned (&terms)[2][Count][Size],
                                           const unsigned (&raw)[Count][Size], float& check) {{
 #pragma unroll
     for (int n = 0; n < Count * Size; ++n) {{
@@ -107,7 +107,7 @@ template <int Count, int Size>
 }}""",
     "split_tf32_fragments_guarded": f"""
 template <int Count, int Size>
-{_DEVICE} void split_tf32_fragments_guarded(unsigned (&terms)[2][Count][Size],
+{DEVICE} void split_tf32_fragments_guarded(unsigned (&terms)[2][Count][Size],
                                                   const unsigned (&raw)[Count][Size]) {{
 #pragma unroll
     for (int n = 0; n < Count * Size; ++n) {{
@@ -121,7 +121,7 @@ template <int Count, int Size>
 }}""",
     "round_bfloat16_fragments": f"""
 template <int Count, int From, int To>
-{_DEVICE} void round_bfloat16_fragments(unsigned (&terms)[1][Count][To],
+{DEVICE} void round_bfloat16_fragments(unsigned (&terms)[1][Count][To],
                                               const unsigned (&raw)[Count][From], int part) {{
     constexpr int Rows = From / 2;
 #pragma unroll
@@ -133,7 +133,7 @@ template <int Count, int From, int To>
 }}""",
     "split_bfloat16_fragments": f"""
 template <int Terms, int Count, int From, int To>
-{_DEVICE} void split_bfloat16_fragments(unsigned (&terms)[Terms][Count][To],
+{DEVICE} void split_bfloat16_fragments(unsigned (&terms)[Terms][Count][To],
                                               const unsigned (&raw)[Count][From], int part,
                                               float& check) {{
     constexpr int Rows = From / 2;

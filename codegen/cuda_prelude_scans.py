@@ -1,17 +1,17 @@
 """Device functions of scans over the threads of a block."""
 
-_DEVICE = "__device__ __forceinline__"
+from eqsat.codegen.cuda_math import DEVICE
 
 
 def _from_lane(name: str, shuffle: str) -> str:
     """A value of another lane, or steps of it, so far before or of that number."""
     return f"""
 template <typename T>
-{_DEVICE} T {name}(T value, int lane) {{
+{DEVICE} T {name}(T value, int lane) {{
     return T({shuffle}(0xffffffffu, value, lane));
 }}
 template <typename T>
-{_DEVICE} Steps<T> {name}(Steps<T> value, int lane) {{
+{DEVICE} Steps<T> {name}(Steps<T> value, int lane) {{
     return {{{name}(value.factor, lane), {name}(value.offset, lane)}};
 }}"""
 
@@ -22,7 +22,7 @@ FUNCTIONS: dict[str, str] = {
 template <typename T>
 struct Steps {{
     T factor, offset;
-    {_DEVICE} void step(T next, T added) {{
+    {DEVICE} void step(T next, T added) {{
         factor = wrapping_multiply(next, factor);
         offset = multiply_add(next, offset, added);
     }}
@@ -31,7 +31,7 @@ struct Steps {{
     "Composed": f"""
 struct Composed {{
     template <typename T>
-    {_DEVICE} Steps<T> operator()(Steps<T> earlier, Steps<T> later) const {{
+    {DEVICE} Steps<T> operator()(Steps<T> earlier, Steps<T> later) const {{
         const T state = multiply_add(later.factor, earlier.offset, later.offset);
         const T factor = wrapping_multiply(earlier.factor, later.factor);
         return {{factor, earlier.offset == T(0) ? later.offset : state}};
@@ -41,7 +41,7 @@ struct Composed {{
     "lane_value": _from_lane("lane_value", "__shfl_sync"),
     "scan_lanes": f"""
 template <int Count, int Stride, typename Combine, typename T>
-{_DEVICE} void scan_lanes(T& total, T& before, T identity) {{
+{DEVICE} void scan_lanes(T& total, T& before, T identity) {{
     const int lane = threadIdx.x % 32, at = lane / Stride % Count;
     T running = total;
 #pragma unroll
@@ -55,7 +55,7 @@ template <int Count, int Stride, typename Combine, typename T>
 }}""",
     "scan_warps": f"""
 template <int Count, int Stride, typename Combine, typename T>
-{_DEVICE} void scan_warps(T& total, T& before, T identity, void* memory) {{
+{DEVICE} void scan_warps(T& total, T& before, T identity, void* memory) {{
     T* scratch = reinterpret_cast<T*>(memory);
     const int at = threadIdx.x / Stride % Count, first = threadIdx.x - at * Stride;
     block_barrier();
@@ -72,7 +72,7 @@ template <int Count, int Stride, typename Combine, typename T>
     # The totals of N vectors of each thread, whose warps hold one row each, Stride threads apart.
     "scan_totals": f"""
 template <int Warps, int Stride, typename Combine, typename T, int N>
-{_DEVICE} void scan_totals(T (&total)[N], T (&before)[N], T identity, void* memory) {{
+{DEVICE} void scan_totals(T (&total)[N], T (&before)[N], T identity, void* memory) {{
     constexpr int Totals = N * Warps, Each = (Totals + 31) / 32;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / Stride % Warps;
     T* scratch = reinterpret_cast<T*>(memory) + (threadIdx.x - warp * Stride) / 32 * Totals;

@@ -5,14 +5,14 @@ or it plus 128, and what that is too much is taken off: at the full rate, where 
 quarter of it.
 """
 
-_DEVICE = "__device__ __forceinline__"
+from eqsat.codegen.cuda_math import DEVICE
 
 
 def _unpacked(name: str, each: str) -> str:
     """Of so many words; `each` widens those of one `word`, from `to` on."""
     return f"""
 template <int Words, int Count>
-{_DEVICE} void unpack_{name}(const Pack<unsigned, Words>& from, float (&values)[Count]) {{
+{DEVICE} void unpack_{name}(const Pack<unsigned, Words>& from, float (&values)[Count]) {{
 #pragma unroll
     for (int n = 0; n < Words; ++n) {{
         const unsigned word = from.item[n];

@@ -2,7 +2,7 @@
 
 from eqsat.codegen.cuda_warpgroup_operations import WARPGROUP
 
-REGISTERS = 65536  # of 32 bits, of a multiprocessor
+REGISTERS_OF_SM = 65536  # of 32 bits, of a multiprocessor
 PRODUCER_REGISTERS = (40, 32, 24)  # of which fewer are taken where those who compute need more
 CONVERTER_REGISTERS = 80
 MOST_REGISTERS = 240  # that setmaxnreg gives a computing thread here
@@ -17,7 +17,7 @@ def registers_of(
     so many, and so many `converting` ones theirs; `blocks` on an SM.
     """
     whole = threads + WARPGROUP + converting
-    launch = min(REGISTERS // (blocks * whole) // 8 * 8, 248)
+    launch = min(REGISTERS_OF_SM // (blocks * whole) // 8 * 8, 248)
     spare = launch * whole - producing * WARPGROUP - CONVERTER_REGISTERS * converting
     return launch, min(spare // threads // 8 * 8, MOST_REGISTERS)
 

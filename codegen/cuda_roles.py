@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterable, Sequence
 from math import prod
 
 from eqsat.codegen.cuda_access import (
-    VECTOR_BYTES,
     WORD_BYTES,
     unit_stride,
     vector_width,
@@ -25,6 +24,7 @@ from eqsat.kernel import (
     Statement,
     operands,
 )
+from eqsat.needs import VECTOR_BYTES
 from eqsat.stencils import held_names
 
 FEW, PIECES = 4, 16  # points, of which a thread may have all; where nothing is reduced

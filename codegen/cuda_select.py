@@ -15,9 +15,9 @@ from typing import Any
 from eqsat.codegen import cuda_target
 from eqsat.codegen.order_keys import UNSIGNED, ordering
 from eqsat.library import PART, LibraryCall
+from eqsat.needs import VECTOR_BYTES
 
 INVOCATION = "cuda_select"
-VECTOR_BYTES = 16
 VECTORS = 4  # that a thread reads of a row in a pass
 THREADS = (32, 1024)
 

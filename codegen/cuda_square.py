@@ -7,8 +7,8 @@ index are then long enough to fill the sectors of memory, at once or after an ex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eqsat.codegen.cuda_access import VECTOR_BYTES
 from eqsat.codegen.cuda_threads import Factor, merge
+from eqsat.needs import VECTOR_BYTES
 
 LANES = 32
 ROW = 128  # bytes of a row beyond which it gains nothing

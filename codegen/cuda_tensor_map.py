@@ -12,12 +12,9 @@ _TYPES = {
     "float16": "FLOAT16",
     "float32": "FLOAT32",
     "int32": "INT32",
-    "uint32": "UINT32",
     "float64": "FLOAT64",
     "int64": "INT64",
-    "uint64": "UINT64",
     "int16": "UINT16",
-    "uint16": "UINT16",
 }
 """Element types by dtype; of one byte, whichever they are, UINT8. Absent elements are zero bits."""
 

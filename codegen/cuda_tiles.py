@@ -13,7 +13,7 @@ from eqsat.codegen.cuda_access import run_along
 from eqsat.codegen.cuda_block import TILE_UNIT, Block, Frame, Point, Reader, Tile
 from eqsat.codegen.cuda_box_tile import BoxTile
 from eqsat.codegen.cuda_distribution import Factor
-from eqsat.codegen.cuda_math import SIXTEEN, cast, held_type, literal, narrow, storage_type, widen
+from eqsat.codegen.cuda_math import cast, held_type, literal, narrow, storage_type, widen
 from eqsat.codegen.cuda_operations import LANES
 from eqsat.codegen.cuda_placement import COMPUTED, INLINE, SHARED
 from eqsat.codegen.cuda_window_tile import (
@@ -23,6 +23,7 @@ from eqsat.codegen.cuda_window_tile import (
 )
 from eqsat.graph.dtypes import DType
 from eqsat.kernel import Load
+from eqsat.needs import SIXTEEN
 
 SHORTEST = 64  # bytes of rows that are parted, where single elements of them are read
 

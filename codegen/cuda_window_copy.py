@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement, pairwise, product
 from math import prod
 
-from eqsat.codegen.cuda_access import VECTOR_BYTES
 from eqsat.codegen.cuda_block import Block, Frame, Point, Tile
 from eqsat.codegen.cuda_distribution import Distribution
 from eqsat.codegen.cuda_math import held_type, storage_type
@@ -21,6 +20,7 @@ from eqsat.codegen.cuda_tiles import fitting, if_inside, inside, write_held
 from eqsat.codegen.cuda_window_tile import Places
 from eqsat.graph.index import Affine, atom_names, bounds
 from eqsat.kernel import Guard, Load
+from eqsat.needs import VECTOR_BYTES
 from eqsat.relayout import asked_names, window_rows
 
 AHEAD = 64  # elements that a thread reads before it writes the first
@@ -136,7 +136,7 @@ class WindowCopy:
                 out.line(f"if ({' && '.join(conditions)})")
             with out.block():
                 out.line(f"const bool exists = {self._exists(frame, place, shared)};")
-                there = f"{target} + {self.tile.offset(_joined(row, place))}"
+                there = f"{target} + {self.tile.offset(row.joined(place))}"
                 source = f"exists ? row + {self._place(place)} : {nothing}"
                 out.line(f"copy_async<{size}>({there}, {source}, exists);")
 
@@ -159,7 +159,7 @@ class WindowCopy:
                 out.line(f"if ({exists}) ahead[{self._number(place, some)}] = {element};")
             out.line("hold(ahead);")
             with self._places(frame, around, self.written, some) as place:
-                there = f"{target} + {self.tile.offset(_joined(row, place))}"
+                there = f"{target} + {self.tile.offset(row.joined(place))}"
                 self._put(there, self._number(place, some))
 
     def _number(self, place: Point, some: Some) -> str:
@@ -184,7 +184,7 @@ class WindowCopy:
         """Places in a window that are this thread's, so many elements at a time."""
         own = self.block.points([self.inner], frame, {self.inner: step}, some=some)
         with own as last:
-            place = _joined(around, last)
+            place = around.joined(last)
             if conditions := inside(self.tile, frame, place, self.within):
                 self.block.out.line(f"if ({' && '.join(conditions)})")
             with self.block.out.block():
@@ -216,11 +216,6 @@ class WindowCopy:
         names, constant = {*self.within}, expression.constant if of_rows else 0
         terms = [(a, c) for a, c in expression.terms if bool(atom_names(a) & names) != of_rows]
         return Affine(tuple(terms), constant)
-
-
-def _joined(one: Point, other: Point) -> Point:
-    """A point that has what both say."""
-    return Point({**one.at, **other.at}, {**one.register, **other.register}, one.origin)
 
 
 def window_copy(block: Block, load: Load, tile: Tile, read: int) -> WindowCopy | None:

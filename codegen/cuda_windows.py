@@ -4,12 +4,12 @@ Where several indices walk one axis of memory, as i and k of x[2 i + k], points 
 places on it. These are loaded in loops over places, and each point takes its element from there.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
-from eqsat.codegen.cuda_access import sliding_axes, vector_along
+from eqsat.codegen.cuda_access import places_in_vectors, sliding_axes, vector_along
 from eqsat.codegen.cuda_block import Block, Point, Reader, flat_number
 from eqsat.codegen.cuda_distribution import Distribution
 from eqsat.codegen.cuda_loads import load_vector
@@ -102,6 +102,10 @@ def load_windows(block: Block, load: Load, found: Windows) -> Reader:
         return element(point.register, places)
 
     out.line(f"{register_type(load.dtype)} {array}[{found.elements}];")
+    if line := _line(block, load, found):
+        if _load_line(block, load, found, line, element):
+            out.line(f"hold({array});")
+        return read
     guarded = False
     with _points(block, load, found, {along: width}) as (point, places):
         condition = " && ".join(_conditions(block, load, found, point))
@@ -118,6 +122,76 @@ def load_windows(block: Block, load: Load, found: Windows) -> Reader:
     if guarded:
         out.line(f"hold({array});")
     return read
+
+
+@dataclass(frozen=True)
+class _Line:
+    """What the windows of a thread span in memory: so many places, read in aligned vectors of
+    `width` elements, of which the first has so many `before` those places.
+    """
+
+    width: int
+    before: int
+    places: int
+
+    @property
+    def vectors(self) -> int:
+        return -(-(self.before + self.places) // self.width)
+
+
+def _line(block: Block, load: Load, found: Windows) -> _Line | None:
+    """How a thread reads windows that slide along memory, point by point; None for others."""
+    axis, kernel = found.axes[-1], block.kernel
+    moving = [i for i in axis.names if i not in found.serial and block.distribution.vector(i) > 1]
+    width = places_in_vectors(kernel, load, axis, moving[0]) if len(moving) == 1 else 0
+    if not width or block.distribution.vector(moving[0]) % width:
+        return None
+    return _Line(width, load.access.address.constant % width, found.places[-1])
+
+
+def _load_line(
+    block: Block,
+    load: Load,
+    found: Windows,
+    line: _Line,
+    element: Callable[[Mapping[str, str], Sequence[str]], str],
+) -> bool:
+    """Write the loads of all lines, in vectors where every place of one is there: at its ends, as
+    what tells that is linear; whether that has to be asked.
+    """
+    out, axis, buffer = block.out, found.axes[-1], block.kernel.buffer(load.access.buffer)
+    kind, number = storage_type(buffer.dtype), f"place_{len(found.axes) - 1}"
+    with _points(block, load, found, {}, len(found.axes) - 1) as (point, places):
+        ends = (_moved(axis, point, place) for place in ("0", str(line.places - 1)))
+        asked = [one for at in ends for one in _conditions(block, load, found, at)]
+        first = block.address(load.access, point) + f" - {line.before}" * bool(line.before)
+        if buffer.size % line.width:
+            asked.append(f"{first} + {line.vectors * line.width} <= {buffer.size}")
+        if asked:
+            out.line(f"if ({' && '.join(dict.fromkeys(asked))})")
+        with out.block():
+            out.line(f"const {kind}* const line = {block.buffer(buffer.name)} + {first};")
+            out.line("#pragma unroll")
+            with out.block(f"for (int n = 0; n < {line.vectors}; ++n)"):
+                pack = f"const Pack<{kind}, {line.width}>"
+                out.line(f"{pack} pack = *reinterpret_cast<{pack}*>(line + n * {line.width});")
+                out.line("#pragma unroll")
+                with out.block(f"for (int e = 0; e < {line.width}; ++e)"):
+                    at_first = f" - {line.before}" * bool(line.before)
+                    out.line(f"const int {number} = n * {line.width} + e{at_first};")
+                    value = cast(buffer.dtype, load.dtype, widen(buffer.dtype, "pack.item[e]"))
+                    there = f"if ({number} >= 0 && {number} < {line.places})"
+                    out.line(f"{there} {element(point.register, [*places, number])} = {value};")
+        if asked:
+            out.line("else")
+            with out.block():
+                out.line("#pragma unroll")
+                with out.block(f"for (int {number} = 0; {number} < {line.places}; ++{number})"):
+                    at = _moved(axis, point, number)
+                    condition = " && ".join(_conditions(block, load, found, at))
+                    value = _element(block, load, at, condition)
+                    out.line(f"{element(point.register, [*places, number])} = {value};")
+    return bool(asked)
 
 
 def _element(block: Block, load: Load, point: Point, condition: str) -> str:
@@ -137,15 +211,21 @@ def _element(block: Block, load: Load, point: Point, condition: str) -> str:
 
 @contextmanager
 def _points(
-    block: Block, load: Load, found: Windows, steps: Mapping[str, int]
+    block: Block,
+    load: Load,
+    found: Windows,
+    steps: Mapping[str, int],
+    looped: int | None = None,
 ) -> Iterator[tuple[Point, list[str]]]:
-    """Loops over what a thread reads: a point, and the number of its place on each axis."""
+    """Loops over what a thread reads: a point, and the number of its place on each axis, or on so
+    many of them: of the others it is at the first.
+    """
     own = [i for i in found.rest if i not in found.serial]
-    places = [f"place_{n}" for n in range(len(found.axes))]
+    places = [f"place_{n}" for n in range(len(found.axes) if looped is None else looped)]
     serial = [i for i in found.rest if i in found.serial]
     loops = [(block.index("r", i), found.counts[i]) for i in serial]
     with block.points(own, steps=steps) as point, ExitStack() as stack:
-        for name, count in (*loops, *zip(places, found.places, strict=True)):
+        for name, count in (*loops, *zip(places, found.places, strict=False)):
             block.out.line("#pragma unroll")
             stack.enter_context(
                 block.out.block(f"for (int {name} = 0; {name} < {count}; ++{name})")
@@ -155,10 +235,16 @@ def _points(
         for i in serial:
             register[i] = block.index("r", i)
             at[i] = f"({at[i]} + {register[i]})"
-        for axis, place in zip(found.axes, places, strict=True):
-            (index, *_) = (str(atom) for atom, step in axis.place.terms if step == 1)
-            at[index] = f"({at[index]} + {place})"
-        yield Point(at, register, point.origin), places
+        reached = Point(at, register, point.origin)
+        for axis, place in zip(found.axes, places, strict=False):
+            reached = _moved(axis, reached, place)
+        yield reached, places
+
+
+def _moved(axis: WalkedAxis, point: Point, place: str) -> Point:
+    """The point so many places further on along an axis."""
+    index = next(str(atom) for atom, step in axis.place.terms if step == 1)
+    return replace(point, at={**point.at, index: f"({point.at[index]} + {place})"})
 
 
 def _first(block: Block, index: str, found: Windows) -> str:

@@ -1,6 +1,5 @@
 """The targets by name: what they can emit, and what runs their kernels."""
 
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -26,6 +25,7 @@ from eqsat.codegen.cuda_backend import CudaBackend
 from eqsat.codegen.cuda_fit import misfit
 from eqsat.codegen.cuda_narrow import SPLITS
 from eqsat.codegen.cuda_warpgroup_operations import STORED_TERMS
+from eqsat.codegen.host_arrays import as_numpy, given_back
 from eqsat.codegen.host_memory import HostMemory
 from eqsat.errors import ArgumentError, UnsupportedError
 from eqsat.graph.dtypes import DType
@@ -70,7 +70,7 @@ class HostBackend:
 
     def receive(self, value: Any, argument: Argument) -> np.ndarray:
         """The argument as a contiguous array; ArgumentError if it does not match."""
-        array = value if type(value) is np.ndarray else _as_numpy(value, argument.name)
+        array = value if type(value) is np.ndarray else as_numpy(value, argument.name)
         if array.shape != argument.shape:
             raise ArgumentError(
                 f"input {argument.name!r} has shape {array.shape}; the program was compiled for "
@@ -103,16 +103,14 @@ class HostBackend:
         self, shape: tuple[int, ...], dtype: DType, like: Any
     ) -> tuple[np.ndarray, Callable[[], Any]]:
         """An uninitialised array, and what gives it as an array of the caller's kind."""
-        array, kind = self.empty(shape, dtype), type(like)
-        library = "numpy" if kind is np.ndarray else kind.__module__.split(".")[0]
-        if like is None or library in {"numpy", "ml_dtypes", "builtins"}:
+        array = self.empty(shape, dtype)
+        if like is None or type(like) is np.ndarray:
             return array, lambda: array
-        module = sys.modules[library]
-        return array, lambda: module.from_dlpack(array) if hasattr(module, "from_dlpack") else array
+        return array, lambda: given_back(array, like)
 
     def output(self, value: Any, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
         """A caller's array to be written in place."""
-        array = _as_numpy(value, "out")
+        array = as_numpy(value, None)
         right = array.shape == shape and array.dtype == dtype.numpy
         if not right or not array.flags.c_contiguous or not array.flags.writeable:
             kind = "" if array.flags.writeable else "read-only "
@@ -168,26 +166,6 @@ def _unlocked(array: np.ndarray) -> np.ndarray:
     if array.flags.writeable:
         return array
     return np.asarray(_Unlocked(array)).view(array.dtype)
-
-
-def _as_numpy(value: Any, name: str) -> np.ndarray:
-    if isinstance(value, np.ma.MaskedArray):
-        raise ArgumentError(
-            f"input {name!r} is a masked array, whose mask would be lost. Pass .filled(value), or "
-            f"the mask as an input of its own."
-        )
-    if isinstance(value, np.ndarray | np.generic):
-        return np.asarray(value)
-    if hasattr(value, "__cuda_array_interface__"):
-        raise ArgumentError(
-            f"input {name!r} lies on a GPU, and the program was compiled for the host. Copy it to "
-            f"the host, or compile with a GPU spec."
-        )
-    if hasattr(value, "__dlpack__"):
-        return np.from_dlpack(value.detach() if hasattr(value, "detach") else value)
-    raise ArgumentError(
-        f"input {name!r} is a {type(value).__name__}; pass a NumPy array or a DLPack array."
-    )
 
 
 class OracleBackend(HostBackend):

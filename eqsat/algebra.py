@@ -1,4 +1,4 @@
-"""Level 1: tensor expressions over named indices, as interned terms.
+"""Terms of the first search: tensor expressions over named indices, interned.
 
 An expression is a value over a set of *free* indices; operations join on names, so nothing is ever
 transposed. Index sets are bit masks over the names of a `Universe`. Reductions bind the index name

@@ -4,6 +4,8 @@ Joining goes by prices that leave a kernel's limits to its schedule. Where the s
 are not much faster than the halves of the kernel were taken to be, the halves are scheduled too.
 """
 
+from collections.abc import Sequence
+
 from eqsat.algebra import Facts
 from eqsat.errors import SpecError
 from eqsat.form import Stored, form
@@ -16,7 +18,7 @@ FASTER = 0.8  # times what its halves were taken to need: a kernel that stays wh
 Buffers = dict[str, Buffer]
 
 
-def estimate(stored: tuple[Stored, ...], facts: Facts, pricer: Pricer) -> float:
+def estimate(stored: Sequence[Stored], facts: Facts, pricer: Pricer) -> float:
     """The least predicted seconds of a kernel that stores the values, before it is scheduled."""
     return least_seconds(form(stored, facts), pricer)
 

@@ -13,6 +13,7 @@ from eqsat.narrow_price import is_joined
 from eqsat.saturate import ENode, FrozenEGraph
 from eqsat.specs import ParallelProcessingUnit
 
+MOST_BODIES = 48  # of a kernel that are priced
 STANDS_FOR = {
     "exp_difference": {"exp", "pow"},
     "contract": {"reduce_sum"},
@@ -21,7 +22,7 @@ STANDS_FOR = {
 
 
 def bodies_of(
-    found: Explored, made: Form, spec: ParallelProcessingUnit, most: int = 48
+    found: Explored, made: Form, spec: ParallelProcessingUnit
 ) -> list[tuple[Stored, ...]]:
     """Fused bodies of the kernel: every choice among the ways to compute each class."""
     root, values = found.root, found.values
@@ -38,7 +39,7 @@ def bodies_of(
     bodies: dict[tuple[Stored, ...], None] = {}
     kinds = _kinds(_placed(options, spec), spec)
     for kind in kinds:
-        for chosen in _combined(kind, most // len(kinds)):
+        for chosen in _combined(kind, MOST_BODIES // len(kinds)):
             bodies[_stored(made, _term(root, chosen))] = None
     return list(bodies)
 

@@ -1,7 +1,8 @@
 """The persistent cache: what a search decided and what a compile made, kept between processes.
 
-A folder of our own holds records.sqlite (JSON values, each with its hash), files/ (blobs named by
-their hash) and numba/ (Numba's own cache). Whatever cannot be trusted is discarded with a
+A folder of our own holds records.sqlite (JSON values, each with its hash) and code/ (compiled
+kernels, named after what they were compiled from, and Numba's own cache). Where both take more than
+the limit, what was used longest ago goes. A value that cannot be trusted is discarded with a
 CacheWarning and made again; where the folder cannot be written, entries stay in memory.
 """
 
@@ -19,15 +20,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from eqsat import __version__
-from eqsat.cache_folder import private_folder, read_checked, write_atomically
+from eqsat.cache_folder import drop_oldest, private_folder, sizes
 from eqsat.cache_records import FORMAT, Record, Records, is_busy, is_damaged
 from eqsat.errors import CacheError, CacheWarning
 from eqsat.settings import Settings
 
 DEFAULT_MAX_BYTES = 2_000_000_000
+CODE = "code"
+_PUTS = 256  # values, between two looks at how much compiled code there is
 _KIND = re.compile("[a-z][a-z0-9_]*")
 _KEY = re.compile("[0-9a-f]{64}")
-_BLOB = re.compile(r"([0-9a-f]{64})((\.[A-Za-z0-9_]+)*)")
 _IN_MEMORY = (
     "cannot use the cache folder {folder}: {error}. This process keeps new entries in memory. "
     "Make the folder writable, free some space, or set EQSAT_CACHE_DIR to another folder or to off."
@@ -47,7 +49,9 @@ def content_key(*parts: str | bytes) -> str:
 
 @dataclass(frozen=True)
 class CacheStats:
-    """What a cache holds: counts and bytes by kind on disk, and this process's hits and misses."""
+    """What a cache holds: counts and bytes by kind on disk, of compiled files as `code`; and this
+    process's hits and misses.
+    """
 
     folder: Path | None
     entries: dict[str, int]
@@ -59,7 +63,7 @@ class CacheStats:
 
 
 class Cache:
-    """Values and blobs by kind and key; see `Cache.open`.
+    """Values by kind and key, and a folder for compiled code; see `Cache.open`.
 
     kind: a plain word such as "program". key: 64 hex digits, from `content_key`.
     Several threads and processes may use one folder at once.
@@ -71,9 +75,8 @@ class Cache:
         self._records: Records | None = None
         self._is_writable = True
         self._values: dict[tuple[str, str], str] = {}  # only what is not on disk
-        self._files: dict[tuple[str, str], Path] = {}
         self._scratch: Path | None = None
-        self._hits = self._misses = 0
+        self._hits = self._misses = self._puts = 0
         if folder is not None:
             self._start(folder)
 
@@ -103,7 +106,7 @@ class Cache:
 
         def write(records: Records) -> bool:
             with records.transaction():
-                records.put(kind, key, text, None, len(text))
+                records.put(kind, key, text, len(text))
                 self._evict(records)
             return True
 
@@ -112,70 +115,34 @@ class Cache:
         else:
             self._values[kind, key] = text
 
-    def get_file(self, kind: str, key: str) -> Path | None:
-        """The file last put under `kind` and `key`, its hash just checked, or None."""
-        _check(kind, key)
-        path = self._files.get((kind, key)) or self._read_file(f"file:{kind}", key)
-        self._count(path is not None)
-        return path
-
-    def put_file(self, kind: str, key: str, data: bytes, suffix: str) -> Path:
-        """Keep `data` as a file whose name ends in `suffix`, e.g. ".cubin"; the file's path.
-
-        The same content keeps its file, modification time included. Do not change the file.
-        """
-        _check(kind, key)
-        digest = hashlib.sha256(data).hexdigest()
-        assert _BLOB.fullmatch(digest + suffix), f"{suffix!r} is no file suffix"
-
-        def write(records: Records) -> Path:
-            with records.transaction():
-                path = self._blob(digest + suffix)
-                if not (path.exists() and read_checked(path, digest) is not None):
-                    write_atomically(path, data)
-                records.put(f"file:{kind}", key, "{}", path.name, len(data))
-                self._evict(records)
-            return path
-
-        path = self._on_disk(write, None, writes=True)
-        if path is not None:
-            self._files.pop((kind, key), None)
-            return path
-        path = self._scratch_path("files", digest + suffix, data)
-        self._files[kind, key] = path
-        return path
-
     @property
-    def numba_dir(self) -> Path:
-        """The folder for Numba's own function cache; a temporary one while nothing persists."""
+    def code_dir(self) -> Path:
+        """The folder for compiled code; a temporary one while nothing persists."""
         if self._folder is not None and self._records is not None and self._is_writable:
-            return self._folder / "numba"
-        return self._scratch_path("numba")
+            return self._folder / CODE
+        return self._scratch_folder()
 
     def clear(self) -> None:
         """Forget every entry and delete every file of the cache; folders stay."""
         self._values.clear()
-        self._files.clear()
 
         def wipe(records: Records) -> None:
             with records.transaction():
                 records.drop_all()
-                self._sweep(records)
-                for path in self.numba_dir.rglob("*"):
-                    if not path.is_dir():
-                        path.unlink(missing_ok=True)
+                for path in sizes(self.code_dir):
+                    path.unlink(missing_ok=True)
 
         self._on_disk(wipe, None, writes=True)
 
     def stats(self) -> CacheStats:
         nothing: dict[str, tuple[int, int]] = {}
-        totals = self._on_disk(lambda records: records.totals(), nothing, writes=False)
+        totals = self._on_disk(self._totals, nothing, writes=False)
         return CacheStats(
             folder=self._folder if self._records is not None else None,
             entries={kind: count for kind, (count, _) in totals.items()},
             bytes={kind: size for kind, (_, size) in totals.items()},
             max_bytes=self._max_bytes,
-            in_memory=len(self._values) + len(self._files),
+            in_memory=len(self._values),
             hits=self._hits,
             misses=self._misses,
         )
@@ -188,7 +155,7 @@ class Cache:
 
     def _start(self, folder: Path) -> None:
         try:
-            for part in (folder, folder / "files", folder / "numba"):
+            for part in (folder, folder / CODE):
                 private_folder(part)
             records = Records(folder, __version__)
         except CacheError:
@@ -198,8 +165,7 @@ class Cache:
             return
         self._records = records
         dropped = self._on_disk(lambda records: records.drop_other_versions(), 0, writes=True)
-        if records.was_discarded or dropped:
-            self._on_disk(self._sweep_alone, None, writes=True)
+        self._on_disk(self._evict_code, None, writes=True)
         if records.was_discarded:
             _warn(_REBUILT.format(folder=folder))
         if dropped:
@@ -231,7 +197,6 @@ class Cache:
                 writes = False  # the connection is gone: nothing can be read either
             else:
                 if discarded:
-                    self._on_disk(self._sweep_alone, None, writes=True)
                     _warn(_REBUILT.format(folder=self._folder))
                 return True
         if writes:
@@ -263,62 +228,33 @@ class Cache:
             return None
         return json.loads(record.value)
 
-    def _read_file(self, kind: str, key: str) -> Path | None:
-        record = self._read(kind, key)
-        if record is None:
-            return None
-        name = _BLOB.fullmatch(record.file or "")
-        if name is None:
-            self._discard(kind, key, f"it names the file {record.file!r}")
-            return None
-        path = self._blob(name[0])
-        try:
-            if read_checked(path, name[1]) is not None:
-                return path
-        except FileNotFoundError:  # evicted by another process meanwhile
-            self._on_disk(lambda records: records.drop(kind, key), None, writes=True)
-            return None
-        except OSError as error:
-            self._discard(kind, key, str(error))
-            return None
-        path.unlink(missing_ok=True)
-        self._discard(kind, key, f"the content of {path.name} does not match its hash")
-        return None
-
     def _discard(self, kind: str, key: str, reason: str) -> None:
         self._on_disk(lambda records: records.drop(kind, key), None, writes=True)
         _warn(f"cache folder {self._folder}: discarded {kind} {key[:12]}, since {reason}")
 
     def _evict(self, records: Records) -> None:
-        if records.total_bytes() > self._max_bytes and records.drop_beyond(self._max_bytes):
-            self._sweep(records)
+        if records.total_bytes() > self._max_bytes:
+            records.drop_beyond(self._max_bytes)
+        self._puts += 1
+        if self._puts % _PUTS == 0:
+            self._evict_code(records)
 
-    def _sweep(self, records: Records) -> None:
-        """Delete the files that no record names; inside a transaction, so that none is new."""
-        assert self._folder is not None
-        kept = records.files()
-        for path in (self._folder / "files").iterdir():
-            if path.name not in kept:
-                path.unlink(missing_ok=True)
+    def _evict_code(self, records: Records) -> None:
+        """Leave as much compiled code as the limit has room for beside the records."""
+        drop_oldest(self.code_dir, max(self._max_bytes - records.total_bytes(), 0))
 
-    def _sweep_alone(self, records: Records) -> None:
-        with records.transaction():
-            self._sweep(records)
+    def _totals(self, records: Records) -> dict[str, tuple[int, int]]:
+        code = sizes(self.code_dir)
+        return records.totals() | ({CODE: (len(code), sum(code.values()))} if code else {})
 
-    def _blob(self, name: str) -> Path:
-        assert self._folder is not None
-        return self._folder / "files" / name
-
-    def _scratch_path(self, part: str, name: str = "", data: bytes | None = None) -> Path:
-        """A folder that goes with this cache, or a file of `data` in it."""
+    def _scratch_folder(self) -> Path:
+        """A folder for compiled code that goes with this cache."""
         try:
             if self._scratch is None:
                 self._scratch = Path(tempfile.mkdtemp(prefix="eqsat-"))
                 weakref.finalize(self, shutil.rmtree, self._scratch, ignore_errors=True)
-            path = self._scratch / part / name
-            (self._scratch / part).mkdir(mode=0o700, exist_ok=True)
-            if data is not None and not path.exists():
-                write_atomically(path, data)
+            path = self._scratch / CODE
+            path.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise CacheError(
                 f"no room for compiled files: {error}. Free some space in "

@@ -1,11 +1,10 @@
-"""Files of the persistent cache: a private folder, atomic writes, reads that check the hash."""
+"""Files of the persistent cache: a private folder, its lock, and what is used longest ago."""
 
-import hashlib
 import os
 import stat
-import tempfile
-from collections.abc import Generator
-from contextlib import contextmanager
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from eqsat.errors import CacheError
@@ -14,6 +13,9 @@ try:
     import fcntl
 except ImportError:  # not on Windows, where the lock below guards nothing
     fcntl = None
+
+
+LEAST_AGE = 3600.0  # seconds that a file stays, however large
 
 
 def private_folder(path: Path) -> Path:
@@ -38,32 +40,30 @@ def private_folder(path: Path) -> Path:
     return path
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` so that `path` is seen whole or not at all, by readers and after a crash."""
-    handle, name = tempfile.mkstemp(prefix=".tmp-", dir=path.parent)  # mode 0600
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+def sizes(folder: Path) -> dict[Path, int]:
+    """The files below a folder and their bytes; of those that another process deletes nothing."""
+    return {path: status.st_size for path, status in _files(folder)}
 
 
-def read_checked(path: Path, sha256: str) -> bytes | None:
-    """The content of `path`; None if its hash is not `sha256`, or it is a link or not ours.
-
-    Raises FileNotFoundError if it is missing.
+def drop_oldest(folder: Path, most: int) -> None:
+    """Delete the files below a folder that were used longest ago, until the others have no more
+    than `most` bytes; none that is so new that a process may be about to load it.
     """
-    if path.is_symlink():
-        return None
-    with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_uid != os.getuid():
-            return None
-        data = file.read()
-    return data if hashlib.sha256(data).hexdigest() == sha256 else None
+    used = [(max(s.st_atime, s.st_mtime), s.st_size, path) for path, s in _files(folder)]
+    total, now = sum(size for _, size, _ in used), time.time()
+    for when, size, path in sorted(used):
+        if total <= most or now - when < LEAST_AGE:
+            return
+        path.unlink(missing_ok=True)
+        total -= size
+
+
+def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            status = path.lstat()
+            if not stat.S_ISDIR(status.st_mode):
+                yield path, status
 
 
 @contextmanager

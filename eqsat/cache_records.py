@@ -16,17 +16,17 @@ from pathlib import Path
 
 from eqsat.cache_folder import folder_lock
 
-FORMAT = 1  # layout of the table and meaning of its columns; raise it on any change
+FORMAT = 2  # layout of the table and meaning of its columns; raise it on any change
 _APPLICATION = 0x65717361  # "eqsa": marks the database as ours
 _BUSY_SECONDS = 10.0
 _TABLE = """
 CREATE TABLE records (
-    kind TEXT NOT NULL, key TEXT NOT NULL, file TEXT, format INTEGER NOT NULL, eqsat TEXT NOT NULL,
+    kind TEXT NOT NULL, key TEXT NOT NULL, format INTEGER NOT NULL, eqsat TEXT NOT NULL,
     bytes INTEGER NOT NULL, created REAL NOT NULL, used REAL NOT NULL,
     sha256 TEXT NOT NULL, value TEXT NOT NULL,
     UNIQUE (kind, key)
 )"""
-_COLUMNS = "kind, key, file, format, eqsat, bytes, created, used, sha256, value"
+_COLUMNS = "kind, key, format, eqsat, bytes, created, used, sha256, value"
 _BEYOND_LIMIT = """
 SELECT rowid FROM (
     SELECT rowid, sum(bytes) OVER (ORDER BY used DESC, rowid DESC) AS total FROM records
@@ -56,11 +56,10 @@ def _code(error: sqlite3.Error) -> int:
 
 @dataclass(frozen=True)
 class Record:
-    """One entry: `value` is JSON text; `file` names a blob beside the database, if it has one."""
+    """One entry: `value` is JSON text."""
 
     value: str
     sha256: str
-    file: str | None
     format: int
     eqsat: str
 
@@ -85,7 +84,7 @@ class Records:
     def get(self, kind: str, key: str) -> Record | None:
         with self._use() as db:
             row = db.execute(
-                "SELECT value, sha256, file, format, eqsat FROM records WHERE kind=? AND key=?",
+                "SELECT value, sha256, format, eqsat FROM records WHERE kind=? AND key=?",
                 (kind, key),
             ).fetchone()
             return None if row is None else Record(*row)
@@ -94,12 +93,12 @@ class Records:
         with self._use() as db:
             db.execute("UPDATE records SET used=? WHERE kind=? AND key=?", (time.time(), kind, key))
 
-    def put(self, kind: str, key: str, value: str, file: str | None, size: int) -> None:
+    def put(self, kind: str, key: str, value: str, size: int) -> None:
         digest = hashlib.sha256(value.encode()).hexdigest()
         now = time.time()
-        row = (kind, key, file, FORMAT, self._version, size, now, now, digest, value)
+        row = (kind, key, FORMAT, self._version, size, now, now, digest, value)
         with self._use() as db:
-            db.execute("INSERT OR REPLACE INTO records VALUES (?,?,?,?,?,?,?,?,?,?)", row)
+            db.execute("INSERT OR REPLACE INTO records VALUES (?,?,?,?,?,?,?,?,?)", row)
 
     def drop(self, kind: str, key: str) -> None:
         with self._use() as db:
@@ -122,12 +121,6 @@ class Records:
                 "DELETE FROM records WHERE format != ? OR eqsat != ?", (FORMAT, self._version)
             ).rowcount
 
-    def files(self) -> set[str]:
-        """The blobs that some record still names."""
-        with self._use() as db:
-            rows = db.execute("SELECT DISTINCT file FROM records WHERE file IS NOT NULL")
-            return {file for (file,) in rows}
-
     def total_bytes(self) -> int:
         with self._use() as db:
             return db.execute("SELECT coalesce(sum(bytes), 0) FROM records").fetchone()[0]
@@ -140,7 +133,7 @@ class Records:
 
     @contextmanager
     def transaction(self) -> Generator[None, None, None]:
-        """Hold the only writer's place, for changes of records and blobs that belong together."""
+        """Hold the only writer's place, for changes that belong together."""
         with self._use() as db:
             try:
                 db.execute("BEGIN IMMEDIATE")

@@ -46,7 +46,7 @@ def _together(tiling: Tiling, side: Term, own: int) -> tuple[Array, Array]:
     index where those inside are whole and lie next to each other.
     """
     names = tiling.form.facts.universe.members(own)
-    strides = _strides(tiling, side)
+    strides = _strides(side)
     points, calls = tiling.shape, tiling.shape
     one, inner, tile = tiling.shape > 0, "", tiling.shape
     for name in sorted(names, key=lambda name: abs(strides.get(name, 0))):
@@ -61,7 +61,7 @@ def _together(tiling: Tiling, side: Term, own: int) -> tuple[Array, Array]:
     return points, calls
 
 
-def _strides(tiling: Tiling, side: Term) -> Mapping[str, int]:
+def _strides(side: Term) -> Mapping[str, int]:
     """Elements from one point of each name of a factor to the next; none for what is computed,
     which lies in a tile as it is asked for.
     """

@@ -9,13 +9,13 @@ import numpy as np
 
 from eqsat.algebra import Term, post_order, read_along
 from eqsat.carry_terms import law_of
+from eqsat.factor_price import COPIED
 from eqsat.form import SUBSTITUTED, Form
 from eqsat.pipeline_price import spread
 from eqsat.rates import Array
 from eqsat.tiling import Tiling
 
 AGREED = 120.0  # instructions of a thread for each row and chunk: [measured] variances, 8192 x 8192
-COPIED = frozenset({"read", "gather"})
 VECTOR = 4  # elements of a row, side by side, that a thread has
 
 

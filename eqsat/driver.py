@@ -96,7 +96,7 @@ def compile(
         block_dim=block_dim,
         precision=precision,
     )
-    backend = TARGETS[unit.target].backend(unit, store.numba_dir)
+    backend = TARGETS[unit.target].backend(unit, store.code_dir)
     parts = planned.parts
     if tune:
         parts = replace(parts, launches=fastest(parts.launches, backend, store))
@@ -157,8 +157,8 @@ def plan(
     for tensor in tensors:
         if not isinstance(tensor, Tensor):
             raise ArgumentError(
-                f"compile takes tensors; got a {type(tensor).__name__}. Build them from "
-                f"eqsat.input(name, shape, dtype), or use eqsat.jit for a function."
+                f"compile takes tensors; got a value of type {type(tensor).__name__}. Build them "
+                f"from eqsat.input(name, shape, dtype), or use eqsat.jit for a function."
             )
     folded = settle(served(tensors, unit, target.operations))
     bounds = limits or Limits(
@@ -222,7 +222,7 @@ def _spec(spec: object) -> ParallelProcessingUnit:
     if not isinstance(spec, ParallelProcessingUnit):
         raise ArgumentError(
             f"spec= takes a spec, the name of a shipped one or the path of a file; got a "
-            f"{type(spec).__name__}. Pass one of these, or None for this machine."
+            f"value of type {type(spec).__name__}. Pass one of these, or None for this machine."
         )
     return spec
 

@@ -1,4 +1,4 @@
-"""The named errors that a user can meet; the one module that every package may import.
+"""The named errors that a user can meet; every package may import them, as it may the settings.
 
 Each message says what was got, the limit and where it comes from, and the next step.
 """

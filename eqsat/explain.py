@@ -2,6 +2,7 @@
 
     eqsat-explain module_or_file.py:function [--spec h200] [--precision exact|default|tf32|bf16]
                  [--rules module_or_file.py] [--format text|json|html] [--output FILE]
+                 [--check TRACE]
 
 The function is called without arguments, so each parameter needs a default, such as
 `q=eqsat.input("q", (8, 64), "float32")`; it returns a tensor, or a nesting of tensors. No device is
@@ -23,8 +24,9 @@ from typing import Any
 
 from eqsat.driver import default_rules, plan
 from eqsat.errors import ArgumentError, EqsatError, TraceError
-from eqsat.explanation import Explanation, from_json
+from eqsat.explanation import AGAIN, FORMAT, Explanation, from_json, is_trace
 from eqsat.graph.tensor import Tensor
+from eqsat.planned import Planned
 from eqsat.program import flatten
 from eqsat.render import FORMATS, render, text
 from eqsat.replay import check
@@ -82,21 +84,31 @@ def _parser() -> argparse.ArgumentParser:
 def _run(given: argparse.Namespace) -> None:
     function, title = find_function(given.function)
     tensors = call(function, title)
+    record = None if given.check is None else _read(given.check)
     with _busy("searching"):
         planned = plan(tensors, given.spec, rules=_rules(given), precision=given.precision)
-    if given.check is not None:
-        trace = from_json(_read(given.check))
-        if trace.spec != planned.search.spec.name:
-            raise TraceError(
-                f"{given.check} is of spec {trace.spec}, and is checked with "
-                f"{planned.search.spec.name}. Add --spec {trace.spec}, or its file."
-            )
-        count = check(trace, planned.segments, planned.search.rules, planned.search.spec)
+    if record is not None:
+        count = _check(record, given.check, planned)
         print(f"{given.check}: {count} steps lead from {title} to its kernels; each one holds.")
         return
     with _busy("tracing"):
         explanation = planned.explain(title)
     _write(explanation, given.format, given.output)
+
+
+def _check(record: Any, path: str, planned: Planned) -> int:
+    """The number of steps of the trace, all of which hold; TraceError, naming the file, else."""
+    spec = planned.search.spec
+    try:
+        trace = from_json(record)
+        if trace.spec != spec.name:
+            raise ArgumentError(
+                f"{path} is of spec {trace.spec}, and is checked with {spec.name}. Add --spec "
+                f"{trace.spec}, or its file."
+            )
+        return check(trace, planned.segments, planned.search.rules, spec)
+    except TraceError as error:
+        raise TraceError(f"{path}: {error}") from error
 
 
 def _rules(given: argparse.Namespace) -> tuple[Rule, ...] | None:
@@ -128,8 +140,8 @@ def find_function(where: str) -> tuple[Callable[..., Any], str]:
         raise ArgumentError(f"{place} has no function {name!r}. {hint}")
     if not callable(function):
         raise ArgumentError(
-            f"{where} is a {type(function).__name__}, no function. Name a function that returns "
-            f"tensors."
+            f"{where} is of type {type(function).__name__}, no function. Name a function that "
+            f"returns tensors."
         )
     return inspect.unwrap(function), name
 
@@ -198,7 +210,7 @@ def call(function: Callable[..., Any], name: str) -> Any:
     leaves = flatten(result)
     wrong = [leaf for leaf in leaves if not isinstance(leaf, Tensor)]
     if wrong or not leaves:
-        what = f"a {type(wrong[0]).__name__}" if wrong else "nothing"
+        what = f"a value of type {type(wrong[0]).__name__}" if wrong else "nothing"
         raise ArgumentError(
             f"{name}() returned {what}. Return a tensor, or tuples, lists or dicts of tensors."
         )
@@ -206,14 +218,16 @@ def call(function: Callable[..., Any], name: str) -> Any:
 
 
 def _read(path: str) -> Any:
+    """The JSON value of a trace. ArgumentError for a file that holds none."""
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        value = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ArgumentError(f"cannot read {path}: {error.strerror}. Give a trace file.") from error
-    except ValueError as error:
-        raise TraceError(
-            f"{path} is no JSON: {error}. Write it anew with --format json."
-        ) from error
+    except (ValueError, RecursionError) as error:
+        raise ArgumentError(f"{path} is no JSON: {error}. {AGAIN}") from error
+    if not is_trace(value):
+        raise ArgumentError(f"{path} is no trace of format {FORMAT}. {AGAIN}")
+    return value
 
 
 def _busy(what: str) -> AbstractContextManager[Any]:

@@ -15,6 +15,7 @@ from eqsat.library import LibraryCall
 from eqsat.steps import Step, Trace
 
 FORMAT = "eqsat-trace-1"
+AGAIN = "Write it anew with eqsat-explain --format json."
 Costs = tuple[tuple[float | None, float | None], ...]
 
 
@@ -214,16 +215,19 @@ def _trace_json(trace: Trace, terms: _Terms) -> dict[str, Any]:
     }
 
 
+def is_trace(value: object) -> bool:
+    """Whether a JSON value says that it is an explanation of this version."""
+    return isinstance(value, Mapping) and value.get("format") == FORMAT
+
+
 def from_json(value: Mapping[str, Any]) -> Explanation:
     """The explanation in a JSON value. Raises TraceError for anything else."""
-    if not isinstance(value, Mapping) or value.get("format") != FORMAT:
-        raise TraceError(f"no trace of format {FORMAT}. Write one with eqsat-explain --format json")
+    if not is_trace(value):
+        raise TraceError(f"no trace of format {FORMAT}. {AGAIN}")
     try:
         return _explanation(value)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, EqsatError) as error:
-        raise TraceError(
-            f"a damaged trace: {type(error).__name__}: {error}. Write it anew with eqsat-explain"
-        ) from error
+        raise TraceError(f"a damaged trace: {type(error).__name__}: {error}. {AGAIN}") from error
 
 
 def _explanation(value: Mapping[str, Any]) -> Explanation:

@@ -220,7 +220,7 @@ def as_step(move: Move) -> Step:
     )
 
 
-# --- stage A: the algebra of a segment ---------------------------------------------------------
+# --- the algebra of a segment ------------------------------------------------------------------
 
 
 Pushed = Mapping[Term, Mapping[tuple[Renaming, Term], None]]
@@ -307,7 +307,7 @@ def _cut(
     write(term, position)
 
 
-# --- stage B: one kernel -------------------------------------------------------------------------
+# --- one kernel ----------------------------------------------------------------------------------
 
 
 def kernel_trace(name: str, region: Region, target: Term, hunt: Hunt) -> Trace:

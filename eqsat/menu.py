@@ -8,14 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from eqsat.algebra import (
-    SCATTERS,
-    Read,
-    Term,
-    guarded_names,
-    post_order,
-    read_along,
-)
+from eqsat.algebra import SCATTERS, Read, Term, guarded_names, post_order, read_along
 from eqsat.clusters import clusters, sharers
 from eqsat.form import REDUCING, Form, shares_factors
 from eqsat.graph.index import Affine, free_names, unit_names
@@ -42,6 +35,8 @@ CHUNKS = (256, 1024, 4096)  # points of a chunk of a sum that is no product
 MASKED = (64, 128, 256)  # points of a chunk that a core may leave out
 MOST_HELD = 1 << 15  # points of a chunk beside names that lie in the tile whole
 MOST_AT_ONCE = (4096, 160)  # points of a sum, and of one of products, that a tile takes at once
+MOST_POINTS = 1 << 20  # of a tile that is priced before a kernel is scheduled
+MOST_SCHEDULES = 4000  # of a body, menus are thinned until there are no more
 
 
 def sizes(extent: int, least: int = 1, most: int = 1 << 14) -> list[int]:
@@ -66,7 +61,7 @@ def least_seconds(form: Form, pricer: Pricer, clusters: bool = True) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _blocks(extents: tuple[int, ...], most_points: int = 1 << 20) -> NDArray[np.float64]:
+def _blocks(extents: tuple[int, ...]) -> NDArray[np.float64]:
     rank = len(extents)
     rows: list[list[int]] = [[1] * rank]
     for first in range(rank):
@@ -82,7 +77,7 @@ def _blocks(extents: tuple[int, ...], most_points: int = 1 << 20) -> NDArray[np.
                     rows.append([1] * rank)
                     rows[-1][first], rows[-1][second] = size, other
     table = np.array(rows, dtype=np.float64).reshape(len(rows), rank)
-    kept = table[table.prod(axis=1) <= most_points] if rank else table[:1]
+    kept = table[table.prod(axis=1) <= MOST_POINTS] if rank else table[:1]
     return np.unique(kept if len(kept) else table[:1], axis=0)
 
 
@@ -133,13 +128,13 @@ class Menus:
         return [*lines, *self.parts.facts()]
 
 
-def schedule_menus(form: Form, spec: ParallelProcessingUnit, most: int = 4000) -> Menus:
+def schedule_menus(form: Form, spec: ParallelProcessingUnit) -> Menus:
     """Sizes for every axis of a form; thinned from the outside in until few enough schedules."""
     axes = [*form.grid, *form.reduced]
     if spec.group(spec.tile_group).max_resident <= 1:  # one instruction stream a processor
         cores = spec.processors
         tiles = {name: _nest_sizes(form.extents[name], cores) for name in form.grid}
-        _thin(tiles, most)
+        _thin(tiles, MOST_SCHEDULES)
         steps = {form.stepped: [1]} if form.steps.recurrent and form.stepped else {}
         kept = tuple(name for name in form.reduced if name not in steps)
         chunks = steps | _masked_chunks(form, [name for name in kept if name not in form.held])
@@ -181,7 +176,7 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit, most: int = 4000) -
         fixed *= 1 + len(choices)
     fixed //= 2 ** len(single)
     parts = part_menu(form, spec, tiles, chunks)
-    _thin(tiles, most // fixed)
+    _thin(tiles, MOST_SCHEDULES // fixed)
     kept = tuple(name for name in form.reduced if name not in single)
     blocks = () if matrix else clusters(form, spec)
     pairs = sharers(spec) if matrix and started else ()
@@ -254,7 +249,7 @@ def _block_sizes(form: Form, name: str) -> list[int]:
     elif name in crossed:
         return [size for size in (64, 128) if size < extent] if extent > 64 else [extent]
     elif name in inner and along and all(name in names for names in along):
-        offered = [64, 16, 128, 8, 32, 256, 4, 512]
+        offered = [64, 512, 128, 16, 256, 1024, 8, 32, 4]
     elif name in inner and not along:
         offered = [512, 128, 1024, 2048, 64, 32, 256]
         offered = list(dict.fromkeys(_power(size // inner[name]) for size in offered))

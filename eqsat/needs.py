@@ -14,7 +14,7 @@ SIXTEEN = ("bfloat16", "float16")
 STORED_TERMS = frozenset({"bfloat16"})
 """Narrow floats that are dtypes of memory, so that a factor's terms can be stored."""
 
-VECTOR_BYTES = 16  # the widest access of a thread
+VECTOR_BYTES = 16  # the widest access of a thread; arrays begin at multiples of it
 
 
 @dataclass(frozen=True)

@@ -179,12 +179,12 @@ class Program:
     """A compiled program. Call it with arrays by position or name; see `arguments`.
 
     Takes NumPy arrays, CuPy arrays on a GPU program, or any DLPack array; results come back as the
-    kind of the first array argument. `out=` takes an array, or one for each output. Arrays that are
-    not C-contiguous are copied first. Tensors of torch are taken on torch's current stream, others
-    on CuPy's; a stream capture takes a program that was called before, which must live as long as
-    the graph. Raises ArgumentError for arrays that do not match, and
-    DeviceError where a device fails; what fails after a call that gives device arrays, a later one
-    tells.
+    kind of the first array argument. `out=` takes an array, or one for each output; an input of
+    that name goes by position. Arrays that are not C-contiguous are copied first. Tensors of torch
+    are taken on torch's current stream, others on CuPy's; a stream capture takes a program that was
+    called before, which must live as long as the graph. Raises ArgumentError for arrays that do not
+    match, and DeviceError where a device fails; what fails after a call that gives device arrays, a
+    later one tells.
     """
 
     def __init__(
@@ -271,7 +271,7 @@ class Program:
             )
         return "\n".join(parts)
 
-    def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
+    def __call__(self, /, *args: Any, out: Any = None, **named: Any) -> Any:
         values = self._bind(args, named)
         with self._backend.calling(self.parts.launches, values) as lane:
             return self._call(values, out, lane)
@@ -323,8 +323,10 @@ class Program:
             values[name] = value
         missing = [name for name in names if name not in values]
         if missing:
+            taken = " Pass input 'out' by position: out= says where results go."
             raise ArgumentError(
                 f"missing {', '.join(missing)}; the program's inputs are {', '.join(names)}."
+                f"{taken if 'out' in missing else ''}"
             )
         return [values[name] for name in names]
 
@@ -336,10 +338,14 @@ class Program:
             return [array for array, _ in made], [give for _, give in made]
         given = flatten(out)
         if not same_structure(out, self._structure):
-            raise ArgumentError(
-                f"out= needs {len(outputs)} arrays as the program gives them, "
-                f"{outline(self._structure)}; got {len(given)} as {outline(out)}."
-            )
+            wanted, step = "one array by itself", "Pass the array alone"
+            if not self._single:
+                wanted = f"{len(outputs)} arrays as the program gives them, "
+                wanted, step = wanted + outline(self._structure), "Pass one for each dot"
+            found = f"a value of type {type(out).__name__}"
+            if isinstance(out, Mapping | list | tuple):
+                found = f"{len(given)} as {outline(cast(Any, out))}"
+            raise ArgumentError(f"out= needs {wanted}; got {found}. {step}.")
         return [
             self._backend.output(value, shape, dtype)
             for value, (_, shape, dtype) in zip(given, outputs, strict=True)
@@ -424,5 +430,8 @@ def unflatten(structure: Any, leaves: list[Any]) -> Any:
     if isinstance(structure, list | tuple):
         parts = cast("Sequence[Any]", structure)
         values = [unflatten(value, leaves) for value in parts]
-        return values if isinstance(structure, list) else tuple(values)
+        if isinstance(structure, list):
+            return values
+        named = hasattr(parts, "_fields")
+        return cast(Any, type(parts))(*values) if named else tuple(values)
     return leaves.pop(0)

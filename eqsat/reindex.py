@@ -62,6 +62,12 @@ def _inside(guards: tuple[Guard, ...]) -> Term:
     return condition
 
 
+def _stays(renaming: Renaming, term: Term, facts: Facts) -> bool:
+    """Whether a re-indexing cannot be carried further down: it is of a scan that it moves."""
+    at = dict(zip(renaming.source, renaming.target, strict=True))
+    return term.op in SCANS and _Pusher(facts, renaming.guards, ()).moves(term, at)
+
+
 class _Pusher:
     def __init__(self, facts: Facts, guards: tuple[Guard, ...], stops: Collection[Term]) -> None:
         self.facts = facts
@@ -82,7 +88,7 @@ class _Pusher:
     def _push(self, term: Term, at: dict[str, Affine]) -> Term:
         extents = self.facts.universe.extents
         stops = term in self.stops and term.op not in {"read", "literal", "position"}
-        if stops or (term.op in SCANS and self._moves(term, at)):
+        if stops or (term.op in SCANS and self.moves(term, at)):
             order = sorted(at)
             renaming = Renaming(tuple(order), tuple(at[n] for n in order), self.guards)
             return Term("reindex", renaming, term)
@@ -95,8 +101,9 @@ class _Pusher:
         if term.op == "reindex":
             inner, body = term.args
             assert isinstance(inner, Renaming) and isinstance(body, Term)
-            inside = push(inner, body, self.facts)
-            return self._composed(inside, at) if inside.op == "reindex" else self.push(inside, at)
+            if _stays(inner, body, self.facts):
+                return self._composed(term, at)
+            return self.push(push(inner, body, self.facts), at)
         if term.op in REDUCING:
             return self._push_reduction(term, at)
         return with_children(term, tuple(self.push(child, at) for child in term.children))
@@ -122,7 +129,7 @@ class _Pusher:
         renaming = replace(inner, source=tuple(order), target=targets, guards=guards + self.guards)
         return Term("reindex", renaming, body)
 
-    def _moves(self, scan: Term, at: dict[str, Affine]) -> bool:
+    def moves(self, scan: Term, at: dict[str, Affine]) -> bool:
         """Whether a scan's own name is read elsewhere, or at an index that it would capture."""
         (name,) = self.facts.universe.members(scan.args[0])  # type: ignore[arg-type]
         placed = [*at.values(), *(guard.expression for guard in self.guards)]

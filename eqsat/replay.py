@@ -11,7 +11,7 @@ from dataclasses import replace
 from eqsat.algebra import SCATTERS, Facts, Read, Renaming, Term, Universe
 from eqsat.encode import Encoding, encode
 from eqsat.errors import SpecError, TraceError, UnsupportedError
-from eqsat.explanation import Explanation, KernelRecord, SegmentRecord
+from eqsat.explanation import AGAIN, Explanation, KernelRecord, SegmentRecord
 from eqsat.form import Stored
 from eqsat.graph.index import row_major, var
 from eqsat.inlining import Inlining
@@ -53,7 +53,10 @@ class _Replay:
     def run(self, source: Term, target: Term) -> list[Term]:
         trace = self.trace
         if trace.source is not source:
-            raise TraceError(f"{trace.name} starts from another term than the program as written")
+            raise TraceError(
+                f"{trace.name} starts from another term than the program as written. Check it with "
+                f"its own program. {AGAIN}"
+            )
         self.states = [source]
         for number, step in enumerate(trace.steps, 1):
             try:
@@ -285,7 +288,10 @@ def _universe(record: SegmentRecord, own: Universe) -> Universe:
     """The segment's own names, and those that the trace adds for re-indexed sums."""
     known = tuple((name, own.extents[name]) for name in own.names)
     if record.names[: len(known)] != known:
-        raise TraceError(f"{record.trace.name} has other indices than the program as written")
+        raise TraceError(
+            f"{record.trace.name} has other indices than the program as written. Check it with its "
+            f"own program. {AGAIN}"
+        )
     return Universe([name for name, _ in record.names], dict(record.names))
 
 

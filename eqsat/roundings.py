@@ -4,8 +4,8 @@ from collections.abc import Collection, Sequence
 
 from eqsat.algebra import COMPARISONS, REDUCTIONS
 from eqsat.graph.tensor import Tensor
+from eqsat.needs import SIXTEEN
 
-SHORT = frozenset({"bfloat16", "float16"})
 # Continuous functions of floats: near arguments give near values.
 UNARY = (
     *("neg", "abs", "square", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "reciprocal"),
@@ -36,7 +36,7 @@ def unasked(tensors: Sequence[Tensor]) -> set[Tensor]:
         tensor
         for tensor in reduced - looked_at
         if tensor.op == "cast"
-        and tensor.dtype.name in SHORT
+        and tensor.dtype.name in SIXTEEN
         and tensor.operands[0].dtype.name == "float32"
         and "written" not in tensor.attributes
     }
@@ -53,7 +53,7 @@ def held_wide(
     found: set[Tensor] = set()
     for tensor in tensors:
         rests = any(x in found or x in rounded for x in tensor.operands)
-        if rests and tensor.op in CONTINUOUS and tensor.dtype.name in SHORT:
+        if rests and tensor.op in CONTINUOUS and tensor.dtype.name in SIXTEEN:
             found.add(tensor)
     found -= set(stored)
     for tensor in reversed(tensors):

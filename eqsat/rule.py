@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar, cast
 
 from eqsat.errors import RuleError
 from eqsat.graph.dtypes import BY_NAME
+from eqsat.settings import PRECISIONS
 
 # The groups of rules by the search that they grow: that of a segment, that of a kernel.
 ALGEBRA = ("algebra", "distribute")
@@ -189,10 +190,6 @@ class Rewrite:
         """The dtypes of which each of the guards asks for one."""
         asked = (one.args[1] for one in self.conditions if one.kind == "dtype_in")
         return tuple(frozenset(cast("Sequence[str]", names)) for names in asked)
-
-
-PRECISIONS = ("exact", "default", "tf32", "bf16")
-"""What a program may round, from least to most; each allows what those before it allow."""
 
 
 @dataclass(frozen=True)
@@ -408,8 +405,9 @@ def _yielded(name: str, found: object) -> tuple[Rewrite, ...]:
     given = list(cast("Iterable[object]", found)) if isinstance(found, Iterator) else []
     wrong = [one for one in given if not isinstance(one, Rewrite)]
     if wrong or not given:
-        what = f"yields a {type(wrong[0]).__name__}" if wrong else "yields nothing"
-        what = what if isinstance(found, Iterator) else f"returns a {type(found).__name__}"
+        what = f"yields a value of type {type(wrong[0]).__name__}" if wrong else "yields nothing"
+        if not isinstance(found, Iterator):
+            what = f"returns a value of type {type(found).__name__}"
         raise RuleError(f"rule {name} {what}. Yield rewrite(left, right), once or more.")
     return tuple(cast("list[Rewrite]", given))
 

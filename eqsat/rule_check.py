@@ -18,15 +18,15 @@ def checked(given: object, shipped: Sequence[Rule]) -> tuple[Rule, ...]:
     """
     if not isinstance(given, Iterable) or isinstance(given, str):
         raise ArgumentError(
-            f"rules= takes a sequence of rules; got a {type(given).__name__}. Pass "
+            f"rules= takes a sequence of rules; got a value of type {type(given).__name__}. Pass "
             f"[*default_rules(), my_rule]."
         )
     rules: list[Rule] = []
     for one in cast("Iterable[object]", given):
         if not isinstance(one, Rule):
             raise ArgumentError(
-                f"rules= takes rules; got a {type(one).__name__}. Put @rule(group) of eqsat.rule "
-                f"over the function that yields its rewrites."
+                f"rules= takes rules; got a value of type {type(one).__name__}. Put @rule(group) "
+                f"of eqsat.rule over the function that yields its rewrites."
             )
         rules.append(one)
     own = set(shipped)

@@ -1,6 +1,6 @@
-"""Stage B: one region's kernels as terms in an e-graph of their own, and the cheapest of them.
+"""The second search: one region's kernels as terms of a small e-graph, and the cheapest of them.
 
-The search starts from unfused values under an empty schedule and saturates under the fusion, tile,
+It starts from unfused values under an empty schedule and saturates under the fusion, tile,
 stage and substitute rules; every complete schedule is then priced.
 """
 

@@ -3,6 +3,7 @@
 Every variable is listed in `VARIABLES`; a bad value is refused with the good ones.
 """
 
+import difflib
 import os
 import re
 import tempfile
@@ -13,8 +14,9 @@ from enum import IntEnum
 from pathlib import Path
 
 from eqsat.errors import SettingsError
-from eqsat.rule import PRECISIONS
-from eqsat.specs.fields import did_you_mean
+
+PRECISIONS = ("exact", "default", "tf32", "bf16")
+"""What a program may round, from least to most; each allows what those before it allow."""
 
 VARIABLES = {
     "EQSAT_DEBUG": "what to print: 0 nothing, 1 summary, 2 explain, 3 kernel IR, 4 source",
@@ -78,8 +80,8 @@ class Settings:
         given = os.environ if environment is None else environment
         for name in given:
             if name.startswith("EQSAT_") and name not in VARIABLES:
-                hint = did_you_mean(name, VARIABLES)
-                warnings.warn(f"{name} is set, but is no setting. {hint}", SettingsWarning, 1)
+                text = f"{name} is set, but is no setting. {_known(name)}"
+                warnings.warn(text, SettingsWarning, 1)
         return cls(
             debug=_debug(given),
             cache_dir=_cache_dir(given),
@@ -89,6 +91,12 @@ class Settings:
             search_memory_mb=_whole(given, "EQSAT_SEARCH_MEMORY_MB", cls.search_memory_mb),
             precision=_precision(given),
         )
+
+
+def _known(name: str) -> str:
+    close = difflib.get_close_matches(name, VARIABLES, 1)
+    hint = f"Did you mean `{close[0]}`? " if close else ""
+    return f"{hint}Known: {', '.join(VARIABLES)}."
 
 
 def _debug(given: Mapping[str, str]) -> Debug:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from eqsat.algebra import WEIGHTED, Facts, Read, Term, Universe, post_order, rebuild, with_children
+from eqsat.apart import estimate
 from eqsat.carry_terms import definition
 from eqsat.choice import Alike, Choice, Opening, opening
 from eqsat.errors import SpecError
 from eqsat.extract import Extractor
-from eqsat.form import Stored, form
-from eqsat.menu import least_seconds
+from eqsat.form import Stored
 from eqsat.price import Pricer
 from eqsat.priced import Price
 from eqsat.region import Region
@@ -125,7 +125,7 @@ class ProgramCosts:
             own = self.facts.universe
             universe = Universe(list(own.names), dict(own.extents))
             plain = replace(one, term=pushed_down(one.term, universe))
-            self._kernels[one] = _seconds((plain,), Facts(universe), self.pricer)
+            self._kernels[one] = estimate((plain,), Facts(universe), self.pricer)
         return self._kernels[one]
 
 
@@ -135,11 +135,6 @@ def _known(cost: Callable[[Term], float | None], term: Term) -> float | None:
         return cost(term)
     except SpecError:
         return None
-
-
-def _seconds(stored: Sequence[Stored], facts: Facts, pricer: Pricer) -> float:
-    """Seconds of one kernel under the best tiles of the menu."""
-    return least_seconds(form(stored, facts), pricer)
 
 
 class KernelCosts:
@@ -191,20 +186,20 @@ class KernelCosts:
                 if sub.op == "value" and sub.args[0] not in needed:
                     needed.add(sub.args[0])  # type: ignore[arg-type]
                     stack.append(self.region.start.bodies[sub.args[0]])  # type: ignore[index]
-        own = _seconds(stored, self.facts, self.pricer) + self._preparing(kernel.children[0])
+        own = estimate(stored, self.facts, self.pricer) + self._preparing(kernel.children[0])
         return own + sum(map(self._unfused, sorted(needed)))
 
     def _preparing(self, body: Term) -> float:
         """Seconds of the kernels that prepare what a body reads."""
         terms = set(post_order([body]))
         ready = [one for one in self.region.prepared if one.copy in terms]
-        return sum(_seconds(one.stored, self.facts, self.pricer) for one in ready)
+        return sum(estimate(one.stored, self.facts, self.pricer) for one in ready)
 
     def _unfused(self, number: int) -> float:
         if number not in self._own:
             body = self._loaded(self.region.start.bodies[number], {})
             one = replace(self.values[number], term=body)
-            self._own[number] = _seconds((one,), self.facts, self.pricer)
+            self._own[number] = estimate((one,), self.facts, self.pricer)
         return self._own[number]
 
     def _scheduled(self, kernel: Term) -> float | None:

@@ -153,7 +153,7 @@ class _Segment:
         notation = Notation(dict(record.names), shown, self.buffers)
         names = [self._shown(one.buffer) for one in record.stored]
         facts = [
-            ("stores", ", ".join(names)),
+            ("stores", ", ".join(dict.fromkeys(names))),
             ("indices", _indices(record.names, shown)),
             ("predicted", f"{seconds_text(record.seconds)}, most of it {record.bottleneck}"),
             ("parts", ", ".join(f"{n} {seconds_text(s)}" for n, s in record.parts)),

@@ -42,8 +42,8 @@ def update_seconds(tiling: Tiling, found: Contraction, dtype: str) -> Array:
     if not tiling.form.operations:
         sides, times = _square(tiling, found) or (2.0 / np.sqrt(sums), times)
         sides = sides * np.where(few & tiling.blocking.staged, SAME_BANK, 1.0)
-        both = bool(found.rows and found.columns)
-        sides = sides * np.where(tiling.blocking.staged | (not both), 1.0, UNSTAGED)
+        beside = bool(dtype or not (found.rows and found.columns))  # registers hold windows
+        sides = sides * np.where(tiling.blocking.staged | beside, 1.0, UNSTAGED)
     read = WORD * sides / (tiling.spec.memory("shared").sustained_gb_per_s * 1e9)
     return np.maximum(arithmetic, read) * times * tiling.overhang(results | found.summed)
 

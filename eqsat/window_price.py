@@ -5,7 +5,7 @@ side by side along an outer axis, and lanes of a warp points side by side in mem
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +23,29 @@ from eqsat.tiling import LANES, LINE, Tiling
 
 WORD = 4  # bytes of neighbours that a thread stores at once, of elements shorter than that
 AGAIN = 1.5  # times that windows together have a tensor's elements, from which on they overlap
+LONG = 8  # places of windows along memory from which on threads read neighbours' lines in vectors
 MOST_PLACES = 88  # elements that a thread holds for its points; 96 leave too few registers
 BUSY = 512  # threads of a processor that read windows at a time
 GUARD_WORK = 2  # instructions that tell whether an element of a window is there
 HELD_WORK = 6  # instructions of an element of a factor that a thread holds for many products
 ALONE_WORK = 12  # the same where it is read for each place of a window anew
+
+
+def neighbours_at_once(
+    read: Read, axis: WalkedAxis, index: str, extents: Mapping[str, int], itemsize: int
+) -> int:
+    """Points side by side along an index for which a thread reads what their windows span in memory
+    in vectors of as many elements: windows are long, slide by one, and rows are aligned. 0 for
+    others.
+    """
+    steps = {str(atom): step for atom, step in axis.place.terms}
+    inside = {n: step for n, step in steps.items() if n != index and extents[n] <= extents[index]}
+    span = 1 + sum(step * (extents[name] - 1) for name, step in inside.items())
+    alone = {*steps} == {index, *inside} and axis.stride == steps[index] == 1
+    width = VECTOR_BYTES // itemsize
+    others = [(str(atom), step) for atom, step in read.address.terms if str(atom) not in steps]
+    rows = [step for name, step in others if extents.get(name, 2) > 1]
+    return width if alone and span >= LONG and all(step % width == 0 for step in rows) else 0
 
 
 def windowed(tiling: Tiling, term: Term) -> tuple[WalkedAxis, ...]:
@@ -227,20 +245,25 @@ def _shared_elements(
     rows = [axis for axis in axes if axis.slides and axis is not inner and _window(tiling, axis)[0]]
     moving = [_window(tiling, axis)[0] for axis in rows]
     left, own, pair = tiling.blocking.threads, tiling.shape, tiling.shape
+    vectors, wide = tiling.shape, 0 * tiling.shape
     if inner and along:
-        size = tiling.form.facts.dtype(term).itemsize
-        most = WORD / size if inner.slides else VECTOR_BYTES / size
-        vector = np.minimum(max(most, 1.0), tiling.tiles[along])
-        left, own = _given(tiling.tiles[along] / vector, np.minimum(left, LANES), left)
-        own, pair = own * vector, vector if inner.slides else pair
+        size, wide = tiling.form.facts.dtype(term).itemsize, _at_once(tiling, term, inner)
+        most = np.where(wide, wide, WORD / size) if inner.slides else VECTOR_BYTES / size
+        vector = np.minimum(np.maximum(most, 1.0), tiling.tiles[along])
+        left, vectors = _given(tiling.tiles[along] / vector, np.minimum(left, LANES), left)
+        own, pair = vectors * vector, vector if inner.slides else pair
     others = [name for name in tiling.tiles if name not in (along, *moving)]
     left, points = _given(np.prod([tiling.tiles[n] for n in others], axis=0), left, left)
     own = own * np.maximum(points / _lacking(tiling, term), 1.0)
     windows = tiling.tile_points(tiling.form.facts.free(term) & ~tiling.grid)
     if not rows:
+        left, fewer = _given(vectors, left, left)
+        own, vectors = own * fewer / vectors, fewer
+    if not rows and not wide.any():
         alone = own * windows / _spread(tiling, term, left)
         return alone, alone, tiling.shape < 0
-    lengths = np.stack([tiling.tiles[name] for name in moving])
+    pair = np.where(wide, vectors * pair, pair)
+    lengths = np.stack([tiling.tiles[name] for name in moving]) if rows else np.ones((0, 1))
     beside = np.ones_like(lengths)
     for rank in np.argsort(-lengths, axis=0, kind="stable"):
         left, points = _given(np.take_along_axis(lengths, rank[None], 0)[0], left, left)
@@ -255,6 +278,16 @@ def _shared_elements(
             shared / width * np.minimum(_step(axis, name) * (points - 1) + span, points * width)
         )
     return shared, alone, (shared <= MOST_PLACES) & (spread == 1) & (shared < alone)
+
+
+def _at_once(tiling: Tiling, term: Term, axis: WalkedAxis) -> Array:
+    """`neighbours_at_once` of a read, where each thread has results enough."""
+    assert tiling.blocking is not None
+    read, name = _read_of(term), _window(tiling, axis)[0]
+    extents, size = tiling.form.extents, tiling.form.facts.dtype(term).itemsize
+    width = neighbours_at_once(read, axis, name, extents, size) if name else 0
+    results = tiling.tile_points(tiling.form.facts.free(term) & tiling.grid)
+    return np.where(results >= width * tiling.blocking.threads, float(width), 0.0)
 
 
 def _spread(tiling: Tiling, term: Term, left: Array) -> Array:
@@ -302,7 +335,8 @@ def _lines(tiling: Tiling, term: Term, axes: tuple[WalkedAxis, ...]) -> Array:
         elif axis.stride == 1 and moving:
             lanes, lacking = np.minimum(tiling.tiles[moving], LANES), _lacking(tiling, term)
             beside = lanes * _step(axis, moving) * size
-            apart = 1 - 1 / width  # of the places in a window, those off a line's start
+            off = 1 - 1 / width  # of the places in a window, those off a line's start
+            apart = np.where(_at_once(tiling, term, axis) > 0, 0.0, off)
     others = LANES / lanes  # lanes elsewhere, or at other points of what the read lacks
     alike = np.where(lanes > 1, np.minimum(lacking, others), 1.0)
     return np.minimum(others / alike * (np.ceil(beside / LINE) + apart), LANES)

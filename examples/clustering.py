@@ -8,6 +8,7 @@ Exit status: 0, 2 for a run that could not be made.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -154,6 +155,14 @@ def synthetic(count: int = 120) -> tuple[np.ndarray, tuple[str, ...]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
     options = _parser().parse_args(arguments)
+    wrong = unwritable(options.output) if options.output else ""
+    if wrong:
+        print(
+            f"cannot write {options.output}: {wrong}. Give --output a file in a folder that exists "
+            f"and can be written.",
+            file=sys.stderr,
+        )
+        return 2
     try:
         points, names = iris() if options.data == "iris" else synthetic()
         means = k_means(points, options.clusters, options.spec)
@@ -188,6 +197,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.output.write_text(draw(panels), encoding="utf-8")
         print(f"drawn in {options.output}")
     return 0
+
+
+def unwritable(path: Path) -> str:
+    """Why nothing can be written there; empty where it can. What lies there stays."""
+    existed = os.path.lexists(path)
+    try:
+        path.open("a").close()
+        if not existed:
+            path.unlink()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def _parser() -> argparse.ArgumentParser:

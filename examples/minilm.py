@@ -6,7 +6,6 @@ could not be made.
 """
 
 import argparse
-import importlib.util
 import math
 import sys
 import time
@@ -24,6 +23,8 @@ from rich.table import Table
 from threadpoolctl import threadpool_limits
 
 import eqsat
+from eqsat.codegen.cuda_target import missing
+from eqsat.errors import UnsupportedError
 from eqsat.specs import ParallelProcessingUnit, cpu, from_device, load
 
 try:
@@ -33,6 +34,7 @@ except ModuleNotFoundError:  # Windows
 
 MAX_ERROR = 1e-4
 MAX_SPREAD = 1.5
+LONGEST = model.Config.positions  # tokens
 SHOWN = 6  # sentences in the table
 FILE_WIDTH = 110  # columns, where the output is no terminal
 SENTENCES = (
@@ -78,7 +80,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="minilm.py", description=__doc__)
     add = parser.add_argument
     add("--batch", type=_positive, default=8, help="sentences in a batch (default 8)")
-    add("--length", type=_positive, default=128, help="tokens of each (default 128, at most 512)")
+    tokens = f"tokens of each (default 128, at most {LONGEST})"
+    add("--length", type=_length, default=128, help=tokens)
     add("--spec", help="a shipped spec's name or a TOML file; default: the GPU, else this CPU")
     add("--weights", choices=("constants", "inputs"), default="constants",
         help="how the program gets its weights (default constants)")  # fmt: skip
@@ -96,7 +99,17 @@ def _positive(text: str) -> int:
     return value
 
 
+def _length(text: str) -> int:
+    value = _positive(text)
+    if value > LONGEST:
+        raise argparse.ArgumentTypeError(
+            f"{text} is above {LONGEST}, the positions that the model was trained with"
+        )
+    return value
+
+
 def _run(options: argparse.Namespace, console: Console) -> int:
+    device = _device(options.spec)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, refresh_per_second=4) as progress:
 
@@ -109,7 +122,6 @@ def _run(options: argparse.Namespace, console: Console) -> int:
         config, weights = step("Read weights", model.trained)
         texts = [SENTENCES[i % len(SENTENCES)] for i in range(options.batch)]
         ids, mask = step("Tokenise", lambda: model.tokenise(texts, options.length))
-        device = _device(options.spec)
         started = time.perf_counter()
         fixed = options.weights == "constants"
         output, inputs = step(
@@ -150,29 +162,24 @@ def _run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _device(name: str | None) -> Device:
-    """The spec asked for, else that of the GPU at hand, else this machine's CPU."""
+    """The spec asked for, else that of the GPU at hand, else this machine's CPU.
+
+    Raises UnsupportedError for a GPU's spec where CUDA cannot run.
+    """
     if name is not None and name != "cpu":
         spec = load(name)
-    elif name is None and _has_gpu():
+    elif name is None and not missing():
         spec = from_device()
     else:
         spec = cpu()
-    if spec.target != "cuda" or not _has_gpu():
+    if spec.target != "cuda":
         return Device(spec)
+    why = missing()
+    if why:
+        raise UnsupportedError(f"{why} Or pass --spec cpu.")
     import cupy
 
     return Device(spec, cupy.asarray, cupy.asnumpy, cupy.cuda.Device().synchronize)
-
-
-def _has_gpu() -> bool:
-    if importlib.util.find_spec("cupy") is None:
-        return False
-    import cupy
-
-    try:
-        return cupy.cuda.runtime.getDeviceCount() > 0
-    except cupy.cuda.runtime.CUDARuntimeError:
-        return False
 
 
 def _contender(

@@ -119,7 +119,7 @@ def profile(
 ) -> list[KernelTiming]:
     """Each launch timed by itself, in the order of the program: the median of the rounds."""
     parts = program.parts
-    backend = TARGETS[spec.target].backend(spec, Cache.open().numba_dir)
+    backend = TARGETS[spec.target].backend(spec, Cache.open().code_dir)
     arrays = {name: backend.constant(value) for name, value in parts.constants.items()}
     for argument in parts.arguments:
         arrays[argument.buffer] = backend.receive(inputs[argument.name], argument)

@@ -7,14 +7,17 @@ from typing import cast as cast_type
 
 import numpy as np
 
-from eqsat.errors import DTypeError, ShapeError
+from eqsat.errors import ArgumentError, DTypeError, ShapeError
 from eqsat.graph import movement
 from eqsat.graph.dtypes import (
     DType,
     DTypeLike,
     Scalar,
     as_dtype,
+    as_float_dtype,
     check_scalar,
+    iinfo,
+    int64,
     result_type,
 )
 from eqsat.graph.index import Affine, free_names
@@ -37,7 +40,9 @@ def build(
     attributes = attributes or {}
     for x in operands:
         if not isinstance(x, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise DTypeError(f"{op}: got a {type(x).__name__}, not a tensor. Use constant() first.")
+            raise DTypeError(
+                f"{op}: got a value of type {type(x).__name__}, not a tensor. Use constant() first."
+            )
     assert len(operands) == row.arity, f"{op} takes {row.arity} operands"
     given = Given(shape, dtype)
     result_dtype = row.dtype(op, operands, attributes, given)
@@ -45,7 +50,7 @@ def build(
     return Tensor(op, tuple(operands), attributes, result_shape, result_dtype, current_label())
 
 
-def input(name: str, shape: int | Sequence[int], dtype: DTypeLike = "float32") -> Tensor:
+def input(name: str, shape: int | Sequence[int], dtype: DTypeLike | None = "float32") -> Tensor:
     """A value that the caller gives when the program runs.
 
     The name must be a plain ASCII identifier of at most 64 characters, no Python keyword, since it
@@ -53,17 +58,23 @@ def input(name: str, shape: int | Sequence[int], dtype: DTypeLike = "float32") -
     """
     check_identifier(name)
     shape = movement.normalise_shape(shape, f"input {name}")
-    return build("input", (), {"name": str(name)}, shape, as_dtype(dtype))
+    return build("input", (), {"name": str(name)}, shape, as_float_dtype(dtype))
 
 
 def constant(value: Any, dtype: DTypeLike | None = None) -> Tensor:
     """A value fixed in the graph: a copy of an array, a nested list or a scalar.
 
-    Arrays keep their dtype; Python scalars and lists take bool, int64 or float32 unless a dtype is
-    given.
+    Arrays keep their dtype, or are converted as `astype` does; Python scalars and lists take bool,
+    int64 or float32 unless a dtype is given. DTypeError for Python integers that it does not hold,
+    ArgumentError for masked arrays.
     """
     if isinstance(value, Tensor):
         raise DTypeError(f"constant: {value} is a tensor already. Use it as it is, or astype.")
+    if isinstance(value, np.ma.MaskedArray):
+        raise ArgumentError(
+            "constant: a masked array would lose its mask. Give .filled(value), or the mask as a "
+            "constant of its own."
+        )
     typed = isinstance(value, np.ndarray | np.generic)
     try:
         array = np.asarray(value)
@@ -71,20 +82,50 @@ def constant(value: Any, dtype: DTypeLike | None = None) -> Tensor:
         raise ShapeError(
             f"constant: the nested list is ragged ({error}). Use equal lengths on each level."
         ) from error
-    if isinstance(value, int) and array.dtype.kind == "O":  # larger than any integer dtype
-        array = np.asarray(float(value) if dtype and as_dtype(dtype).kind == "float" else value)
-    if array.dtype.kind in "OSUMm":
+    integers = not typed and _holds_integers(array)
+    if array.dtype.kind in "OSUMm" and not integers:
         raise DTypeError(
-            f"constant: {value!r} is no number, nor a list or array of numbers. Give one."
+            f"{value!r} is no number, nor a list or array of numbers. Give one, or a tensor where "
+            f"a function takes one."
         )
     if dtype is None:
-        default = {"f": "float32", "i": "int64", "b": "bool"}
-        dtype = array.dtype if typed else default.get(array.dtype.kind, array.dtype)
+        default = {"f": "float32", "b": "bool"}
+        named = int64 if integers else default.get(array.dtype.kind, array.dtype)
+        dtype = array.dtype if typed else named
     wanted = as_dtype(dtype)
+    if integers:
+        array = _as_stored(array, wanted)
     with np.errstate(all="ignore"):
         copy = np.array(array, dtype=wanted.numpy)
     copy.flags.writeable = False
     return build("constant", (), {"value": copy})
+
+
+def _holds_integers(array: np.ndarray) -> bool:
+    """Whether an array made of Python numbers holds integers; NumPy has no dtype for large ones."""
+    if array.dtype.kind == "O":
+        return all(isinstance(one, int) for one in array.flat)
+    return array.dtype.kind in "iu"
+
+
+def _as_stored(array: np.ndarray, dtype: DType) -> np.ndarray:
+    """Python integers as an array that NumPy converts; DTypeError where the dtype lacks them."""
+    if dtype.kind in ("int", "uint") and array.size:
+        limits = iinfo(dtype)
+        least, largest = int(array.min()), int(array.max())
+        if least < limits.min or largest > limits.max:
+            wider = "a float dtype" if dtype == int64 else "a wider dtype"
+            raise DTypeError(
+                f"constant: {largest if largest > limits.max else least} does not fit {dtype}, "
+                f"which holds {limits.min} to {limits.max}. Give {wider}."
+            )
+    try:
+        large = array.dtype.kind == "O" and dtype.kind != "int"
+        return array.astype(np.float64) if large else array
+    except OverflowError:
+        raise DTypeError(
+            f"constant: an integer past 1.8e308 does not fit {dtype}. Give it as a float: inf."
+        ) from None
 
 
 def iota(shape: Sequence[int], axis: int) -> Tensor:
@@ -136,8 +177,18 @@ def plain_scalar(value: Any) -> Scalar:
     if isinstance(value, np.generic):
         scalar = cast_type(Any, value)
         plain: Any = scalar.item()
+        if scalar.dtype.kind in "cSUMmO":
+            raise DTypeError(f"{scalar!r} is no real number. Give a Python or NumPy one.")
         return plain if isinstance(plain, bool | int | float) else float(scalar)  # bfloat16
     return value
+
+
+def as_number(value: Any, what: str) -> Scalar:
+    """The Python number of the same value; DTypeError, naming `what`, for anything else."""
+    number = cast_type(Any, value)[()] if isinstance(value, np.ndarray) else value
+    if not is_scalar(number):
+        raise DTypeError(f"{what} {value!r} is no number. Give a Python or NumPy number.")
+    return plain_scalar(number)
 
 
 def broadcast(op: str, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -222,7 +273,7 @@ def _compose(
 
 
 def _fill_value(fill: Scalar, x: Tensor) -> Scalar:
-    fill = plain_scalar(fill)
+    fill = as_number(fill, f"view of {x}: the fill")
     try:
         check_scalar(fill, x.dtype)
     except DTypeError as error:
@@ -285,7 +336,7 @@ def gather(
 
 
 __all__ = [
-    "TensorLike", "as_tensor", "broadcast", "build", "cast", "constant",
+    "TensorLike", "as_number", "as_tensor", "broadcast", "build", "cast", "constant",
     "elementwise", "expand", "gather", "input", "iota", "is_number", "is_scalar", "number_of",
     "plain_scalar", "promote", "select", "varying_axes", "view",
 ]  # fmt: skip

@@ -12,11 +12,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-import numpy as np
-
 from eqsat.errors import DTypeError, ShapeError, UnsupportedError
 from eqsat.graph import elementwise, reductions
 from eqsat.graph import index as affine
+from eqsat.graph.arguments import is_integer
 from eqsat.graph.build import as_tensor, cast, expand, gather, iota, view
 from eqsat.graph.dtypes import DTypeLike, Scalar, as_dtype
 from eqsat.graph.index import Affine
@@ -99,7 +98,7 @@ class Index(Coordinate):
         if isinstance(other, Index):
             scope = _inner(self.scope, other.scope)
             return Index(how(self.expression, other.expression), scope)
-        if _is_integer(other):
+        if is_integer(other):
             return Index(how(self.expression, affine.const(int(other))), self.scope)
         return None
 
@@ -118,7 +117,7 @@ class Index(Coordinate):
         return elementwise.subtract(other, self) if combined is None else combined
 
     def __mul__(self, other: Any) -> Any:
-        if _is_integer(other):
+        if is_integer(other):
             return Index(affine.scale(self.expression, int(other)), self.scope)
         return elementwise.multiply(self, other)
 
@@ -127,14 +126,17 @@ class Index(Coordinate):
     def __truediv__(self, other: Any) -> Any:
         return elementwise.divide(self, other)
 
+    def __rtruediv__(self, other: Any) -> Any:
+        return elementwise.divide(other, self)
+
     def __floordiv__(self, other: Any) -> Any:
-        if _is_integer(other):
+        if is_integer(other):
             quotient = affine.floordiv(self.expression, int(other), self.scope.extents)
             return Index(quotient, self.scope)
         return elementwise.floor_divide(self, other)
 
     def __mod__(self, other: Any) -> Any:
-        if _is_integer(other):
+        if is_integer(other):
             return Index(affine.mod(self.expression, int(other), self.scope.extents), self.scope)
         return elementwise.remainder(self, other)
 
@@ -143,6 +145,54 @@ class Index(Coordinate):
 
     def __rmod__(self, other: Any) -> Tensor:
         return elementwise.remainder(other, self)
+
+    def __divmod__(self, other: Any) -> tuple[Any, Any]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> tuple[Tensor, Tensor]:
+        return other // self, other % self
+
+    def __pow__(self, other: Any) -> Tensor:
+        return elementwise.pow(self, other)
+
+    def __rpow__(self, other: Any) -> Tensor:
+        return elementwise.pow(other, self)
+
+    def __and__(self, other: Any) -> Tensor:
+        return elementwise.bitwise_and(self, other)
+
+    __rand__ = __and__
+
+    def __or__(self, other: Any) -> Tensor:
+        return elementwise.bitwise_or(self, other)
+
+    __ror__ = __or__
+
+    def __xor__(self, other: Any) -> Tensor:
+        return elementwise.bitwise_xor(self, other)
+
+    __rxor__ = __xor__
+
+    def __lshift__(self, other: Any) -> Tensor:
+        return elementwise.bitwise_left_shift(self, other)
+
+    def __rlshift__(self, other: Any) -> Tensor:
+        return elementwise.bitwise_left_shift(other, self)
+
+    def __rshift__(self, other: Any) -> Tensor:
+        return elementwise.bitwise_right_shift(self, other)
+
+    def __rrshift__(self, other: Any) -> Tensor:
+        return elementwise.bitwise_right_shift(other, self)
+
+    def __invert__(self) -> Tensor:
+        return elementwise.bitwise_invert(self)
+
+    def __abs__(self) -> Tensor:
+        return elementwise.abs(self)
+
+    def __pos__(self) -> "Index":
+        return self
 
     def __neg__(self) -> "Index":
         return Index(affine.scale(self.expression, -1), self.scope)
@@ -173,10 +223,6 @@ class Index(Coordinate):
 
     def __str__(self) -> str:
         return str(self.expression)
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _check_live(scope: Scope) -> None:
@@ -232,7 +278,7 @@ def _read(table: Tensor, key: tuple[Any, ...], fill: Scalar | None) -> Tensor:
 def _coordinate(part: Any, axis: int, table: Tensor, names: dict[str, Affine]) -> Affine:
     if isinstance(part, Index):
         return affine.substitute(part.expression, names)
-    if _is_integer(part):
+    if is_integer(part):
         return affine.const(wrap_index(int(part), table.shape[axis], axis, str(table)))
     raise DTypeError(
         f"compute: {part!r} on axis {axis} of {table} is no index. Use index expressions, integers "
@@ -286,6 +332,11 @@ def _read_dynamic(
 
 def _check_parameters(body: Callable[..., Any], count: int, scope: Scope) -> None:
     """Raise ShapeError unless the body takes an index for each axis."""
+    if not callable(body):
+        raise ShapeError(
+            f"compute: the body {body!r} cannot be called. Give a function of an index for each "
+            f"axis, as in compute((n,), lambda i: x[i])."
+        )
     try:
         signature = inspect.signature(body)
         signature.bind(*range(count))

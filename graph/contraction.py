@@ -9,6 +9,7 @@ from functools import reduce as fold
 from typing import NoReturn
 
 from eqsat.errors import DTypeError, ShapeError
+from eqsat.graph.arguments import as_integer, entries, is_several
 from eqsat.graph.build import TensorLike, as_tensor, build, cast, promote, view
 from eqsat.graph.index import add, const, var
 from eqsat.graph.movement import normalise_axes, normalise_axis
@@ -93,6 +94,7 @@ def matmul(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 def vecdot(x1: TensorLike, x2: TensorLike, /, *, axis: int = -1) -> Tensor:
     """The sum of products along an axis, counted from the right, the others broadcast."""
     a, b = as_tensor(x1), as_tensor(x2)
+    axis = as_integer(axis, "vecdot: axis")
     if axis >= 0:
         raise ShapeError(
             f"vecdot: axis {axis} of {a} and {b}. Count it from the right: -1, -2, ..."
@@ -114,14 +116,19 @@ def tensordot(
 ) -> Tensor:
     """The sum over pairs of axes: the last n of x1 with the first n of x2, or two lists."""
     a, b = as_tensor(x1), as_tensor(x2)
-    if isinstance(axes, int):
-        if not 0 <= axes <= min(a.ndim, b.ndim):
+    if is_several(axes):
+        pair = entries(axes)
+    else:
+        count = as_integer(axes, "tensordot: axes", advice="Give a number, or two lists of axes.")
+        if not 0 <= count <= min(a.ndim, b.ndim):
             raise ShapeError(
-                f"tensordot: axes {axes} of {a} and {b}. Use 0 to {min(a.ndim, b.ndim)}."
+                f"tensordot: axes {count} of {a} and {b}. Use 0 to {min(a.ndim, b.ndim)}."
             )
-        axes = (range(a.ndim - axes, a.ndim), range(axes))
-    left = normalise_axes(axes[0], a.ndim, "tensordot", str(a))
-    right = normalise_axes(axes[1], b.ndim, "tensordot", str(b))
+        pair = (range(a.ndim - count, a.ndim), range(count))
+    if len(pair) != 2:
+        raise ShapeError(f"tensordot: axes {axes} are {len(pair)}. Give a number, or two lists.")
+    left = normalise_axes(pair[0], a.ndim, "tensordot", str(a))
+    right = normalise_axes(pair[1], b.ndim, "tensordot", str(b))
     if len(left) != len(right):
         raise ShapeError(f"tensordot: {len(left)} axes of {a}, {len(right)} of {b}. Pair them up.")
     first = tuple(f"k{left.index(d)}" if d in left else f"a{d}" for d in range(a.ndim))
@@ -140,8 +147,9 @@ def outer(x1: TensorLike, x2: TensorLike, /) -> Tensor:
         return contract("outer", (a, b), (("i",), ("j",)), ("i", "j"))
 
 
-def diagonal(x: Tensor, /, *, offset: int = 0) -> Tensor:
+def diagonal(x: TensorLike, /, *, offset: int = 0) -> Tensor:
     """The elements x[..., i, i + offset]."""
+    x, offset = as_tensor(x), as_integer(offset, "diagonal: offset")
     if x.ndim < 2:
         raise ShapeError(f"diagonal: {x} has {x.ndim} dimensions; 2 are needed.")
     rows, columns = x.shape[-2:]
@@ -152,8 +160,9 @@ def diagonal(x: Tensor, /, *, offset: int = 0) -> Tensor:
     return view(x, (*x.shape[:-2], length), [*axes[:-1], *moved])
 
 
-def trace(x: Tensor, /, *, offset: int = 0) -> Tensor:
+def trace(x: TensorLike, /, *, offset: int = 0) -> Tensor:
     """The sum of the diagonal of the last two axes; dtypes as for `sum`."""
+    x, offset = as_tensor(x), as_integer(offset, "trace: offset")
     if x.dtype.kind == "bool":
         raise DTypeError(f"trace: takes numeric dtypes, got {x}. Use astype first.")
     result = accumulation_dtype(x.dtype, None)
@@ -170,6 +179,8 @@ def einsum(subscripts: str, /, *operands: TensorLike) -> Tensor:
     occurs once, sorted. ShapeError for subscripts that do not fit the operands.
     """
     tensors = [as_tensor(x) for x in operands]
+    if not isinstance(subscripts, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        _bad_subscripts(subscripts, "is no str")
     text = subscripts.replace(" ", "")
     if not re.fullmatch(r"[A-Za-z.]*(,[A-Za-z.]*)*(->[A-Za-z.]*)?", text, re.ASCII):
         _bad_subscripts(subscripts, "holds something other than letters, ',', '...' and '->'")

@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from math import inf, prod
 
 from eqsat.errors import DTypeError, ShapeError
-from eqsat.graph.build import build, cast, constant, expand, promote, view
+from eqsat.graph.arguments import as_integer, as_integers, entries, is_several
+from eqsat.graph.build import (
+    TensorLike,
+    as_tensor,
+    build,
+    cast,
+    constant,
+    expand,
+    promote,
+    view,
+)
 from eqsat.graph.dtypes import iinfo
 from eqsat.graph.elementwise import add, divide
 from eqsat.graph.gradient_views import scatter
@@ -72,7 +82,8 @@ def place_windows(
 
 
 def _per_axis(op: str, name: str, value: Sizes, count: int, least: int) -> Shape:
-    sizes = (value,) * count if isinstance(value, int) else tuple(value)
+    sizes = as_integers(value, f"{op}: {name}")
+    sizes = sizes if is_several(value) else sizes * count
     if len(sizes) != count or any(size < least for size in sizes):
         raise ShapeError(
             f"{op}: {name} {value} for {count} spatial axes. Give one integer of at least {least}, "
@@ -84,9 +95,9 @@ def _per_axis(op: str, name: str, value: Sizes, count: int, least: int) -> Shape
 def _paddings(
     op: str, padding: Padding, spatial: Shape, spans: Shape, strides: Shape
 ) -> tuple[tuple[int, int], ...]:
-    if padding == "valid":
+    if isinstance(padding, str) and padding == "valid":
         padding = 0
-    if padding == "same":
+    if isinstance(padding, str) and padding == "same":
         # The output has ceil(n / stride) positions; an odd width goes behind.
         widths = [
             max((-(-n // s) - 1) * s + span - n, 0)
@@ -95,9 +106,10 @@ def _paddings(
         return tuple((width // 2, width - width // 2) for width in widths)
     if isinstance(padding, str):
         raise ShapeError(f'{op}: padding {padding!r} is unknown. Use "same", "valid" or numbers.')
-    given = (padding,) * len(spatial) if isinstance(padding, int) else tuple(padding)
-    pairs = tuple((p, p) if isinstance(p, int) else (int(p[0]), int(p[1])) for p in given)
-    if len(pairs) != len(spatial) or any(width < 0 for pair in pairs for width in pair):
+    given = entries(padding) if is_several(padding) else (padding,) * len(spatial)
+    widths = [as_integers(one, f"{op}: padding") * (1 if is_several(one) else 2) for one in given]
+    pairs = tuple((pair[0], pair[1]) for pair in widths if len(pair) == 2)
+    if not len(pairs) == len(widths) == len(spatial) or any(min(pair) < 0 for pair in pairs):
         raise ShapeError(
             f"{op}: padding {padding} for {len(spatial)} spatial axes. Give one number of at least "
             f"0, or one number or (before, after) pair per axis."
@@ -117,9 +129,9 @@ def _channel_axis(op: str, x: Tensor, layout: str) -> int:
 
 
 def conv(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
+    x: TensorLike,
+    weight: TensorLike,
+    bias: TensorLike | None = None,
     stride: Sizes = 1,
     padding: Padding = 0,
     dilation: Sizes = 1,
@@ -133,6 +145,7 @@ def conv(
     padding: a number, one or a (before, after) pair per spatial axis, "same" or "valid". Sums of
     16-bit floats are formed in float32. ShapeError where the shapes do not fit.
     """
+    x, weight, groups = as_tensor(x), as_tensor(weight), as_integer(groups, "conv: groups")
     channel_axis = _channel_axis("conv", x, layout)
     spatial = tuple(n for d, n in enumerate(x.shape) if d not in (0, channel_axis))
     _check_channels(x, weight, x.shape[channel_axis], len(spatial), groups)
@@ -145,9 +158,9 @@ def conv(
 
 
 def conv_transpose(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
+    x: TensorLike,
+    weight: TensorLike,
+    bias: TensorLike | None = None,
     stride: Sizes = 1,
     padding: int | Sequence[int | tuple[int, int]] = 0,
     output_padding: Sizes = 0,
@@ -165,6 +178,12 @@ def conv_transpose(
     ShapeError where the shapes do not fit.
     """
     op = "conv_transpose"
+    x, weight, groups = as_tensor(x), as_tensor(weight), as_integer(groups, f"{op}: groups")
+    if isinstance(padding, str):
+        raise ShapeError(
+            f"{op}: padding {padding!r} says no extent of the result. Give numbers, and "
+            f"output_padding."
+        )
     channel_axis = _channel_axis(op, x, layout)
     spatial = tuple(n for d, n in enumerate(x.shape) if d not in (0, channel_axis))
     _check_channels_back(x, weight, x.shape[channel_axis], len(spatial), groups)
@@ -185,10 +204,11 @@ def conv_transpose(
         return cast(_biased(op, total, bias, channel_axis), x.dtype)
 
 
-def _biased(op: str, total: Tensor, bias: Tensor | None, channel_axis: int) -> Tensor:
+def _biased(op: str, total: Tensor, bias: TensorLike | None, channel_axis: int) -> Tensor:
     """With a bias per channel, if there is one."""
     if bias is None:
         return total
+    bias = as_tensor(bias)
     out = total.shape[channel_axis]
     if bias.shape != (out,):
         raise ShapeError(f"{op}: bias {bias} for {out} output channels. Give one each.")
@@ -298,7 +318,7 @@ def _windowed(x: Tensor, windows: Windows, channel_axis: int, fill: bool | int |
 
 
 def max_pool(
-    x: Tensor,
+    x: TensorLike,
     window: Sizes,
     stride: Sizes | None = None,
     padding: Padding = 0,
@@ -309,6 +329,7 @@ def max_pool(
 
     Padding never wins: it counts as the lowest value of the dtype.
     """
+    x = as_tensor(x)
     windows, channel_axis = _pool_windows("max_pool", x, window, stride, padding, dilation, layout)
     if x.dtype.kind == "bool":
         raise DTypeError(f"max_pool: takes numeric dtypes, got {x}. Use astype first.")
@@ -319,7 +340,7 @@ def max_pool(
 
 
 def avg_pool(
-    x: Tensor,
+    x: TensorLike,
     window: Sizes,
     stride: Sizes | None = None,
     padding: Padding = 0,
@@ -328,6 +349,7 @@ def avg_pool(
     count_padding: bool = True,
 ) -> Tensor:
     """The mean of each window; padding counts as zeros, or not at all."""
+    x = as_tensor(x)
     windows, channel_axis = _pool_windows("avg_pool", x, window, stride, padding, dilation, layout)
     if x.dtype.kind != "float":
         raise DTypeError(f"avg_pool: takes floating dtypes, got {x}. Use astype first.")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import ml_dtypes
 import numpy as np
@@ -60,6 +60,13 @@ BY_NAME: dict[str, DType] = {dtype.name: dtype for dtype in DTYPES}
 DTypeLike = DType | str | np.dtype | type
 
 
+class HasDType(Protocol):
+    """A tensor or an array, of which a dtype is known."""
+
+    @property
+    def dtype(self) -> Any: ...
+
+
 def as_dtype(value: DTypeLike) -> DType:
     """The DType that `value` names.
 
@@ -71,12 +78,25 @@ def as_dtype(value: DTypeLike) -> DType:
     if value is float:
         return float32
     try:
-        name = value if isinstance(value, str) else np.dtype(value).name
-    except TypeError:
+        # NumPy takes None for float64, and an array for its dtype.
+        named = isinstance(value, str | None | np.ndarray | np.generic)
+        name = str(value) if named else np.dtype(value).name
+    except (TypeError, ValueError):
         name = str(value)
     if name not in BY_NAME:
         raise DTypeError(f"dtype {value!r} is not supported. Use one of {', '.join(BY_NAME)}.")
     return BY_NAME[name]
+
+
+def as_float_dtype(value: DTypeLike | None) -> DType:
+    """The DType that `value` names; for None float32, the default float of the array API."""
+    return float32 if value is None else as_dtype(value)
+
+
+def _dtype_of(value: Any) -> DType:
+    """The dtype of a tensor or an array; the one that anything else names."""
+    own: Any = getattr(value, "dtype", None)
+    return as_dtype(cast(Any, own) if isinstance(own, DType | np.dtype) else value)
 
 
 @dataclass(frozen=True)
@@ -101,9 +121,9 @@ class IInfo:
     min: int
 
 
-def finfo(dtype: DTypeLike) -> FInfo:
-    """Limits of a floating dtype; DTypeError for others."""
-    dtype = as_dtype(dtype)
+def finfo(dtype: DTypeLike | HasDType) -> FInfo:
+    """Limits of a floating dtype, or of the one of a tensor or array; DTypeError for others."""
+    dtype = _dtype_of(dtype)
     if dtype.kind != "float":
         raise DTypeError(f"finfo: {dtype} is no floating dtype. Use iinfo for integers.")
     limits = cast(Any, ml_dtypes.finfo(dtype.numpy))
@@ -136,9 +156,9 @@ def is_exact(source: DTypeLike, target: DTypeLike) -> bool:
     return source.kind == "bool" or source == target or is_held(source, target)
 
 
-def iinfo(dtype: DTypeLike) -> IInfo:
-    """Limits of an integer dtype; DTypeError for others."""
-    dtype = as_dtype(dtype)
+def iinfo(dtype: DTypeLike | HasDType) -> IInfo:
+    """Limits of an integer dtype, or of the one of a tensor or array; DTypeError for others."""
+    dtype = _dtype_of(dtype)
     if dtype.kind not in ("int", "uint"):
         raise DTypeError(f"iinfo: {dtype} is no integer dtype. Use finfo for floats.")
     limits = np.iinfo(dtype.numpy)
@@ -162,14 +182,14 @@ def promote(a: DType, b: DType) -> DType | None:
     return None
 
 
-def result_type(*values: DTypeLike | Scalar) -> DType:
-    """The dtype to which dtypes and Python scalars promote together.
+def result_type(*values: DTypeLike | HasDType | Scalar) -> DType:
+    """The dtype to which dtypes, those of tensors and arrays, and Python scalars promote together.
 
     Mixed kinds (integer with float, bool with a number) raise DTypeError, as the standard leaves
     them undefined. Python scalars are weak: they take the dtype of the others if their kind fits.
     """
     scalars = [v for v in values if isinstance(v, bool | int | float)]
-    dtypes = [as_dtype(v) for v in values if not isinstance(v, bool | int | float)]
+    dtypes = [_dtype_of(v) for v in values if not isinstance(v, bool | int | float)]
     if not dtypes:
         if not scalars:
             raise DTypeError("result_type: no operands. Give at least one dtype or scalar.")

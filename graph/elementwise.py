@@ -6,6 +6,7 @@ Each takes tensors, index expressions, arrays or scalars (scalars are weak) and 
 from collections.abc import Callable
 from math import log as _log
 
+from eqsat.errors import DTypeError
 from eqsat.graph.build import (
     TensorLike,
     as_tensor,
@@ -203,21 +204,34 @@ def hypot(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 def asinh(x: TensorLike, /) -> Tensor:
     """The inverse hyperbolic sine: sign(x) * log1p(|x| + x² / (1 + sqrt(x² + 1)))."""
     with weak_composition("asinh"):
+        x = as_tensor(x)
         size = abs(x)
         # Past 2**30 the square may overflow, and asinh(x) = log(2x) to within rounding.
-        large = greater(size, float(2**30 if size.dtype.itemsize > 2 else 2**6))
+        large = greater(size, _far("asinh", x))
         near = where(large, 1.0, size)
         root = add(sqrt(add(square(near), 1.0)), 1.0)
         small_result = log1p(add(near, divide(square(near), root)))
         far_result = add(log(where(large, size, 1.0)), _log(2.0))
-        return multiply(sign(x), where(large, far_result, small_result))
+        # At 0 both the sign of x and its derivative, 1, are kept.
+        return where(equal(x, 0.0), x, multiply(sign(x), where(large, far_result, small_result)))
 
 
 def acosh(x: TensorLike, /) -> Tensor:
     """The inverse hyperbolic cosine: log1p(t + sqrt(t) * sqrt(t + 2)), t = x - 1."""
     with weak_composition("acosh"):
-        t = subtract(x, 1.0)
-        return log1p(add(t, multiply(sqrt(t), sqrt(add(t, 2.0)))))
+        x = as_tensor(x)
+        # Past 2**30 the sum may overflow, and acosh(x) = log(2x) to within rounding.
+        large = greater(x, _far("acosh", x))
+        t = subtract(where(large, 2.0, x), 1.0)
+        near_result = log1p(add(t, multiply(sqrt(t), sqrt(add(t, 2.0)))))
+        return where(large, add(log(where(large, x, 1.0)), _log(2.0)), near_result)
+
+
+def _far(op: str, x: Tensor) -> float:
+    """From where on log(2x) is asinh(x) and acosh(x) to within rounding."""
+    if x.dtype.kind != "float":
+        raise DTypeError(f"{op}: takes floating dtypes, got {x}. Convert with astype first.")
+    return float(2**30 if x.dtype.itemsize > 2 else 2**6)
 
 
 def atanh(x: TensorLike, /) -> Tensor:

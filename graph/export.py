@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from eqsat.errors import DTypeError
+from eqsat.graph.arguments import entries
 from eqsat.graph.dtypes import DType
 from eqsat.graph.evaluate import input_nodes, topological
 from eqsat.graph.tensor import Tensor
@@ -21,7 +23,15 @@ Outputs = Tensor | Sequence[Tensor]
 
 
 def _listed(outputs: Outputs) -> Sequence[Tensor]:
-    return [outputs] if isinstance(outputs, Tensor) else outputs
+    """The outputs as a sequence; DTypeError unless they are tensors."""
+    listed = [outputs] if isinstance(outputs, Tensor) else entries(outputs)
+    for x in listed:
+        if not isinstance(x, Tensor):
+            raise DTypeError(
+                f"got a value of type {type(x).__name__}, not a tensor. Give a tensor of the "
+                f"graph, or a sequence of them."
+            )
+    return listed
 
 
 def names_of(outputs: Sequence[Tensor]) -> dict[Tensor, str]:

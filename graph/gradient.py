@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import overload
 
 from eqsat.errors import DTypeError, ShapeError
+from eqsat.graph.arguments import entries
 from eqsat.graph.build import TensorLike, as_tensor, build, cast, constant
 from eqsat.graph.creation import zeros
 from eqsat.graph.evaluate import topological
@@ -43,7 +44,7 @@ def grad(
     ShapeError for a loss that is no scalar, DTypeError for one, or for a wrt, that is no float.
     """
     single = isinstance(wrt, Tensor)
-    wanted = (wrt,) if single else tuple(wrt)
+    wanted = (wrt,) if single else entries(wrt)
     _check(loss, wanted)
     with composition("grad"):
         found = _sweep(loss, wanted, _seed(loss, cotangent))
@@ -53,12 +54,13 @@ def grad(
     return results[0] if single else results
 
 
-def stop_gradient(x: Tensor) -> Tensor:
+def stop_gradient(x: TensorLike) -> Tensor:
     """The value of x, taken as a constant by `grad`.
 
     For values that cannot change the result, such as the maximum that softmax subtracts: the
     derivative through them is 0 however it is computed.
     """
+    x = as_tensor(x)
     if x.op in ("constant", "iota"):
         return x
     if x.op == "view":
@@ -72,7 +74,8 @@ def _check(loss: Tensor, wanted: Sequence[Tensor]) -> None:
     for role, x in [("loss", loss), *(("wrt", x) for x in wanted)]:
         if not isinstance(x, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DTypeError(
-                f"grad: {role} is a {type(x).__name__}, not a tensor. Give tensors of the graph."
+                f"grad: {role} is of type {type(x).__name__}, not a tensor. Give tensors of the "
+                f"graph."
             )
         if x.dtype.kind != "float":
             raise DTypeError(

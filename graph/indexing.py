@@ -1,11 +1,12 @@
 """What `x[key]` and `x.at(...)` mean."""
 
-from typing import Any, SupportsIndex
+from typing import Any
 
 import numpy as np
 
 from eqsat.errors import DTypeError, ShapeError
 from eqsat.graph import movement
+from eqsat.graph.arguments import is_integer
 from eqsat.graph.build import view
 from eqsat.graph.dtypes import Scalar
 from eqsat.graph.positions import take
@@ -23,7 +24,7 @@ def read(x: Tensor, key: Any, fill: Scalar | None = None) -> Tensor:
     if any(isinstance(part, Tensor | np.ndarray | list) for part in expanded):
         return _read_by_tensor(x, expanded)
     for part in expanded:
-        if isinstance(part, bool) or not (part is None or isinstance(part, slice | SupportsIndex)):
+        if part is not None and not isinstance(part, slice) and not is_integer(part):
             raise DTypeError(
                 f"index: {part!r} of {x} is no index. Use integers, slices, None, ... or one "
                 f"integer tensor; use where for a mask."

@@ -2,34 +2,37 @@
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, SupportsIndex
+from typing import Any
 
 import numpy as np
 
-from eqsat.errors import ShapeError
+from eqsat.errors import DTypeError, ShapeError
 from eqsat.graph import build as primitives
 from eqsat.graph import movement
-from eqsat.graph.build import expand, iota, promote, view
+from eqsat.graph.arguments import as_integer, as_integers, entries, is_several
+from eqsat.graph.build import TensorLike, as_tensor, expand, iota, promote, view
 from eqsat.graph.dtypes import Scalar
 from eqsat.graph.elementwise import less, not_equal, subtract, where
 from eqsat.graph.index import floordiv, mod, var
 from eqsat.graph.movement import normalise_axes, normalise_axis, output_extents, output_names
+from eqsat.graph.positions import take
 from eqsat.graph.tensor import Tensor, weak_composition
 
 
-def broadcast_to(x: Tensor, shape: int | Sequence[int]) -> Tensor:
+def broadcast_to(x: TensorLike, shape: int | Sequence[int]) -> Tensor:
     """x repeated along axes of extent 1, and along new axes in front."""
-    return expand(x, movement.normalise_shape(shape, "broadcast_to"))
+    return expand(as_tensor(x), movement.normalise_shape(shape, "broadcast_to"))
 
 
-def broadcast_arrays(*tensors: Tensor) -> tuple[Tensor, ...]:
+def broadcast_arrays(*tensors: TensorLike) -> tuple[Tensor, ...]:
     """The tensors at their common shape."""
-    return primitives.broadcast("broadcast_arrays", *tensors)
+    return primitives.broadcast("broadcast_arrays", *map(as_tensor, tensors))
 
 
-def reshape(x: Tensor, shape: int | Sequence[int]) -> Tensor:
+def reshape(x: TensorLike, shape: int | Sequence[int]) -> Tensor:
     """The same elements in row-major order at another shape; one extent may be -1 (deduced)."""
-    given = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
+    x = as_tensor(x)
+    given = as_integers(shape, "reshape: the extent", f" of the shape {shape}")
     known = prod(n for n in given if n != -1)
     wanted = given
     if given.count(-1) == 1 and known > 0 and x.size % known == 0:
@@ -43,19 +46,21 @@ def reshape(x: Tensor, shape: int | Sequence[int]) -> Tensor:
     return view(x, wanted, movement.reshape(x.shape, wanted))
 
 
-def permute_dims(x: Tensor, axes: Sequence[int]) -> Tensor:
+def permute_dims(x: TensorLike, axes: Sequence[int]) -> Tensor:
     """The dimensions reordered: result dimension d is dimension axes[d] of x."""
-    order = normalise_axes(tuple(axes), x.ndim, "permute_dims", str(x))
+    x = as_tensor(x)
+    order = normalise_axes(entries(axes), x.ndim, "permute_dims", str(x))
     if len(order) != x.ndim:
         raise ShapeError(
-            f"permute_dims: {x} has {x.ndim} dimensions, axes {tuple(axes)} name {len(order)}. "
+            f"permute_dims: {x} has {x.ndim} dimensions, axes {entries(axes)} name {len(order)}. "
             f"Name each axis once."
         )
     return view(x, *movement.permute(x.shape, order))
 
 
-def matrix_transpose(x: Tensor) -> Tensor:
+def matrix_transpose(x: TensorLike) -> Tensor:
     """The last two dimensions swapped."""
+    x = as_tensor(x)
     if x.ndim < 2:
         raise ShapeError(
             f"matrix_transpose: {x} has {x.ndim} dimensions; 2 are needed. Use expand_dims first."
@@ -63,8 +68,11 @@ def matrix_transpose(x: Tensor) -> Tensor:
     return permute_dims(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
 
 
-def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
+def moveaxis(
+    x: TensorLike, source: int | Sequence[int], destination: int | Sequence[int]
+) -> Tensor:
     """The axes `source` at the positions `destination`, the others in their order."""
+    x = as_tensor(x)
     origin = normalise_axes(source, x.ndim, "moveaxis", str(x))
     target = normalise_axes(destination, x.ndim, "moveaxis", str(x))
     if len(origin) != len(target):
@@ -77,16 +85,18 @@ def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence
     return permute_dims(x, order)
 
 
-def expand_dims(x: Tensor, axis: int | Sequence[int] = 0) -> Tensor:
+def expand_dims(x: TensorLike, axis: int | Sequence[int] = 0) -> Tensor:
     """New axes of extent 1 at the positions `axis` of the result."""
-    count = 1 if isinstance(axis, int) else len(tuple(axis))
-    added = normalise_axes(axis, x.ndim + count, "expand_dims", str(x))
+    x, given = as_tensor(x), entries(axis)
+    count = len(given)
+    added = normalise_axes(given, x.ndim + count, "expand_dims", str(x))
     sizes = iter(x.shape)
     return reshape(x, tuple(1 if d in added else next(sizes) for d in range(x.ndim + count)))
 
 
-def squeeze(x: Tensor, axis: int | Sequence[int]) -> Tensor:
+def squeeze(x: TensorLike, axis: int | Sequence[int]) -> Tensor:
     """Axes of extent 1 removed; ShapeError where the extent is another."""
+    x = as_tensor(x)
     axes = normalise_axes(axis, x.ndim, "squeeze", str(x))
     for one in axes:
         if x.shape[one] != 1:
@@ -97,35 +107,37 @@ def squeeze(x: Tensor, axis: int | Sequence[int]) -> Tensor:
     return reshape(x, tuple(n for d, n in enumerate(x.shape) if d not in axes))
 
 
-def flip(x: Tensor, axis: int | Sequence[int] | None = None) -> Tensor:
+def flip(x: TensorLike, axis: int | Sequence[int] | None = None) -> Tensor:
     """The order along the axes (all by default) reversed."""
+    x = as_tensor(x)
     axes = normalise_axes(axis, x.ndim, "flip", str(x))
     return view(x, x.shape, movement.flip(x.shape, axes))
 
 
-def roll(x: Tensor, shift: int | Sequence[int], axis: int | Sequence[int] | None = None) -> Tensor:
+def roll(
+    x: TensorLike, shift: int | Sequence[int], axis: int | Sequence[int] | None = None
+) -> Tensor:
     """The elements shifted cyclically along the axes; over the flattened tensor without axes."""
-    each: Sequence[Any] = shift if isinstance(shift, Sequence) else (shift,)
-    if isinstance(shift, str) or not all(isinstance(one, SupportsIndex) for one in each):
-        raise ShapeError(f"roll: the shift {shift!r} of {x} is no integer. Give one for each axis.")
+    x = as_tensor(x)
+    given = as_integers(shift, "roll: the shift", f" of {x}", "Give one for each axis.")
     if axis is None:
-        total = shift if isinstance(shift, int) else sum(shift)
-        return reshape(roll(reshape(x, -1 if x.size else (0,)), total, 0), x.shape)
+        return reshape(roll(reshape(x, -1 if x.size else (0,)), sum(given), 0), x.shape)
     axes = normalise_axes(axis, x.ndim, "roll", str(x))
-    shifts = (shift,) * len(axes) if isinstance(shift, int) else tuple(shift)
+    shifts = given if is_several(shift) else given * len(axes)
     if len(shifts) != len(axes):
         raise ShapeError(f"roll: {len(shifts)} shifts for {len(axes)} axes of {x}. Give as many.")
     return view(x, x.shape, movement.roll(x.shape, dict(zip(axes, shifts, strict=True))))
 
 
 def pad(
-    x: Tensor,
+    x: TensorLike,
     widths: int | tuple[int, int] | Sequence[tuple[int, int]],
     value: Scalar | None = None,
 ) -> Tensor:
     """x surrounded by (before, after) positions per axis that hold `value`: 0 unless given, False
     of a bool. As in NumPy one pair, or one width, serves all sides.
     """
+    x = as_tensor(x)
     if value is None:
         value = False if x.dtype.kind == "bool" else 0
     given = _widths(widths, x.ndim)
@@ -147,19 +159,40 @@ def _widths(widths: Any, ndim: int) -> list[tuple[int, int]] | None:
     return [(int(before), int(after)) for before, after in pairs] if whole else None
 
 
-def repeat(x: Tensor, repeats: int, axis: int) -> Tensor:
-    """Each position along the axis `repeats` times in a row."""
+def repeat(x: TensorLike, repeats: int | Sequence[int], axis: int | None = None) -> Tensor:
+    """Each position along the axis `repeats` times in a row; flattened first without an axis.
+
+    repeats: one number for all positions, or one for each. ShapeError where they do not fit.
+    """
+    x = as_tensor(x)
+    if axis is None:
+        x, axis = reshape(x, (x.size,)), 0
     axis = normalise_axis(axis, x.ndim, "repeat", str(x))
-    (count,) = movement.normalise_shape(repeats, "repeat")
+    if isinstance(repeats, Tensor):
+        raise ShapeError(
+            f"repeat: the repeats {repeats} are values, on which the shape would depend. Give "
+            f"integers."
+        )
+    counts = as_integers(repeats, "repeat: the number of repeats")
+    if min(counts, default=0) < 0:
+        raise ShapeError(f"repeat: {repeats} repeats of {x}. Use 0 or more.")
+    if is_several(repeats) and len(counts) not in (1, x.shape[axis]):
+        raise ShapeError(
+            f"repeat: {len(counts)} repeats for axis {axis} of {x}. Give one number, or one for "
+            f"each of its {x.shape[axis]} positions."
+        )
+    if len(counts) != 1:
+        return take(x, np.repeat(np.arange(len(counts)), np.asarray(counts, np.int64)), axis)
+    (count,) = counts
     shape = tuple(n * count if d == axis else n for d, n in enumerate(x.shape))
     coordinates = list(movement.positions(shape))
     coordinates[axis] = floordiv(coordinates[axis], max(count, 1), output_extents(shape))
     return view(x, shape, coordinates)
 
 
-def tile(x: Tensor, repetitions: Sequence[int]) -> Tensor:
+def tile(x: TensorLike, repetitions: Sequence[int]) -> Tensor:
     """x laid out `repetitions` times along each axis, counted from the right."""
-    counts = movement.normalise_shape(repetitions, "tile")
+    x, counts = as_tensor(x), movement.normalise_shape(repetitions, "tile")
     ndim = max(x.ndim, len(counts))
     x = reshape(x, (1,) * (ndim - x.ndim) + x.shape)
     counts = (1,) * (ndim - len(counts)) + counts
@@ -171,12 +204,13 @@ def tile(x: Tensor, repetitions: Sequence[int]) -> Tensor:
     return view(x, shape, coordinates)
 
 
-def concat(tensors: Sequence[Tensor], axis: int | None = 0) -> Tensor:
+def concat(tensors: Sequence[TensorLike], axis: int | None = 0) -> Tensor:
     """The tensors joined along an axis (None: flattened first), after promotion."""
+    tensors = _several("concat", tensors)
     if not tensors:
         raise ShapeError("concat: no tensors given. Give at least one.")
     if axis is None:
-        return concat([reshape(x, (x.size,)) for x in tensors], 0)
+        return concat([reshape(x, (x.size,)) for x in map(as_tensor, tensors)], 0)
     parts = promote("concat", *tensors)
     axis = normalise_axis(axis, parts[0].ndim, "concat", str(parts[0]))
     rests = {x.shape[:axis] + x.shape[axis + 1 :] for x in parts}
@@ -209,8 +243,16 @@ def _join(parts: Sequence[Tensor], axis: int) -> Tensor:
     return result
 
 
-def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
+def _several(op: str, tensors: Any) -> Sequence[Any]:
+    """The tensors of a sequence of them; DTypeError for anything else."""
+    if isinstance(tensors, Tensor) or not is_several(tensors):
+        raise DTypeError(f"{op}: got {tensors!r}. Give a list or tuple of tensors.")
+    return tuple(tensors)
+
+
+def stack(tensors: Sequence[TensorLike], axis: int = 0) -> Tensor:
     """The tensors of one shape joined along a new axis, after promotion."""
+    tensors = _several("stack", tensors)
     if not tensors:
         raise ShapeError("stack: no tensors given. Give at least one.")
     parts = promote("stack", *tensors)
@@ -228,8 +270,9 @@ def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
         return result
 
 
-def unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
+def unstack(x: TensorLike, axis: int = 0) -> tuple[Tensor, ...]:
     """The slices along an axis."""
+    x = as_tensor(x)
     axis = normalise_axis(axis, x.ndim, "unstack", str(x))
     shape = x.shape[:axis] + x.shape[axis + 1 :]
     return tuple(reshape(slice_axis(x, axis, at, at + 1), shape) for at in range(x.shape[axis]))
@@ -242,17 +285,18 @@ def slice_axis(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
 
 
 def diff(
-    x: Tensor,
+    x: TensorLike,
     axis: int = -1,
     n: int = 1,
-    prepend: Tensor | None = None,
-    append: Tensor | None = None,
+    prepend: TensorLike | None = None,
+    append: TensorLike | None = None,
 ) -> Tensor:
     """What each element along an axis is more than the one before it, `n` times over.
 
     prepend, append: joined to x along the axis first, unless n is 0. The axis becomes shorter by n.
     Of bool, whether neighbours differ. ShapeError for a negative n.
     """
+    x, n = as_tensor(x), as_integer(n, "diff: n")
     axis = normalise_axis(axis, x.ndim, "diff", str(x))
     if n < 0:
         raise ShapeError(f"diff: n is {n}. Use 0 or more.")
@@ -269,22 +313,23 @@ def diff(
         return found
 
 
-def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
+def meshgrid(*arrays: TensorLike, indexing: str = "xy") -> list[Tensor]:
     """Coordinates of a grid: each of some one-dimensional tensors along its own axis of all.
 
     indexing: "ij" gives axes in the order of the tensors, "xy" turns the first two of them round.
     """
     if indexing not in ("xy", "ij"):
         raise ShapeError(f"meshgrid: indexing is {indexing!r}. Use 'xy' or 'ij'.")
-    wrong = [str(x) for x in arrays if x.ndim != 1]
+    tensors = [as_tensor(x) for x in arrays]
+    wrong = [str(x) for x in tensors if x.ndim != 1]
     if wrong:
         raise ShapeError(f"meshgrid: takes tensors of one dimension, got {' and '.join(wrong)}.")
     front = 2 if indexing == "xy" else 0
-    order = [*reversed(range(len(arrays))[:front]), *range(len(arrays))[front:]]
-    shape = tuple(arrays[at].shape[0] for at in order)
+    order = [*reversed(range(len(tensors))[:front]), *range(len(tensors))[front:]]
+    shape = tuple(tensors[at].shape[0] for at in order)
     with weak_composition("meshgrid"):
         own = {
             at: [n if d == axis else 1 for d, n in enumerate(shape)]
             for axis, at in enumerate(order)
         }
-        return [expand(reshape(x, own[at]), shape) for at, x in enumerate(arrays)]
+        return [expand(reshape(x, own[at]), shape) for at, x in enumerate(tensors)]

@@ -4,11 +4,12 @@ A map says, for each dimension of the operand, which coordinate is read for the 
 (i0, i1, ...). Each function here returns the output shape and the coordinates, or coordinates only.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, SupportsIndex, cast
 
-from eqsat.errors import ShapeError
+from eqsat.errors import DTypeError, ShapeError
+from eqsat.graph.arguments import as_integer, as_integers, entries, is_integer
 from eqsat.graph.index import (
     Affine,
     add,
@@ -165,10 +166,22 @@ def pad(shape: Shape, widths: Sequence[tuple[int, int]]) -> tuple[Shape, Coordin
 
 def slice_axis(n: int, key: slice) -> tuple[int, int, int]:
     """start, step and length of a slice of an axis of n positions, as Python counts them."""
-    if key.step == 0:
+    bounds = [None if one is None else _bound(one) for one in (key.start, key.stop, key.step)]
+    if bounds[2] == 0:
         raise ShapeError("index: the step of a slice is 0. Use a step of at least 1, or below 0.")
-    start, stop, step = key.indices(n)
+    start, stop, step = slice(*bounds).indices(n)
     return start, step, len(range(start, stop, step))
+
+
+def _bound(one: Any) -> int:
+    """A bound or step of a slice as an int; DTypeError unless it is an integer."""
+    if not is_integer(one):
+        raise DTypeError(
+            f"index: the bound {one!s:.80} of a slice is no integer. Slices are fixed when a "
+            f"program is built: give integers, or use take, where or compute for positions that "
+            f"are values."
+        )
+    return as_integer(one, "index: the bound")
 
 
 BasicKey = SupportsIndex | slice | None
@@ -227,33 +240,31 @@ def wrap_index(at: int, n: int, axis: int, what: str) -> int:
 
 def normalise_axis(axis: Any, ndim: int, op: str, what: str) -> int:
     """The axis counted from the front; ShapeError outside the dimensions."""
-    if not isinstance(axis, SupportsIndex) or isinstance(axis, bool):
-        raise ShapeError(f"{op}: axis {axis!r} of {what} is no integer. Give an axis number.")
-    if not -ndim <= int(axis) < ndim:
+    axis = as_integer(axis, f"{op}: axis", f" of {what}", "Give an axis number.")
+    if not -ndim <= axis < ndim:
         limit = f"Use {-ndim} to {ndim - 1}." if ndim else "A 0-d tensor has no axes."
         raise ShapeError(f"{op}: axis {axis} is outside {what} of {ndim} dimensions. {limit}")
-    return int(axis) % ndim
+    return axis % ndim
 
 
 def normalise_axes(
-    axis: int | Sequence[int] | None, ndim: int, op: str, what: str
+    axis: SupportsIndex | Sequence[SupportsIndex] | None, ndim: int, op: str, what: str
 ) -> tuple[int, ...]:
     """Axes in the order given, counted from the front; None means all of them."""
     if axis is None:
         return tuple(range(ndim))
-    given = tuple(axis) if isinstance(axis, Sequence) else (axis,)
+    given = entries(axis)
     axes = tuple(normalise_axis(one, ndim, op, what) for one in given)
     if len(set(axes)) != len(axes):
         raise ShapeError(f"{op}: axis {given} of {what} repeats an axis. Name each axis once.")
     return axes
 
 
-def normalise_shape(shape: int | Sequence[int], op: str) -> Shape:
+def normalise_shape(shape: SupportsIndex | Sequence[SupportsIndex], op: str) -> Shape:
     """The shape as a tuple of non-negative ints."""
-    given: tuple[Any, ...] = tuple(shape) if isinstance(shape, Iterable) else (shape,)
+    limit = "Extents are integers of at least 0."
+    given = as_integers(shape, f"{op}: the extent", f" of the shape {shape}", limit)
     for n in given:
-        if not isinstance(n, SupportsIndex) or isinstance(n, bool) or int(n) < 0:
-            raise ShapeError(
-                f"{op}: shape {given} has the extent {n!r}. Extents are integers of at least 0."
-            )
-    return tuple(int(n) for n in given)
+        if n < 0:
+            raise ShapeError(f"{op}: shape {given} has the extent {n}. {limit}")
+    return given

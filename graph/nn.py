@@ -8,7 +8,7 @@ from math import inf, pi
 from math import sqrt as square_root
 
 from eqsat.errors import DTypeError, ShapeError
-from eqsat.graph.build import cast, gather, iota
+from eqsat.graph.build import TensorLike, as_tensor, cast, gather, iota
 from eqsat.graph.contraction import matmul
 from eqsat.graph.convolution import avg_pool, conv, conv_transpose, max_pool
 from eqsat.graph.elementwise import (
@@ -34,7 +34,7 @@ from eqsat.graph.gradient import stop_gradient
 from eqsat.graph.index import var
 from eqsat.graph.manipulation import repeat, squeeze
 from eqsat.graph.movement import broadcast_shapes, normalise_axes, normalise_axis
-from eqsat.graph.positions import count_from_end, take
+from eqsat.graph.positions import Indices, as_index, count_from_end, take
 from eqsat.graph.reductions import Axis, count_nonzero, max, mean, sum
 from eqsat.graph.tensor import Tensor, composition
 
@@ -45,34 +45,36 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _floats(op: str, *tensors: Tensor) -> None:
-    for x in tensors:
-        if x.dtype.kind != "float":
-            raise DTypeError(f"{op}: takes floating dtypes, got {x}. Convert with astype first.")
+def _floats(op: str, value: TensorLike) -> Tensor:
+    """The value as a tensor; DTypeError unless it is of a floating dtype."""
+    x = as_tensor(value)
+    if x.dtype.kind != "float":
+        raise DTypeError(f"{op}: takes floating dtypes, got {x}. Convert with astype first.")
+    return x
 
 
-def relu(x: Tensor) -> Tensor:
+def relu(x: TensorLike) -> Tensor:
     """max(x, 0)."""
     with composition("relu"):
         return maximum(x, 0)
 
 
-def sigmoid(x: Tensor) -> Tensor:
+def sigmoid(x: TensorLike) -> Tensor:
     """1 / (1 + exp(-x))."""
     with composition("sigmoid"):
-        _floats("sigmoid", x)
+        x = _floats("sigmoid", x)
         return reciprocal(add(exp(negative(x)), 1.0))
 
 
-def silu(x: Tensor) -> Tensor:
+def silu(x: TensorLike) -> Tensor:
     """x * sigmoid(x), in float32 for 16-bit floats."""
     with composition("silu"):
-        _floats("silu", x)
+        x = _floats("silu", x)
         wide = cast(x, x.dtype.compute)
         return cast(divide(wide, add(exp(negative(wide)), 1.0)), x.dtype)
 
 
-def gelu(x: Tensor, approximate: str = "none") -> Tensor:
+def gelu(x: TensorLike, approximate: str = "none") -> Tensor:
     """x * Phi(x), Phi the normal distribution function: by erf, or by tanh ("tanh").
 
     Hendrycks and Gimpel, arXiv:1606.08415.
@@ -80,7 +82,7 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
     if approximate not in ("none", "tanh"):
         raise DTypeError(f'gelu: approximate={approximate!r} is unknown. Use "none" or "tanh".')
     with composition("gelu"):
-        _floats("gelu", x)
+        x = _floats("gelu", x)
         wide = cast(x, x.dtype.compute)
         if approximate == "none":
             curve = erf(multiply(wide, square_root(0.5)))
@@ -90,20 +92,20 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
         return cast(multiply(multiply(wide, 0.5), add(curve, 1.0)), x.dtype)
 
 
-def softmax(x: Tensor, axis: int = -1) -> Tensor:
+def softmax(x: TensorLike, axis: int = -1) -> Tensor:
     """exp(x - max x) / sum(exp(x - max x)) along the axis; NaN where every element is -inf."""
     with composition("softmax"):
-        _floats("softmax", x)
+        x = _floats("softmax", x)
         wide = cast(x, x.dtype.compute)
         largest = stop_gradient(max(wide, axis, keepdims=True))
         weights = exp(subtract(wide, largest))
         return cast(divide(weights, sum(weights, axis, keepdims=True)), x.dtype)
 
 
-def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
+def log_softmax(x: TensorLike, axis: int = -1) -> Tensor:
     """log(softmax(x)) without loss of small probabilities."""
     with composition("log_softmax"):
-        _floats("log_softmax", x)
+        x = _floats("log_softmax", x)
         return cast(_log_softmax(cast(x, x.dtype.compute), axis), x.dtype)
 
 
@@ -112,30 +114,32 @@ def _log_softmax(x: Tensor, axis: int) -> Tensor:
     return subtract(shifted, log(sum(exp(shifted), axis, keepdims=True)))
 
 
-def logsumexp(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """log(sum(exp(x))) over the axes without overflow; -inf where every element is -inf."""
+def logsumexp(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """log(sum(exp(x))) over the axes without overflow; -inf of none, or where every element is."""
     with composition("logsumexp"):
-        _floats("logsumexp", x)
+        x = _floats("logsumexp", x)
         wide = cast(x, x.dtype.compute)
+        axes = normalise_axes(axis, x.ndim, "logsumexp", str(x))
+        if any(x.shape[d] == 0 for d in axes):
+            return cast(log(sum(wide, axes, keepdims=keepdims)), x.dtype)  # log(0)
         largest = stop_gradient(max(wide, axis, keepdims=True))
         # An infinite maximum must not be subtracted: inf - inf is NaN.
         largest = where(isfinite(largest), largest, 0.0)
         total = sum(exp(subtract(wide, largest)), axis, keepdims=True)
         result = add(log(total), largest)
-        axes = normalise_axes(axis, x.ndim, "logsumexp", str(x))
         return cast(result if keepdims else squeeze(result, axes), x.dtype)
 
 
 def layer_norm(
-    x: Tensor,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
+    x: TensorLike,
+    weight: TensorLike | None = None,
+    bias: TensorLike | None = None,
     axis: Axis = -1,
     epsilon: float = 1e-5,
 ) -> Tensor:
     """(x - mean) / sqrt(var + epsilon) over the axes, times weight, plus bias."""
     with composition("layer_norm"):
-        _floats("layer_norm", x)
+        x = _floats("layer_norm", x)
         wide = cast(x, x.dtype.compute)
         centred = subtract(wide, mean(wide, axis, keepdims=True))
         spread = mean(square(centred), axis, keepdims=True)
@@ -143,21 +147,24 @@ def layer_norm(
 
 
 def rms_norm(
-    x: Tensor, weight: Tensor | None = None, axis: Axis = -1, epsilon: float = 1e-6
+    x: TensorLike, weight: TensorLike | None = None, axis: Axis = -1, epsilon: float = 1e-6
 ) -> Tensor:
     """x / sqrt(mean(x²) + epsilon) over the axes, times weight."""
     with composition("rms_norm"):
-        _floats("rms_norm", x)
+        x = _floats("rms_norm", x)
         wide = cast(x, x.dtype.compute)
         power = mean(square(wide), axis, keepdims=True)
         return _scale_and_shift(multiply(wide, rsqrt(add(power, epsilon))), x, weight, None)
 
 
-def _scale_and_shift(wide: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+def _scale_and_shift(
+    wide: Tensor, x: Tensor, weight: TensorLike | None, bias: TensorLike | None
+) -> Tensor:
     """wide * weight + bias, in the dtype of x."""
     for name, parameter in (("weight", weight), ("bias", bias)):
         if parameter is None:
             continue
+        parameter = as_tensor(parameter)
         wide = (multiply if name == "weight" else add)(wide, cast(parameter, wide.dtype))
         if wide.shape != x.shape:
             raise ShapeError(
@@ -167,19 +174,19 @@ def _scale_and_shift(wide: Tensor, x: Tensor, weight: Tensor | None, bias: Tenso
     return cast(wide, x.dtype)
 
 
-def embedding(table: Tensor, indices: Tensor) -> Tensor:
+def embedding(table: TensorLike, indices: Indices) -> Tensor:
     """Row `indices` of the table: take along axis 0."""
     with composition("embedding"):
         return take(table, indices, 0)
 
 
 def attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    q: TensorLike,
+    k: TensorLike,
+    v: TensorLike,
     causal: bool = False,
     scale: float | None = None,
-    mask: Tensor | None = None,
+    mask: TensorLike | None = None,
 ) -> Tensor:
     """softmax(q k' * scale + mask) v over the last two axes.
 
@@ -190,7 +197,7 @@ def attention(
     scores and softmax are float32; the weights are rounded to the dtype of q before they meet v.
     """
     with composition("attention"):
-        _floats("attention", q, k, v)
+        q, k, v = (_floats("attention", x) for x in (q, k, v))
         _check_attention(q, k, v)
         k, v = _serve_heads(k, q), _serve_heads(v, q)
         wide = q.dtype.compute
@@ -213,6 +220,8 @@ def _check_attention(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise DTypeError(f"attention: {listed} differ in dtype. Convert with astype first.")
     if q.shape[-1] != k.shape[-1]:
         raise ShapeError(f"attention: {listed}: q and k must agree in the last axis.")
+    if q.shape[-1] == 0:
+        raise ShapeError(f"attention: {listed}: the last axis of q and k is empty. Use 1 or more.")
     if k.shape[-2] != v.shape[-2]:
         raise ShapeError(f"attention: {listed}: k and v must have as many keys (axis -2).")
     if k.shape[-2] == 0:
@@ -232,8 +241,8 @@ def _serve_heads(x: Tensor, q: Tensor) -> Tensor:
     return repeat(x, served // heads, x.ndim - 3)
 
 
-def _add_mask(scores: Tensor, mask: Tensor) -> Tensor:
-    _floats("attention mask", mask)
+def _add_mask(scores: Tensor, mask: TensorLike) -> Tensor:
+    mask = _floats("attention mask", mask)
     if broadcast_shapes([scores.shape, mask.shape]) != scores.shape:
         raise ShapeError(
             f"attention: mask {mask} does not broadcast to the scores {scores.shape}. "
@@ -243,8 +252,8 @@ def _add_mask(scores: Tensor, mask: Tensor) -> Tensor:
 
 
 def cross_entropy(
-    logits: Tensor,
-    targets: Tensor,
+    logits: TensorLike,
+    targets: Indices,
     axis: int = -1,
     reduction: str = "mean",
     ignore_index: int | None = None,
@@ -255,6 +264,7 @@ def cross_entropy(
     `ignore_index` give 0 and do not count in the mean. For 16-bit floats all is float32 until the
     result is rounded.
     """
+    logits, targets = as_tensor(logits), as_index(targets, "cross_entropy: targets")
     axis = normalise_axis(axis, logits.ndim, "cross_entropy", str(logits))
     if reduction not in ("mean", "sum", "none"):
         raise ShapeError(

@@ -6,7 +6,7 @@ import numpy as np
 
 from eqsat.errors import DTypeError, ShapeError
 from eqsat.graph import movement
-from eqsat.graph.build import TensorLike, cast, constant, expand, gather, promote, view
+from eqsat.graph.build import TensorLike, as_tensor, cast, constant, expand, gather, promote, view
 from eqsat.graph.dtypes import int64
 from eqsat.graph.elementwise import (
     add,
@@ -26,13 +26,14 @@ from eqsat.graph.tensor import Tensor, weak_composition
 Indices = Tensor | np.ndarray | Sequence[int]
 
 
-def take(x: Tensor, indices: Indices, axis: int | None = None) -> Tensor:
+def take(x: TensorLike, indices: Indices, axis: int | None = None) -> Tensor:
     """The positions `indices` along an axis; negative ones count from the end.
 
     The result has the shape of `indices` in place of the axis. An index past the ends is
     unspecified by the standard: here it reads the nearest position, and raises ShapeError where
     the indices are constants. `axis` may be left out if x has one dimension.
     """
+    x = as_tensor(x)
     if axis is None and x.ndim != 1:
         raise ShapeError(f"take: {x} has {x.ndim} dimensions. Say which axis.")
     axis = normalise_axis(0 if axis is None else axis, x.ndim, "take", str(x))
@@ -50,14 +51,14 @@ def take(x: Tensor, indices: Indices, axis: int | None = None) -> Tensor:
         return gather(x, position, axis, [*coordinates, None, *trailing])
 
 
-def take_along_axis(x: Tensor, indices: Indices, axis: int = -1) -> Tensor:
+def take_along_axis(x: TensorLike, indices: Indices, axis: int = -1) -> Tensor:
     """Of each row along an axis the elements at positions of its own.
 
     `indices` has as many dimensions as x; extents of the other axes are broadcast. The result has
     as many elements along the axis as the indices. Negative positions count from the end, and those
     past the ends read as for `take`.
     """
-    index = as_index(indices)
+    x, index = as_tensor(x), as_index(indices)
     rows = f"take_along_axis: {index} along axis {axis} of {x}"
     if index.ndim != x.ndim:
         raise ShapeError(
@@ -74,13 +75,14 @@ def take_along_axis(x: Tensor, indices: Indices, axis: int = -1) -> Tensor:
 
 
 def searchsorted(
-    x1: Tensor, x2: TensorLike, /, *, side: str = "left", sorter: Indices | None = None
+    x1: TensorLike, x2: TensorLike, /, *, side: str = "left", sorter: Indices | None = None
 ) -> Tensor:
     """For each of x2 how many elements of x1 come before it, int64: by bisection.
 
     x1: one dimension, in ascending order, or in that of `sorter`. side: "left" counts those that
     are less, "right" those that are equal too. x2: any shape, which the result has. NaN comes last.
     """
+    x1 = as_tensor(x1)
     if x1.ndim != 1 or side not in ("left", "right"):
         raise ShapeError(
             f"searchsorted: takes one ordered dimension and a side, 'left' or 'right', got {x1} "
@@ -108,16 +110,18 @@ def _comes_before(read: Tensor, wanted: Tensor, side: str) -> Tensor:
     return logical_or(passed, last if side == "right" else logical_and(last, equal(read, read)))
 
 
-def as_index(indices: Indices) -> Tensor:
-    """The indices as an integer tensor; DTypeError for other dtypes."""
-    index = indices if isinstance(indices, Tensor) else constant(indices)
+def as_index(indices: Indices, what: str = "index") -> Tensor:
+    """The indices as an integer tensor; DTypeError for other dtypes. An empty list has int64."""
+    index = as_tensor(indices)
+    if index.size == 0 and isinstance(indices, list | tuple):
+        index = constant(indices, int64)
     if index.dtype.kind not in ("int", "uint"):
         hint = (
             "A mask gives a shape that depends on values: use where instead."
             if index.dtype.kind == "bool"
             else "Use astype(., int64) first."
         )
-        raise DTypeError(f"index: {index} is not integer. {hint}")
+        raise DTypeError(f"{what}: {index} is not integer. {hint}")
     return index
 
 

@@ -6,10 +6,12 @@ int64, as the standard says.
 
 from collections.abc import Callable, Sequence
 from math import prod as product
+from typing import SupportsIndex
 
 from eqsat.errors import DTypeError, ShapeError
 from eqsat.graph.build import (
     TensorLike,
+    as_number,
     as_tensor,
     broadcast,
     build,
@@ -36,15 +38,16 @@ from eqsat.graph.manipulation import concat, reshape
 from eqsat.graph.movement import normalise_axes, normalise_axis
 from eqsat.graph.tensor import Tensor, weak_composition
 
-Axis = int | Sequence[int] | None
+Axis = SupportsIndex | Sequence[SupportsIndex] | None
 NOWHERE = (1 << 31) - 1  # beyond any position of an axis that is not longer
 FAR = 1 << 52  # beyond any position, and a whole number in floats
 
 
-def reduce(op: str, x: Tensor, axis: Axis, keepdims: bool = False) -> Tensor:
+def reduce(op: str, x: TensorLike, axis: Axis, keepdims: bool = False) -> Tensor:
     """One of the primitives reduce_sum, reduce_prod, reduce_max, reduce_min over the axes; of one
     element each, the element.
     """
+    x = as_tensor(x)
     axes = tuple(sorted(normalise_axes(axis, x.ndim, op.removeprefix("reduce_"), str(x))))
     if product(x.shape[d] for d in axes) == 1:
         return reshape(x, tuple(n for d, n in enumerate(x.shape) if keepdims or d not in axes))
@@ -55,20 +58,23 @@ def reduce(op: str, x: Tensor, axis: Axis, keepdims: bool = False) -> Tensor:
 
 
 def sum(
-    x: Tensor, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False
+    x: TensorLike, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False
 ) -> Tensor:
     """The sum; in int64 for integers and bool, in x's own dtype for floats, unless one is given."""
     return _accumulate("reduce_sum", x, axis, dtype, keepdims)
 
 
 def prod(
-    x: Tensor, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False
+    x: TensorLike, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False
 ) -> Tensor:
     """The product; dtypes as for `sum`."""
     return _accumulate("reduce_prod", x, axis, dtype, keepdims)
 
 
-def _accumulate(op: str, x: Tensor, axis: Axis, dtype: DTypeLike | None, keepdims: bool) -> Tensor:
+def _accumulate(
+    op: str, x: TensorLike, axis: Axis, dtype: DTypeLike | None, keepdims: bool
+) -> Tensor:
+    x = as_tensor(x)
     result = accumulation_dtype(x.dtype, dtype)
     wide = cast(cast(x, result), result.compute)
     return cast(reduce(op, wide, axis, keepdims), result)
@@ -84,29 +90,30 @@ def accumulation_dtype(dtype: DType, wanted: DTypeLike | None) -> DType:
     return dtype if dtype.kind == "float" else int64
 
 
-def max(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def max(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The largest element; NaN if any is NaN. ShapeError over an empty axis."""
     return reduce("reduce_max", x, axis, keepdims)
 
 
-def min(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def min(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The smallest element; NaN if any is NaN. ShapeError over an empty axis."""
     return reduce("reduce_min", x, axis, keepdims)
 
 
-def any(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def any(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Whether some element is not 0; False over an empty axis."""
     with weak_composition("any"):
         return _logical("reduce_max", x, axis, keepdims, False)
 
 
-def all(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def all(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Whether every element is not 0; True over an empty axis."""
     with weak_composition("all"):
         return _logical("reduce_min", x, axis, keepdims, True)
 
 
-def _logical(op: str, x: Tensor, axis: Axis, keepdims: bool, empty: bool) -> Tensor:
+def _logical(op: str, x: TensorLike, axis: Axis, keepdims: bool, empty: bool) -> Tensor:
+    x = as_tensor(x)
     axes = normalise_axes(axis, x.ndim, "any or all", str(x))
     if product(x.shape[d] for d in axes) == 0:
         ones = [1 if d in axes else n for d, n in enumerate(x.shape)]
@@ -115,24 +122,31 @@ def _logical(op: str, x: Tensor, axis: Axis, keepdims: bool, empty: bool) -> Ten
     return reduce(op, astype(x, "bool"), axis, keepdims)
 
 
-def mean(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def mean(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The arithmetic mean of floats; of 16-bit floats in float32, rounded once."""
     with weak_composition("mean"):
+        x = as_tensor(x)
         wide = _wide_float("mean", x)
         if _count(x, axis) == 1:
             return reduce("reduce_sum", x, axis, keepdims)
         return cast(_mean(wide, axis, keepdims), x.dtype)
 
 
-def var(x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+def var(
+    x: TensorLike, axis: Axis = None, correction: float = 0.0, keepdims: bool = False
+) -> Tensor:
     """The mean squared distance from the mean, divided by count - correction."""
     with weak_composition("var"):
+        x = as_tensor(x)
         return cast(_var(_wide_float("var", x), axis, correction, keepdims), x.dtype)
 
 
-def std(x: Tensor, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+def std(
+    x: TensorLike, axis: Axis = None, correction: float = 0.0, keepdims: bool = False
+) -> Tensor:
     """The square root of `var`."""
     with weak_composition("std"):
+        x = as_tensor(x)
         return cast(sqrt(_var(_wide_float("std", x), axis, correction, keepdims)), x.dtype)
 
 
@@ -152,25 +166,26 @@ def _mean(x: Tensor, axis: Axis, keepdims: bool) -> Tensor:
 
 def _var(x: Tensor, axis: Axis, correction: float, keepdims: bool) -> Tensor:
     distance = subtract(x, _mean(x, axis, keepdims=True))
-    degrees = float(_count(x, axis) - correction)
+    degrees = float(_count(x, axis) - as_number(correction, "var: the correction"))
     total = reduce("reduce_sum", square(distance), axis, keepdims)
     return divide(total, degrees if degrees > 0 else 0.0)
 
 
-def argmax(x: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
+def argmax(x: TensorLike, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """The int64 position of the first largest element (or first NaN)."""
     with weak_composition("argmax"):
         return _first_hit("argmax", "reduce_max", x, axis, keepdims)
 
 
-def argmin(x: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
+def argmin(x: TensorLike, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """The int64 position of the first smallest element (or first NaN)."""
     with weak_composition("argmin"):
         return _first_hit("argmin", "reduce_min", x, axis, keepdims)
 
 
-def _first_hit(op: str, extreme: str, x: Tensor, axis: int | None, keepdims: bool) -> Tensor:
+def _first_hit(op: str, extreme: str, x: TensorLike, axis: int | None, keepdims: bool) -> Tensor:
     """The first position of the extreme along the axis, or of all elements."""
+    x = as_tensor(x)
     ndim = x.ndim
     if axis is None:
         x, axis = reshape(x, (x.size,)), 0
@@ -195,14 +210,14 @@ def first_of(x: Tensor, value: Tensor, places: Tensor, axis: int) -> Tensor:
     return reduce("reduce_min", where(hit, places, beyond(x.shape[axis])), axis)
 
 
-def count_nonzero(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def count_nonzero(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """How many elements are not 0, as int64."""
     with weak_composition("count_nonzero"):
         return sum(astype(x, "bool"), axis, keepdims=keepdims)
 
 
 def cumulative_sum(
-    x: Tensor,
+    x: TensorLike,
     axis: int | None = None,
     dtype: DTypeLike | None = None,
     include_initial: bool = False,
@@ -216,7 +231,7 @@ def cumulative_sum(
 
 
 def cumulative_prod(
-    x: Tensor,
+    x: TensorLike,
     axis: int | None = None,
     dtype: DTypeLike | None = None,
     include_initial: bool = False,
@@ -243,13 +258,14 @@ def _running_products(x: Tensor, axis: int) -> Tensor:
 
 def _cumulative(
     op: str,
-    x: Tensor,
+    x: TensorLike,
     axis: int | None,
     dtype: DTypeLike | None,
     first: int | None,
     scan: Callable[[Tensor, int], Tensor],
 ) -> Tensor:
     """The scan of x along the axis, after `first` unless that is None."""
+    x = as_tensor(x)
     if x.ndim == 0 or (axis is None and x.ndim != 1):
         raise ShapeError(f"{op}: {x} has {x.ndim} dimensions. Say which axis of 1 or more.")
     axis = normalise_axis(0 if axis is None else axis, x.ndim, op, str(x))

@@ -9,7 +9,8 @@ from math import isfinite
 import numpy as np
 
 from eqsat.errors import ArgumentError, DTypeError, ShapeError
-from eqsat.graph.build import cast, constant, expand, iota, view
+from eqsat.graph.arguments import as_integer
+from eqsat.graph.build import TensorLike, as_number, as_tensor, cast, constant, expand, iota, view
 from eqsat.graph.dtypes import DType, iinfo, int32, int64
 from eqsat.graph.elementwise import (
     add,
@@ -34,7 +35,7 @@ from eqsat.graph.reductions import accumulation_dtype, reduce
 from eqsat.graph.tensor import Tensor, weak_composition
 
 
-def segment_sum(x: Tensor, ids: Ids, num_segments: int) -> Tensor:
+def segment_sum(x: TensorLike, ids: Ids, num_segments: int) -> Tensor:
     """out[s] = the sum of the x[i] with ids[i] == s; 0 for an empty segment.
 
     x has the shape of `ids` followed by any other; the result has num_segments in place of the
@@ -42,36 +43,37 @@ def segment_sum(x: Tensor, ids: Ids, num_segments: int) -> Tensor:
     ShapeError where the shapes do not fit, DTypeError for ids that are no integers.
     """
     with weak_composition("segment_sum"):
-        index = _checked("segment_sum", x, ids, num_segments)
+        x, index, num_segments = _checked("segment_sum", x, ids, num_segments)
         result = accumulation_dtype(x.dtype, None)
         wide = cast(cast(x, result), result.compute)
         chosen = _selected(wide, index, num_segments, constant(0, wide.dtype))
         return cast(reduce("reduce_sum", chosen, tuple(range(index.ndim))), result)
 
 
-def segment_max(x: Tensor, ids: Ids, num_segments: int) -> Tensor:
+def segment_max(x: TensorLike, ids: Ids, num_segments: int) -> Tensor:
     """out[s] = the largest of the x[i] with ids[i] == s, NaN if any is NaN; -inf, or the least
     number of an integer dtype, for an empty segment. Shapes, ids and errors as for `segment_sum`.
     """
     return _extreme("segment_max", x, ids, num_segments)
 
 
-def segment_min(x: Tensor, ids: Ids, num_segments: int) -> Tensor:
+def segment_min(x: TensorLike, ids: Ids, num_segments: int) -> Tensor:
     """out[s] = the smallest of the x[i] with ids[i] == s, NaN if any is NaN; inf, or the largest
     number of an integer dtype, for an empty segment. Shapes, ids and errors as for `segment_sum`.
     """
     return _extreme("segment_min", x, ids, num_segments)
 
 
-def bincount(ids: Ids, num_bins: int, weights: Tensor | None = None) -> Tensor:
+def bincount(ids: Ids, num_bins: int, weights: TensorLike | None = None) -> Tensor:
     """out[b] = how many ids equal b, as int64; with weights of the shape of `ids`, their sum.
 
     `ids` may have any shape. One below 0 or from num_bins on is counted nowhere. Errors as for
     `segment_sum`.
     """
     with weak_composition("bincount"):
-        index = as_index(ids)
-        x = expand(constant(np.int64(1)), index.shape) if weights is None else weights
+        index, num_bins = as_index(ids), as_integer(num_bins, "bincount: num_bins")
+        one = constant(np.int64(1))
+        x = expand(one, index.shape) if weights is None else as_tensor(weights)
         if x.shape != index.shape:
             raise ShapeError(
                 f"bincount: weights {x} differ in shape from ids {index}. Give a weight for each."
@@ -79,19 +81,22 @@ def bincount(ids: Ids, num_bins: int, weights: Tensor | None = None) -> Tensor:
         return segment_sum(x, index, num_bins)
 
 
-def histogram(x: Tensor, num_bins: int, low: float, high: float) -> Tensor:
+def histogram(x: TensorLike, num_bins: int, low: float, high: float) -> Tensor:
     """out[b] = how many of x lie in bin b of num_bins equal ones from low to high, as int64.
 
     A bin holds its lower edge, the last one both; what lies outside, or is NaN, is counted nowhere.
     A number within rounding of an edge may fall on either side of it. x may have any shape; it is
     taken as float. ArgumentError unless low < high.
     """
+    low, high = (as_number(edge, "histogram: the edge") for edge in (low, high))
+    num_bins = as_integer(num_bins, "histogram: num_bins")
     if not (isfinite(low) and isfinite(high) and low < high):
         raise ArgumentError(
             f"histogram: from low={low} to high={high} there are no bins. Give finite low < high."
         )
     with weak_composition("histogram"):
-        values = x if x.dtype.kind == "float" else astype(x, "float64")
+        values = as_tensor(x)
+        values = values if values.dtype.kind == "float" else astype(values, "float64")
         values = cast(values, values.dtype.compute)
         inside = logical_and(greater_equal(values, low), less_equal(values, high))
         place = multiply(subtract(where(inside, values, low), low), num_bins / (high - low))
@@ -99,13 +104,14 @@ def histogram(x: Tensor, num_bins: int, low: float, high: float) -> Tensor:
         return bincount(where(inside, index, -1), num_bins)
 
 
-def scatter_add(target: Tensor, index: Ids, updates: Tensor, axis: int = 0) -> Tensor:
+def scatter_add(target: TensorLike, index: Ids, updates: TensorLike, axis: int = 0) -> Tensor:
     """target with updates added at the positions `index` along an axis; equal positions add up.
 
     `updates` has the shape of `index` in place of the axis, as the result of `take` has. Negative
     indices count from the end; what lies past the ends is left out. The result has target's dtype,
     which that of updates must be.
     """
+    target, updates = as_tensor(target), as_tensor(updates)
     axis = normalise_axis(axis, target.ndim, "scatter_add", str(target))
     index = as_index(index)
     if updates.dtype != target.dtype:
@@ -132,9 +138,10 @@ def scatter_add(target: Tensor, index: Ids, updates: Tensor, axis: int = 0) -> T
         return cast(add(cast(target, total.dtype), total), target.dtype)
 
 
-def _checked(op: str, x: Tensor, ids: Ids, num_segments: int) -> Tensor:
-    """The ids as a tensor that fits x."""
-    index = as_index(ids)
+def _checked(op: str, x: TensorLike, ids: Ids, num_segments: int) -> tuple[Tensor, Tensor, int]:
+    """x and the ids as tensors that fit, and the number of segments."""
+    x, index = as_tensor(x), as_index(ids)
+    num_segments = as_integer(num_segments, f"{op}: num_segments")
     if num_segments < 0:
         raise ShapeError(f"{op}: {num_segments} segments are no extent. Give 0 or more.")
     if x.shape[: index.ndim] != index.shape:
@@ -142,7 +149,7 @@ def _checked(op: str, x: Tensor, ids: Ids, num_segments: int) -> Tensor:
             f"{op}: ids {index} are no leading part of {x}. Give an id for each position of its "
             f"first axes."
         )
-    return index
+    return x, index, num_segments
 
 
 def _selected(x: Tensor, ids: Tensor, count: int, other: Tensor) -> Tensor:
@@ -154,9 +161,9 @@ def _selected(x: Tensor, ids: Tensor, count: int, other: Tensor) -> Tensor:
     return where(hit, view(x, shape, [*names[: ids.ndim], *names[ids.ndim + 1 :]]), other)
 
 
-def _extreme(op: str, x: Tensor, ids: Ids, count: int) -> Tensor:
+def _extreme(op: str, x: TensorLike, ids: Ids, count: int) -> Tensor:
     with weak_composition(op):
-        index = _checked(op, x, ids, count)
+        x, index, count = _checked(op, x, ids, count)
         largest = op == "segment_max"
         if x.dtype == int64 and not largest:  # targets combine what is greater alone
             return bitwise_invert(_extreme("segment_max", bitwise_invert(x), ids, count))

@@ -3,7 +3,8 @@
 import math
 
 from eqsat.errors import DTypeError, ShapeError
-from eqsat.graph.build import cast, iota
+from eqsat.graph.arguments import as_integer
+from eqsat.graph.build import TensorLike, as_tensor, cast, iota
 from eqsat.graph.dtypes import DType, iinfo
 from eqsat.graph.elementwise import equal, logical_or, where
 from eqsat.graph.manipulation import concat, moveaxis, reshape
@@ -20,7 +21,7 @@ ROUNDS = 4
 READ = 1024
 
 
-def top_k(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
+def top_k(x: TensorLike, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
     """The k largest elements along an axis, or the k smallest, in order; and their positions.
 
     x: numbers of any real dtype. Both results have x's shape with k in place of the axis; the
@@ -30,6 +31,7 @@ def top_k(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tens
 
     ShapeError for a k that is not between 1 and the axis' extent, DTypeError for bool.
     """
+    x, k = as_tensor(x), as_integer(k, "top_k: k")
     if x.ndim == 0 or x.dtype.kind == "bool":
         kind = ShapeError if x.ndim == 0 else DTypeError
         raise kind(f"top_k: takes numbers along an axis, got {x}.")

@@ -1,7 +1,7 @@
 """Sorting along an axis: `sort` and `argsort` of the array API standard."""
 
 from eqsat.errors import ShapeError
-from eqsat.graph.build import build, cast, constant, expand
+from eqsat.graph.build import TensorLike, as_tensor, build, cast, constant, expand
 from eqsat.graph.dtypes import bool_, int64, uint8
 from eqsat.graph.manipulation import moveaxis
 from eqsat.graph.movement import normalise_axis
@@ -9,7 +9,7 @@ from eqsat.graph.ordered import ordered
 from eqsat.graph.tensor import Tensor, weak_composition
 
 
-def sort(x: Tensor, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
+def sort(x: TensorLike, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
     """The elements in order along an axis. x: any real dtype or bool; the result is like x.
 
     NaN comes last, or first where descending. Zeros of either sign are equal, and which of them
@@ -17,6 +17,7 @@ def sort(x: Tensor, axis: int = -1, descending: bool = False, stable: bool = Tru
     for an axis that x lacks.
     """
     del stable
+    x = as_tensor(x)
     axis = _checked("sort", x, axis)
     if x.shape[axis] < 2 or x.size == 0:
         return x
@@ -26,13 +27,14 @@ def sort(x: Tensor, axis: int = -1, descending: bool = False, stable: bool = Tru
         return cast(moveaxis(found, -1, axis), x.dtype)
 
 
-def argsort(x: Tensor, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
+def argsort(x: TensorLike, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
     """The positions that sort x along an axis, int64, shaped as x.
 
     Equal elements come in the order of their positions, whether or not `stable` asks for it, either
     way; NaN last, or first where descending. Errors are those of `sort`.
     """
     del stable
+    x = as_tensor(x)
     axis = _checked("argsort", x, axis)
     if x.shape[axis] < 2 or x.size == 0:
         return expand(constant(0, int64), x.shape)

@@ -254,6 +254,8 @@ class Tensor:
 class Coordinate(ABC):
     """An index expression of `compute`: reads tensors, and is an int64 value itself."""
 
+    __array_ufunc__ = None  # as of tensors
+
     @abstractmethod
     def value(self) -> Tensor:
         """The expression as an int64 tensor over the index space."""

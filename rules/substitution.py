@@ -10,7 +10,7 @@ from itertools import product
 
 from eqsat.graph.dtypes import BY_NAME, is_held
 from eqsat.narrow import TERMS, products
-from eqsat.needs import STORED_TERMS
+from eqsat.needs import SIXTEEN, STORED_TERMS, WIDE
 from eqsat.rule import (
     Condition,
     Free,
@@ -28,8 +28,6 @@ from eqsat.rule import (
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
 
 A, B, S = Variable("a"), Variable("b"), Variable("S", "Indices")
-WIDE = "float32"
-SIXTEEN = ("bfloat16", "float16")
 Drawn = Iterator[tuple[str, Rewrite]]
 
 

@@ -150,12 +150,7 @@ def _fit_memory(
     if memory.name == "registers":
         count = 32 if lane_bits == 512 or _architecture() == "aarch64" else 16
         size_bytes = count * lane_bits // 8
-    return replace(
-        memory,
-        size_bytes=size_bytes,
-        bandwidth_gb_per_s=bandwidth,
-        vector_access_bytes=max(4, lane_bits // 8),
-    )
+    return replace(memory, size_bytes=size_bytes, bandwidth_gb_per_s=bandwidth)
 
 
 def _fit_operation(

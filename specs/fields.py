@@ -12,8 +12,8 @@ from eqsat.errors import SpecError
 from .frozen_table import FrozenTable
 
 DATA_TYPES = (
-    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-    "float16", "bfloat16", "tfloat32", "float32", "float64", "float8_e4m3fn", "float8_e5m2",
+    "bool", "int8", "int16", "int32", "int64", "uint8", "float16", "bfloat16", "tfloat32",
+    "float32", "float64", "float8_e4m3fn", "float8_e5m2",
 )  # fmt: skip
 """dtype names; tfloat32 is a float32 whose low 13 bits a tensor core ignores, uint8 also a byte."""
 
@@ -128,11 +128,11 @@ def _table(value: Any, limits: Mapping[str, Any]) -> str:
         return f"is {value!r}; it must be a table, as {limits['example']}."
     check, entry_limits = _ENTRY[limits["entry"]]
     for key, entry in cast(Mapping[str, Any], value).items():
-        if "keys" in limits and key not in limits["keys"]:
-            return f"has the unknown key {key!r}.\n{did_you_mean(str(key), limits['keys'])}"
         problem = _name(key, {})
         if problem:
             return f"key {problem}"
+        if "keys" in limits and key not in limits["keys"]:
+            return f"has the unknown key {key!r}.\n{did_you_mean(str(key), limits['keys'])}"
         problem = check(entry, entry_limits)
         if problem:
             return f"{key} {problem}"
@@ -170,6 +170,14 @@ def problem_of(field: "dataclasses.Field[Any]", value: Any) -> str:
     if field.metadata.get("kind") in (None, "parts"):
         return ""
     return _CHECKS[field.metadata["kind"]](value, field.metadata)
+
+
+def faulty_entry(field: "dataclasses.Field[Any]", value: Any) -> str:
+    """The first key of a table at which something is wrong, "" for a value of another kind."""
+    if field.metadata.get("kind") != "table" or not isinstance(value, Mapping):
+        return ""
+    entries = cast(Mapping[str, Any], value).items()
+    return next((key for key, entry in entries if problem_of(field, {key: entry})), "")
 
 
 def settle_fields(record: Any) -> None:

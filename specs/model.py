@@ -15,6 +15,7 @@ from eqsat.errors import SpecError
 
 from .fields import MANAGED, TARGETS, did_you_mean, settle_fields, spec_field, table_field
 from .frozen_table import FrozenTable
+from .functions import FUNCTIONS
 from .references import reference_problems
 from .semantics import OperationSemantics
 from .toml_text import write_unit
@@ -60,21 +61,16 @@ class ParallelMemory:
     """Peak, in 1e9 bytes per second."""
     shared_across: str = spec_field("name")
     """The group whose members all see the same bytes."""
-    located_in: str = spec_field("name", "", optional=True)
-    """The group whose hardware holds one instance; "" for `shared_across`."""
     managed: str = spec_field("choice", "hardware", of=MANAGED)
     """"software": a program places data there; "hardware": a cache, or the memory behind it."""
     access_granularity_bytes: int = spec_field("count", 1, positive=True)
     """What one access moves at least: a sector or a cache line."""
-    vector_access_bytes: int = spec_field("count", 1, positive=True)
-    """The widest access of one thread or lane group."""
     max_per_group_bytes: int = spec_field("count", 0)
     """At most this much for one `shared_across` group; 0 for size_bytes."""
     reserved_per_group_bytes: int = spec_field("count", 0)
     """Taken from size_bytes by the system for each resident group."""
-    allocation_granularity_bytes: int = spec_field("count", 1, positive=True)
     banks: int = spec_field("count", 0)
-    bank_width_bytes: int = spec_field("count", 0)
+    """Parts that serve one access each at a time; 0 for one."""
     bandwidth_per_processor_gb_per_s: float = spec_field("number", 0.0)
     """The most that one processor alone draws; 0 for bandwidth / processors."""
     write_fraction: float = spec_field("number", 1.0, positive=True, most=1)
@@ -144,9 +140,9 @@ class ParallelOperation:
     asynchronous: bool = spec_field("flag", False)
     """Completes in the background: other work goes on between issue and wait."""
     implements: FrozenTable[float] = field(
-        default=_EMPTY, metadata=table_field("slots", "{exp = 2, add = 1}")
+        default=_EMPTY, metadata=table_field("slots", "{exp = 2, add = 1}", keys=FUNCTIONS)
     )
-    """Elementwise function -> invocations of this operation for one element."""
+    """A function of FUNCTIONS -> invocations of this operation for one element."""
     native_implementation: FrozenTable[str] = field(
         default=_EMPTY, metadata=table_field("sources", '{oracle = "..."}', keys=TARGETS)
     )

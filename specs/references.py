@@ -9,13 +9,16 @@ from .fields import did_you_mean
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong at one key of one part; `section` is "" for the unit's own keys."""
+    """What is wrong at one key of one part; `section` is "" for the unit's own keys, `entry` the
+    faulty key of a table.
+    """
 
     section: str
     position: int
     key: str
     text: str
     label: str = ""
+    entry: str = ""
 
     @property
     def where(self) -> str:
@@ -48,11 +51,9 @@ def reference_problems(
             yield Problem("parallel_groups", position, "count", text, group.name)
     yield from _group_problems(groups, group_names)
     for position, memory in enumerate(memories):
-        for key in ("shared_across", "located_in"):
-            used = getattr(memory, key)
-            if used and used not in group_names:
-                text = _unknown("group", used, group_names)
-                yield Problem("memory_domains", position, key, text, memory.name)
+        if memory.shared_across not in group_names:
+            text = _unknown("group", memory.shared_across, group_names)
+            yield Problem("memory_domains", position, "shared_across", text, memory.name)
         if memory.max_per_group_bytes > memory.size_bytes:
             yield Problem(
                 "memory_domains",

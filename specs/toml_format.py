@@ -12,7 +12,7 @@ from typing import Any
 
 from eqsat.errors import SpecError
 
-from .fields import as_tuple, did_you_mean, problem_of
+from .fields import as_tuple, did_you_mean, faulty_entry, problem_of
 from .model import ParallelGroup, ParallelMemory, ParallelOperation, ParallelProcessingUnit
 from .references import Problem, reference_problems
 from .semantics import OperationSemantics
@@ -127,8 +127,8 @@ class _Reader:
         meant: set[str] = set()  # a misspelt key is one problem, not also a missing one
         label = str(table.get("name", position + 1))
 
-        def note(key: str, text: str) -> None:
-            self.problems.append(Problem(section, position, key, text, label))
+        def note(key: str, text: str, entry: str = "") -> None:
+            self.problems.append(Problem(section, position, key, text, label, entry))
 
         for key, value in table.items():
             if key not in known:
@@ -139,7 +139,7 @@ class _Reader:
             elif key == "semantics":
                 values[key] = self.semantics(value, note)
             elif problem := problem_of(known[key], value):
-                note(key, problem)
+                note(key, problem, faulty_entry(known[key], value))
             else:
                 values[key] = as_tuple(value) if isinstance(value, list) else value
         for key, field in known.items():
@@ -175,13 +175,20 @@ def _report(origin: str, text: str, problems: list[Problem]) -> SpecError:
 
 
 def _line_of(lines: list[str], problem: Problem) -> int:
-    """The line of the problem's key, else of its table's header; 0 if neither is found."""
+    """The line of the problem's entry, else of its key, else of its table's header; 0 if none is
+    found.
+    """
     first, last = _extent_of(lines, problem.section, problem.position)
-    key = re.compile(rf"""\s*["']?{re.escape(problem.key)}["']?\s*[=.]""")
-    for number in range(first, last):
-        if key.match(lines[number]):
-            return number + 1
-    return first if problem.section else 0
+    name, entry = re.escape(problem.key), re.escape(problem.entry)
+    key = re.compile(
+        rf"""\s*(?:["']?{name}["']?\s*[=.]|\[\s*{problem.section}\s*\.\s*{name}\s*\])"""
+    )
+    at = next((number for number in range(first, last) if key.match(lines[number])), None)
+    if at is None:
+        return first if problem.section else 0
+    own = re.compile(rf"""\s*(?:{name}\s*\.\s*)?["']?{entry}["']?\s*=""")
+    found = (number for number in range(at, last) if entry and own.match(lines[number]))
+    return next(found, at) + 1
 
 
 def _extent_of(lines: list[str], section: str, position: int) -> tuple[int, int]:

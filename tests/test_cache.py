@@ -36,28 +36,14 @@ def no_space(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def no_space_once():
-    real, calls = os.fsync, []
-
-    def fsync(handle: int) -> None:
-        calls.append(handle)
-        no_space() if len(calls) == 1 else real(handle)
-
-    return fsync
-
-
-def test_values_and_files_outlive_the_process_that_put_them(folder):
+def test_values_outlive_the_process_that_put_them(folder):
     first = Cache.open(folder)
     first.put("program", KEY, {"cost": 1.5, "tile": [128, 64], "text": "π"})
-    path = first.put_file("cubin", KEY, b"\x7fELF", ".sm_90a.cubin")
     first.close()
     second = Cache.open(folder)
     assert second.get("program", KEY) == {"cost": 1.5, "tile": [128, 64], "text": "π"}
-    assert second.get_file("cubin", KEY) == path and path.read_bytes() == b"\x7fELF"
-    assert path.name == hashlib.sha256(b"\x7fELF").hexdigest() + ".sm_90a.cubin"
     assert second.get("program", OTHER) is None and second.get("other", KEY) is None
-    assert second.get_file("program", KEY) is None, "a value is no file"
-    assert second.numba_dir == folder / "numba" and second.numba_dir.is_dir()
+    assert second.code_dir == folder / "code" and second.code_dir.is_dir()
 
 
 def test_a_later_put_wins(folder):
@@ -65,14 +51,6 @@ def test_a_later_put_wins(folder):
     cache.put("program", KEY, {"v": 1})
     cache.put("program", KEY, {"v": 2})
     assert cache.get("program", KEY) == {"v": 2}
-
-
-def test_the_same_content_keeps_its_file_and_time(folder):
-    cache = Cache.open(folder)
-    path = cache.put_file("source", KEY, b"def f(): ...", ".py")
-    os.utime(path, (1, 1))
-    assert cache.put_file("source", OTHER, b"def f(): ...", ".py") == path
-    assert path.stat().st_mtime == 1, "Numba keys its own cache by modification time"
 
 
 def test_keys_tell_parts_apart():
@@ -89,16 +67,15 @@ def test_a_key_that_is_no_hash_is_our_own_bug(folder, key):
 def test_everything_is_private(folder):
     before = os.umask(0o022)
     try:
-        path = Cache.open(folder).put_file("cubin", KEY, b"x", ".cubin")
+        Cache.open(folder).put("program", KEY, {"v": 1})
     finally:
         os.umask(before)
     for item in [folder, *folder.rglob("*")]:
         assert stat.S_IMODE(item.stat().st_mode) & 0o077 == 0, item
-    assert path.parent == folder / "files"
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o777, 0o1777])
-@pytest.mark.parametrize("part", ["", "files", "numba"])
+@pytest.mark.parametrize("part", ["", "code"])
 def test_a_folder_that_others_may_write_to_is_refused(folder, mode, part):
     (folder / part).mkdir(parents=True)
     (folder / part).chmod(mode)
@@ -119,13 +96,11 @@ def test_a_folder_of_someone_else_is_refused(folder, monkeypatch):
 @pytest.mark.parametrize("content", [b"not a database at all" * 100, b"", b"SQLite format 3\0"])
 def test_a_damaged_database_is_discarded_and_rebuilt(folder, content):
     cache = Cache.open(folder)
-    orphan = cache.put_file("cubin", KEY, b"x", ".cubin")
     cache.close()
     (folder / "records.sqlite").write_bytes(content)
     if content:
         with pytest.warns(CacheWarning, match="discarded a damaged or foreign database"):
             cache = Cache.open(folder)
-        assert not orphan.exists()
     else:
         cache = Cache.open(folder)  # an empty file is a new database
     cache.put("program", KEY, {"v": 1})
@@ -186,43 +161,11 @@ def test_an_entry_that_cannot_be_trusted_is_discarded(folder, statement, reason)
 def test_entries_of_another_version_are_discarded_with_one_warning(folder):
     cache = Cache.open(folder)
     for key in (KEY, OTHER):
-        path = cache.put_file("cubin", key, b"x", ".cubin")
+        cache.put("program", key, {"v": 1})
     change(folder, "UPDATE records SET eqsat='0.0.0'")
     with pytest.warns(CacheWarning, match="discarded 2 entries of another eqsat version") as caught:
         cache = Cache.open(folder)
-    assert len(caught) == 1 and not path.exists()
-
-
-def test_a_changed_file_is_discarded(folder):
-    cache = Cache.open(folder)
-    path = cache.put_file("cubin", KEY, b"good", ".cubin")
-    path.write_bytes(b"evil")
-    with pytest.warns(CacheWarning, match="does not match its hash"):
-        assert cache.get_file("cubin", KEY) is None
-    assert not path.exists() and cache.get_file("cubin", KEY) is None
-    assert cache.put_file("cubin", KEY, b"good", ".cubin").read_bytes() == b"good"
-
-
-def test_a_link_or_a_path_elsewhere_is_never_followed(folder, tmp_path):
-    cache = Cache.open(folder)
-    path = cache.put_file("cubin", KEY, b"good", ".cubin")
-    outside = tmp_path / "outside"
-    outside.write_bytes(b"good")
-    path.unlink()
-    path.symlink_to(outside)
-    with pytest.warns(CacheWarning, match="does not match its hash"):
-        assert cache.get_file("cubin", KEY) is None
-    cache.put_file("cubin", KEY, b"good", ".cubin")
-    change(folder, "UPDATE records SET file='../../outside'")
-    with pytest.warns(CacheWarning, match="it names the file '../../outside'"):
-        assert cache.get_file("cubin", KEY) is None
-    assert outside.read_bytes() == b"good"
-
-
-def test_a_missing_file_is_a_plain_miss(folder):
-    cache = Cache.open(folder)
-    cache.put_file("cubin", KEY, b"x", ".cubin").unlink()
-    assert cache.get_file("cubin", KEY) is None
+    assert len(caught) == 1 and cache.get("program", KEY) is None
 
 
 def test_an_unwritable_folder_gives_a_cache_in_memory(tmp_path):
@@ -240,11 +183,9 @@ def test_off_keeps_everything_in_memory_and_says_nothing(monkeypatch):
 def check_in_memory(cache: Cache) -> None:
     cache.put("program", KEY, {"v": 1})
     assert cache.get("program", KEY) == {"v": 1}
-    path = cache.put_file("cubin", KEY, b"x", ".cubin")
-    assert cache.get_file("cubin", KEY) == path and path.read_bytes() == b"x"
-    assert cache.numba_dir.is_dir()
-    assert cache.stats().folder is None and cache.stats().in_memory == 2
-    scratch = path.parent.parent
+    assert cache.code_dir.is_dir()
+    assert cache.stats().folder is None and cache.stats().in_memory == 1
+    scratch = cache.code_dir.parent
     cache.clear()
     assert cache.get("program", KEY) is None
     del cache
@@ -253,36 +194,15 @@ def check_in_memory(cache: Cache) -> None:
 
 def test_the_temporary_folder_goes_with_its_cache():
     cache = Cache(None)
-    path = cache.put_file("cubin", KEY, b"x", ".cubin")
+    path = cache.code_dir
     del cache
-    assert not path.parent.parent.exists()
+    assert not path.parent.exists()
 
 
-def test_a_full_disk_at_a_file_loses_nothing(folder, monkeypatch):
-    cache = Cache.open(folder)
-    cache.put("program", KEY, {"v": 1})
-    with monkeypatch.context() as patch:
-        patch.setattr(cache_folder.os, "fsync", no_space_once())
-        with pytest.warns(CacheWarning, match="No space left on device"):
-            path = cache.put_file("cubin", KEY, b"x", ".cubin")
-    assert path.read_bytes() == b"x" and folder not in path.parents
-    assert cache.get_file("cubin", KEY) == path
-    assert cache.get("program", KEY) == {"v": 1}, "what is on disk is still read"
-    assert folder not in cache.numba_dir.parents
-    assert not list((folder / "files").iterdir()), "no half-written file stays"
-    assert Cache.open(folder).get("program", KEY) == {"v": 1}
-
-
-@pytest.mark.parametrize("place", ["eqsat.cache_folder.os.fsync", "tempfile.mkdtemp"])
-def test_a_full_disk_everywhere_is_a_named_error(folder, monkeypatch, place):
-    cache = Cache.open(folder)
-    monkeypatch.setattr(cache_folder.os, "fsync", no_space)
-    monkeypatch.setattr(place, no_space)
-    with (
-        pytest.warns(CacheWarning, match="No space left"),
-        pytest.raises(CacheError, match=r"no room for compiled files.*Free some space in /"),
-    ):
-        cache.put_file("cubin", KEY, b"x", ".cubin")
+def test_no_room_for_compiled_files_is_a_named_error(monkeypatch):
+    monkeypatch.setattr("tempfile.mkdtemp", no_space)
+    with pytest.raises(CacheError, match=r"no room for compiled files.*Free some space in /"):
+        _ = Cache(None).code_dir
 
 
 def test_a_full_disk_at_a_value_loses_nothing(folder):
@@ -309,49 +229,67 @@ def test_a_busy_database_costs_no_entry(folder, monkeypatch):
     assert Cache.open(folder).get("program", KEY) == {"v": 2}
 
 
-def test_an_interrupted_put_leaves_the_old_value(folder, monkeypatch):
-    cache = Cache.open(folder)
-    cache.put_file("cubin", KEY, b"old", ".cubin")
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(cache_folder.os, "replace", interrupt)
-        cache.put_file("cubin", KEY, b"new", ".cubin")
-    assert cache.get_file("cubin", KEY).read_bytes() == b"old"
-    assert len(list((folder / "files").iterdir())) == 1
-    cache.put("program", KEY, {"v": 1})
-
-
 def test_the_least_recently_used_goes_first(folder, monkeypatch):
     ticks = iter(range(1_000_000))
     monkeypatch.setattr("eqsat.cache_records.time.time", lambda: float(next(ticks)))
     cache = Cache.open(folder, max_bytes=350)
     keys = [content_key(str(number)) for number in range(4)]
-    paths = [cache.put_file("cubin", key, bytes([n]) * 100, ".o") for n, key in enumerate(keys[:3])]
-    assert cache.get_file("cubin", keys[0])
-    cache.put_file("cubin", keys[3], b"3" * 100, ".o")
-    assert [path.exists() for path in paths] == [True, False, True]
-    assert cache.get_file("cubin", keys[1]) is None
-    big = cache.put_file("cubin", KEY, b"b" * 1000, ".o")
-    assert big.exists(), "what was just put stays, however big"
-    assert cache.stats().entries == {"file:cubin": 1}
+    for key in keys[:3]:
+        cache.put("program", key, {"v": "x" * 92})
+    assert cache.get("program", keys[0])
+    cache.put("program", keys[3], {"v": "x" * 92})
+    assert [cache.get("program", key) is None for key in keys] == [False, True, False, False]
+    cache.put("program", KEY, {"v": "x" * 1000})
+    assert cache.get("program", KEY), "what was just put stays, however big"
+    assert cache.stats().entries == {"program": 1}
+
+
+def test_compiled_code_counts_and_what_was_used_longest_ago_goes(folder):
+    cache = Cache.open(folder)
+    cache.put("program", KEY, {"v": "x" * 92})
+    paths = [cache.code_dir / name for name in ("a.cubin", "b.cubin", "f/c.nbi", "d.cubin")]
+    for age, path in enumerate(paths):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"x" * 100)
+        os.utime(path, (10_000.0 + age,) * 2)
+    os.utime(paths[0], (20_000.0, 1.0))  # read since
+    stats = cache.stats()
+    assert (stats.entries["code"], stats.bytes["code"]) == (4, 400)
+    Cache.open(folder, max_bytes=500)
+    assert all(path.exists() for path in paths)
+    Cache.open(folder, max_bytes=350)
+    assert [path.exists() for path in paths] == [True, False, False, True]
+    new = cache.code_dir / "new.cubin"
+    new.write_bytes(b"x" * 1000)
+    assert Cache.open(folder, max_bytes=10).stats().entries["code"] == 1
+    assert new.exists(), "a process may be about to load it"
+
+
+def test_a_process_that_puts_much_looks_at_its_code_again(folder, monkeypatch):
+    monkeypatch.setattr("eqsat.cache._PUTS", 2)
+    cache = Cache.open(folder, max_bytes=150)
+    path = cache.code_dir / "a.cubin"
+    path.write_bytes(b"x" * 200)
+    os.utime(path, (1.0, 1.0))
+    cache.put("program", KEY, {"v": 1})
+    assert path.exists()
+    cache.put("program", OTHER, {"v": 1})
+    assert not path.exists()
 
 
 def test_clear_empties_and_stats_count(folder):
     cache = Cache.open(folder)
     cache.put("program", KEY, {"v": 1})
-    path = cache.put_file("cubin", KEY, b"xyz", ".cubin")
-    (cache.numba_dir / "f.nbi").write_bytes(b"x")
+    (cache.code_dir / "f.nbi").write_bytes(b"xyz")
+    (cache.code_dir / "empty").touch()
     cache.get("program", KEY)
     cache.get("program", OTHER)
     stats = cache.stats()
     assert (stats.folder, stats.hits, stats.misses) == (folder, 1, 1)
-    assert stats.entries == {"program": 1, "file:cubin": 1} and stats.bytes["file:cubin"] == 3
+    assert stats.entries == {"program": 1, "code": 2} and stats.bytes["code"] == 3
     cache.clear()
-    assert cache.stats().entries == {} and not path.exists()
-    assert cache.numba_dir.is_dir() and not list(cache.numba_dir.iterdir())
+    assert cache.stats().entries == {}
+    assert cache.code_dir.is_dir() and not list(cache.code_dir.iterdir())
 
 
 def share(folder: Path, number: int, barrier, filter: str) -> None:
@@ -361,9 +299,7 @@ def share(folder: Path, number: int, barrier, filter: str) -> None:
     for turn in range(25):
         key = content_key(str(turn))
         cache.put("program", key, {"turn": turn})
-        cache.put_file("cubin", key, b"%d" % turn * 100, ".cubin")
         assert cache.get("program", key) == {"turn": turn}
-        assert cache.get_file("cubin", key).read_bytes() == b"%d" % turn * 100
     cache.put("process", content_key(str(number)), {"number": number})
 
 
@@ -382,7 +318,7 @@ def test_processes_share_one_folder(folder, damaged):
         process.join()
     assert [process.exitcode for process in processes] == [0, 0, 0]
     cache = Cache.open(folder)
-    assert cache.stats().entries == {"program": 25, "file:cubin": 25, "process": 3}
+    assert cache.stats().entries == {"program": 25, "process": 3}
     assert all(cache.get("process", content_key(str(n))) == {"number": n} for n in range(3))
 
 

@@ -19,7 +19,9 @@ def blocks(language, text=TEXT):
         yield text.count("\n", 0, match.start(1)), match[1]
 
 
-@pytest.mark.parametrize(("name", "least"), [("README.md", 6), ("docs/carries.md", 1)])
+@pytest.mark.parametrize(
+    ("name", "least"), [("README.md", 6), ("docs/carries.md", 1), ("docs/specs.md", 3)]
+)
 def test_the_python_blocks_run_in_order(name, least, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = list(blocks("python", (ROOT / name).read_text(encoding="utf-8")))

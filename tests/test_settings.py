@@ -4,8 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from eqsat import rule
 from eqsat.errors import SettingsError
-from eqsat.settings import Debug, Settings, SettingsWarning
+from eqsat.settings import PRECISIONS, Debug, Settings, SettingsWarning
+
+
+def test_precisions_are_found_where_rules_are():
+    assert rule.PRECISIONS is PRECISIONS
 
 
 def test_defaults_need_nothing_set():

@@ -57,6 +57,23 @@ def test_a_run_from_end_to_end(tmp_path, capsys):
     assert "| cpu-softmax (tiny, warm cache) |" in capsys.readouterr().out
 
 
+def test_a_file_that_cannot_be_written_is_told_before_anything_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(run, "_race", None)
+    lost = tmp_path / "no" / "out.json"
+    assert main(["run", *QUICK, "--cases", "cpu-softmax", "--json", str(lost)]) == 2
+    said = capsys.readouterr().err
+    assert f"cannot write {lost}: No such file or directory. Give --json a file" in said
+
+
+def test_what_a_file_holds_stays_until_there_are_results(tmp_path):
+    path = tmp_path / "good.json"
+    run._check_writable(path)
+    assert not path.exists()
+    path.write_text("good")
+    run._check_writable(path)
+    assert path.read_text() == "good"
+
+
 def test_a_run_at_another_precision(tmp_path):
     path = tmp_path / "out.json"
     wanted = ["--cases", "cpu-matmul", "--peers", "", "--json", str(path)]

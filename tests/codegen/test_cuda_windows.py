@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 from cuda_emulation import asked, emulate, run_between_guards
-from window_cases import window_cases
+from window_cases import long_cases, window_cases
 
 import eqsat.graph as g
 from eqsat.cache import Cache
@@ -17,9 +17,14 @@ from eqsat.specs import load
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 
-CASES = list(window_cases())
+SHORT, LONG = list(window_cases()), list(long_cases())
+CASES = [*SHORT, *LONG]
 NUMBERS = [  # by default each window at one of two sizes, by turns
-    pytest.param(n, id=c.name, marks=pytest.mark.slow if (n + n // 2 + n // 12) % 2 else [])
+    pytest.param(
+        n,
+        id=c.name,
+        marks=pytest.mark.slow if c in SHORT and (n + n // 2 + n // 12) % 2 else [],
+    )
     for n, c in enumerate(CASES)
 ]
 
@@ -70,6 +75,26 @@ def test_windows_that_do_not_overlap_are_read_as_they_are():
 def test_a_lane_reads_as_many_neighbours_as_fill_four_bytes(name, beside):
     _, distribution, _ = found_windows(f"max-bfloat16-{name}-16")
     assert distribution.vector("j") == beside
+
+
+@pytest.mark.parametrize("kind", ["max", "sum"])
+def test_what_long_windows_span_is_read_in_vectors(kind):
+    """Where rows are aligned and threads have results enough, unless an end is not there: a thread
+    has neighbours, then, whose windows share what they span.
+    """
+    texts = {c.name: emit(c.kernel).text for c in LONG if kind in c.name}
+    lined = {name for name, text in texts.items() if "const line = " in text}
+    few = ("-33161-40", "bfloat16-3101-600", "bfloat16-1752-640")
+    wide = [name for name in texts if not name.endswith((*few, "-333"))]
+    assert lined == {*wide}
+    for name in lined:
+        found, distribution, one = found_windows(name)
+        beside = distribution.vector("j")
+        assert beside == distribution.registers("j")
+        assert beside % (4 if "float32" in name else 8) == 0
+        (window,) = one.kernel.inner
+        apart = 2 if "-1752-" in name else 1
+        assert found.places == (apart * (window.extent - 1) + beside,)
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,64 @@ def windowed(
     return Sample(kernel, inputs, {"y": answer.transpose(order)}, 1e-2)
 
 
+def along(
+    size: tuple[int, int],
+    window: int,
+    pad: int,
+    apart: int,
+    tiles: tuple[int, int],
+    kind: str,
+    dtype: DType,
+) -> Sample:
+    """y[i,j] over s of x[i, j + apart s - pad]: the largest, or with weights w[s] the sum"""
+    rows, width = size
+    right = width + 2 * pad - apart * (window - 1)
+    x, y, w = buffers(dtype, x=size, y=(rows, right), w=(window,))
+    column = index.add(index.var("j"), index.scale(index.var("s"), apart), index.const(-pad))
+    guards = (Guard(column, 0, width),) if pad else ()
+    fill = 0 if kind == "sum" else float(np.finfo(np.float32).min)
+    b = Body(dtype)
+    b.load("a", "i j s", at(x, "i", column, guards=guards), fill=fill)
+    if kind == "sum":
+        b.load("f", "s", at(w, "s"))
+        b.dtype = float32
+        b.contract("m", "i j", "s", "f", "a")
+    else:
+        b.reduce("m", "i j", "max", "s", "a")
+    phase = b.phase(Store(at(y, "i", "j"), "m"))
+    grid = (Axis("i", rows, tiles[0]), Axis("j", right, tiles[1]))
+    used = (x, w, y) if kind == "sum" else (x, y)
+    kernel = Kernel("along", used, grid, (Axis("s", window, window),), (phase,))
+    random = np.random.default_rng(window)
+    p = random.integers(-9, 10, size).astype(dtype.numpy)
+    q = random.integers(-3, 4, window).astype(dtype.numpy)
+    padded = np.pad(p.astype(float), ((0, 0), (pad, pad)), constant_values=fill)
+    parts = [padded[:, apart * s : apart * s + right] for s in range(window)]
+    if kind == "sum":
+        parts = [part * float(weight) for part, weight in zip(parts, q, strict=True)]
+    answer = np.sum(parts, axis=0) if kind == "sum" else np.max(parts, axis=0)
+    inputs = {"x": p} | ({"w": q} if kind == "sum" else {})
+    return Sample(kernel, inputs, {"y": answer}, 1e-2)
+
+
+def long_cases() -> Iterator[Case]:
+    """Long windows along memory: rows that are aligned and that are not, ends at any place, places
+    apart, tiles that are longer than their threads take at once.
+    """
+    for kind in ("max", "sum"):
+        for dtype in (float32, bfloat16):
+            for size, window, pad, apart, tiles in (
+                ((3, 600), 31, 0, 1, (1, 256)),
+                ((3, 600), 9, 4, 1, (2, 256)),
+                ((2, 640), 17, 5, 2, (1, 256)),
+                ((3, 333), 12, 3, 1, (1, 128)),
+                ((1, 1030), 25, 0, 1, (1, 512)),
+                ((2, 40), 33, 16, 1, (2, 512)),
+            ):
+                label = f"along-{kind}-{dtype}-{window}{pad}{apart}-{size[1]}"
+                yield case(label, along(size, window, pad, apart, tiles, kind, dtype), 64)
+
+
 def window_cases() -> Iterator[Case]:
     """Steps, dilations, with padding and without; tiles that fit and tiles that do not."""
     shapes = ((3, 1, 1, 1), (3, 2, 1, 1), (3, 2, 0, 1), (5, 1, 2, 1), (3, 1, 2, 2), (2, 2, 0, 1))

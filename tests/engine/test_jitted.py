@@ -1,8 +1,10 @@
 """`jit`: which program a call takes, what may be passed, what is refused."""
 
 from collections import namedtuple
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
@@ -119,8 +121,69 @@ def test_what_may_change_unseen_is_refused(value) -> None:
     def use(x, other):
         return x
 
-    with pytest.raises(ArgumentError, match=r"other\[0\] is a \w+, which may change"):
+    with pytest.raises(ArgumentError, match=r"other\[0\] is of type \w+, which may change"):
         use(X, [value])
+
+
+@dataclass(frozen=True)
+class Holder:
+    part: object = field(compare=False)
+
+
+@dataclass(eq=False)
+class Changeable:
+    scale: float = 1.0
+
+
+def test_fields_of_dataclasses_are_told_apart_by_type_and_bits() -> None:
+    @jit(**OPTIONS)
+    def show(x, how):
+        return x, g.constant(np.frombuffer(repr(how).encode(), np.uint8))
+
+    same = (True, 1, 1.0, np.float32(1.0), np.float64(1.0), Fraction(1), (1,), (1.0,), ((True,),))
+    sets, zeros = (frozenset({1}), frozenset({1.0})), (0.0, -0.0, 0j, complex(0.0, -0.0))
+    values = [Holder(value) for value in (*same, *sets, *zeros, Holder(1), Holder(1.0), g.exp)]
+    values += [0j, complex(0.0, -0.0), {1: "a"}, {1.0: "a"}, {True: "a"}, Holder(show)]
+    for how in values:
+        for _ in range(2):
+            assert bytes(show(X, how)[1]).decode() == repr(how)
+    assert len(show.programs) == len(values)
+
+
+@pytest.mark.parametrize(
+    "value",
+    (
+        X,
+        [1],
+        {1: 2},
+        {1},
+        (1, [2]),
+        Holder([1]),
+        Mutable(2.0),
+        iter([1]),
+        Mutable(2.0).__repr__,
+        Changeable(),
+    ),
+)
+def test_a_field_that_may_change_is_refused(value) -> None:
+    @jit(**OPTIONS)
+    def use(x, other):
+        return x
+
+    @jit(**OPTIONS)
+    def outer(x):
+        return use(x, [Holder(value)])
+
+    for _ in range(2):
+        message = r"use: other\[0\]\.part\S* is of type \w+, which may change .* Let fields"
+        with pytest.raises(ArgumentError, match=message):
+            use(X, [Holder(value)])
+    np.testing.assert_array_equal(outer(X), X)
+
+
+def test_a_dataclass_that_may_change_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="other is of type Changeable, which may change"):
+        jit(lambda x, other: x, **OPTIONS)(X, Changeable())
 
 
 def test_methods_and_functions_within_functions() -> None:
@@ -150,12 +213,34 @@ def test_wrong_calls_name_the_function() -> None:
         pair(X)
     with pytest.raises(ArgumentError, match="too many positional arguments"):
         pair(X, W, W)
-    with pytest.raises(ArgumentError, match="jit takes a function of tensors; got a int"):
+    with pytest.raises(
+        ArgumentError, match="jit takes a function of tensors; got a value of type int"
+    ):
         jit(3)
 
     @jit(**OPTIONS)
     def wrong(x):
         return [g.exp(x), 1.0]
 
-    with pytest.raises(ArgumentError, match="wrong returned a float where programs give tensors"):
+    with pytest.raises(
+        ArgumentError, match="wrong returned a value of type float where programs give tensors"
+    ):
         wrong(X)
+
+
+def test_any_name_of_a_parameter_and_a_function_without_name() -> None:
+    assert np.array_equal(jit(lambda self, args: self - args, **OPTIONS)(self=X, args=X), X - X)
+    halved = jit(partial(lambda by, x: x * by, 0.5), **OPTIONS)
+    assert np.array_equal(halved(X), X * np.float32(0.5))
+    with pytest.raises(ArgumentError, match=r"partial: x\[0\] is of type Mutable"):
+        halved([Mutable(1)])
+
+
+def test_what_jit_cannot_take_is_refused_when_it_is_made() -> None:
+    with pytest.raises(ArgumentError, match=r"Python knows none of max\. Wrap it .* lambda x: max"):
+        jit(max)
+    with pytest.raises(ArgumentError, match=r"no option 'foo'\. Its options .* spec, rules,"):
+        jit(foo=1)
+    for name in ("inputs", "outputs"):
+        with pytest.raises(ArgumentError, match=f"jit takes no option '{name}'.* Drop it"):
+            jit(g.exp, **{name: []})

@@ -189,3 +189,15 @@ def test_a_scan_read_at_other_indices_may_be_read_so_again() -> None:
     assert once.op == "reindex"
     twice = push(Renaming((j,), (Affine(((k, -1),), 4),)), once, Facts(universe))
     assert twice == Term("reindex", Renaming((i,), (var(k),)), scan)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_scans_of_shifted_scans_have_a_plan(axis):
+    """The gradient of products multiplies a scan from the end with a shifted one from the start."""
+    x = g.input("x", (5, 7))
+    weights = g.astype(g.iota((5, 7), 1), "float32")
+    gradient = g.grad(g.sum(g.cumulative_prod(x, axis) * weights), x)
+    values = np.random.default_rng(4).uniform(0.6, 1.6, (5, 7)).astype(np.float32)
+    (expected,) = evaluate([gradient], {"x": values}, np.float64)
+    found = compile(gradient, "cpu", cache=Cache(None))(values)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)

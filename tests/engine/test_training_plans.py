@@ -410,7 +410,7 @@ def test_transposed_convolutions_multiply_each_phase_by_matrix_operations(
     """With a stride of 2: no zeros between elements, and no product for each place of a window."""
     x = g.input("x", (16, 128, 64, 64), "bfloat16")
     w = g.input("w", (128, 64, window, window), "bfloat16")
-    y = g.conv_transpose(x, w, stride=2, padding=padding, output_padding=window == 3)
+    y = g.conv_transpose(x, w, stride=2, padding=padding, output_padding=int(window == 3))
     assert y.shape == (16, 64, 128, 128)
     launches = plan([y], specs.load("h200"), cache=Cache(None)).parts.launches
     contracts = [s for one in launches for s in one.kernel.statements() if isinstance(s, Contract)]

@@ -104,6 +104,14 @@ def test_the_command_draws(tmp_path, capsys):
     assert len({circle.get("fill") for circle in circles}) >= 4  # three clusters and noise
 
 
+def test_a_picture_that_cannot_be_written_is_told_before_the_work(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(clustering, "k_means", None)
+    path = tmp_path / "no" / "clusters.svg"
+    assert clustering.main(["--data", "synthetic", "--output", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert f"cannot write {path}: No such file or directory. Give --output a file" in said
+
+
 def test_a_missing_package_is_named_with_the_command(monkeypatch, capsys):
     def missing():
         raise ModuleNotFoundError("No module named 'sklearn'")

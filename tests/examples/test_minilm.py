@@ -109,12 +109,20 @@ def test_rounds_are_interleaved_and_start_with_another_each_time(monkeypatch):
     assert {len(timing.seconds) for timing in timings.values()} == {3}
 
 
-@pytest.mark.parametrize("wrong", [["--batch", "0"], ["--weights", "x"]])
+@pytest.mark.parametrize("wrong", [["--batch", "0"], ["--weights", "x"], ["--length", "513"]])
 def test_a_wrong_option_is_refused(wrong, capsys):
     with pytest.raises(SystemExit) as stop:
         minilm.main(wrong)
     assert stop.value.code == 2
     assert wrong[0] in capsys.readouterr().err
+
+
+def test_a_gpu_is_asked_for_before_anything_is_compiled(monkeypatch, capsys):
+    monkeypatch.setattr(minilm, "missing", lambda: "there is no GPU.")
+    monkeypatch.setattr(model, "trained", None)
+    assert minilm.main(["--spec", "h200"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "UnsupportedError: there is no GPU. Or pass --spec cpu." in said
 
 
 def test_the_missing_package_is_named_with_the_command(monkeypatch, capsys):

@@ -1,5 +1,6 @@
 """A trace with anything changed must fail, and the error names the step."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -8,8 +9,10 @@ from explained import explained
 import eqsat.graph.index as index
 from eqsat.algebra import Facts, Read, Term, Universe
 from eqsat.errors import TraceError
+from eqsat.explain import main
 from eqsat.graph.dtypes import as_dtype
 from eqsat.matching import Setting
+from eqsat.render import render
 from eqsat.replay import replay
 from eqsat.rule import collect
 from eqsat.rules import algebra
@@ -150,6 +153,59 @@ def test_another_kernel_is_refused():
     changed = replace(segment, kernels=(replace(kernel, kernel=other), *segment.kernels[1:]))
     with pytest.raises(TraceError, match="not the kernel that runs"):
         subject.check(replace(subject.explanation, segments=(changed,)))
+
+
+# --- a file that is checked -----------------------------------------------------------------------
+
+PROGRAM = """
+import eqsat
+
+def softmax():
+    return eqsat.softmax(eqsat.input("x", (64, 96), "float32"), axis=-1)
+
+def other():
+    return eqsat.exp(eqsat.input("x", (4, 4), "float32"))
+"""
+FILES = {
+    "no JSON": ("{", "is no JSON"),
+    "another kind": ('{"format": "eqsat-bench/1"}', "is no trace of format eqsat-trace-1"),
+}
+
+
+def checked(folder, text, *options, function="softmax"):
+    """The exit status of a check, and the file."""
+    path, program = folder / "trace.json", folder / "checked_program.py"
+    path.write_text(text)
+    program.write_text(PROGRAM)
+    return main([f"{program}:{function}", *options, "--check", str(path)]), path
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_holds_no_trace_is_bad_input(name, tmp_path, capsys):
+    text, message = FILES[name]
+    status, path = checked(tmp_path, text)
+    said = capsys.readouterr().err
+    assert status == 2 and f"ArgumentError: {path} {message}" in said and "Write it anew" in said
+
+
+def test_a_trace_of_another_spec_is_bad_input_and_of_another_program_does_not_hold(
+    tmp_path, capsys
+):
+    text = render(explained("softmax").explanation, "json")
+    status, path = checked(tmp_path, text, "--spec", "example_cuda", function="other")
+    said = capsys.readouterr().err
+    assert status == 2 and f"{path} is of spec cpu, and is checked with example_cuda" in said
+    status, path = checked(tmp_path, text, function="other")
+    said = capsys.readouterr().err
+    assert status == 1 and f"TraceError: {path}: segment 1 " in said
+    assert "Check it with its own program. Write it anew" in said
+
+
+def test_a_damaged_trace_is_named(tmp_path, capsys):
+    value = json.loads(render(explained("softmax").explanation, "json"))
+    del value["terms"][1:]
+    status, path = checked(tmp_path, json.dumps(value), function="other")
+    assert status == 1 and f"TraceError: {path}: a damaged trace" in capsys.readouterr().err
 
 
 # --- guards: one step, right but for its guard ----------------------------------------------------

@@ -9,6 +9,7 @@ from explained import PROGRAMS, explained
 from eqsat.cache import Cache
 from eqsat.driver import plan
 from eqsat.explanation import from_json, to_json
+from eqsat.render import render
 
 SLOW = pytest.mark.slow
 SELDOM = ("gelu_mlp", "two_products", "joined")  # on the CPU: the layers of `layers` are like them
@@ -61,6 +62,15 @@ def test_a_trace_survives_json(name):
     restored = from_json(json.loads(text))
     assert restored == subject.explanation
     assert subject.check(restored) == subject.check()
+
+
+def test_a_buffer_that_a_kernel_stores_in_pieces_is_shown_once():
+    subject = explained("softmax").explanation
+    (segment,) = subject.segments
+    kernel = replace(segment.kernels[0], stored=segment.kernels[0].stored * 3)
+    changed = replace(segment, kernels=(kernel, *segment.kernels[1:]))
+    shown = render(replace(subject, segments=(changed,)))
+    assert " stores     result\n" in shown and "result, result" not in shown
 
 
 @pytest.mark.parametrize("spec", ["cpu", pytest.param("h200", marks=SLOW)])

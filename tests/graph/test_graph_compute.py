@@ -158,3 +158,27 @@ def test_misuse_is_refused():
         compute(4, lambda i: m[i, 1.5])
     with pytest.raises(DTypeError, match=r"does not take the dtype int64"):
         compute(N, lambda i: i * 0.5)
+
+
+def test_an_index_is_a_value_in_every_operation():
+    i = np.arange(6)
+    for body in (
+        lambda i: i**2,
+        lambda i: 2**i,
+        lambda i: (i << 1) + (1 << i),
+        lambda i: (i >> 1) + (64 >> i),
+        lambda i: (i & 3) + (5 & i),
+        lambda i: (i | 4) + (1 | i),
+        lambda i: (i ^ 3) + (5 ^ i),
+        lambda i: ~i,
+        lambda i: abs(i - 3),
+        lambda i: divmod(i, 4)[0] + divmod(i, 4)[1],
+        lambda i: divmod(7, i + 1)[0] + divmod(7, i + 1)[1],
+        lambda i: np.int64(2) * i + np.int64(1),
+    ):
+        (found,) = graph.evaluate([graph.compute(6, body)], {})
+        np.testing.assert_array_equal(found, body(i))
+    v = graph.input("v", (6,))
+    assert graph.compute(6, lambda i: v[+i]).shape == (6,)
+    with pytest.raises(DTypeError, match="div: takes floating dtypes"):
+        graph.compute(6, lambda i: 1 / i)

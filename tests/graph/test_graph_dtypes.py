@@ -117,3 +117,23 @@ def test_limits():
         finfo("int8")
     with pytest.raises(DTypeError, match="iinfo: bool is no integer dtype"):
         iinfo("bool")
+
+
+def test_none_is_the_default_float_where_there_is_one():
+    made = [graph.zeros(3, None), graph.ones(3, None), graph.full(3, 1.5, None)]
+    made += [graph.eye(3, dtype=None), graph.linspace(0, 1, 3, None), graph.input("x", 3, None)]
+    assert {x.dtype.name for x in made} == {"float32"}
+    assert graph.arange(3, dtype=None).dtype.name == "int64"
+    for call in (lambda: as_dtype(None), lambda: graph.astype(made[0], None)):
+        with pytest.raises(DTypeError, match=r"dtype None is not supported\. Use one of"):
+            call()
+
+
+def test_tensors_and_arrays_stand_for_their_dtypes():
+    x, n = graph.zeros(3, "float16"), graph.zeros(3, "int8")
+    assert finfo(x) == finfo("float16") and iinfo(n) == iinfo("int8")
+    assert finfo(np.ones(3)) == finfo("float64")
+    assert result_type(x, "float32").name == "float32" and result_type(n, 1, n).name == "int8"
+    assert result_type(np.ones(3), x).name == "float64"
+    with pytest.raises(DTypeError, match="is not supported"):
+        as_dtype(x)

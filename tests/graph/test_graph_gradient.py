@@ -282,7 +282,7 @@ def test_errors():
         g.grad(n, x)
     with pytest.raises(DTypeError, match=r"wrt n int64\[\] is of no floating dtype.*astype"):
         g.grad(g.sum(x), [x, n])
-    with pytest.raises(DTypeError, match="wrt is a str, not a tensor"):
+    with pytest.raises(DTypeError, match="wrt is of type str, not a tensor"):
         g.grad(g.sum(x), ["x"])
     with pytest.raises(ShapeError, match=r"cotangent .* for loss .* Give one of the shape \(3,\)"):
         g.grad(x, x, cotangent=np.ones(2))

@@ -147,3 +147,14 @@ def test_narrow_floats_agree_with_float64(dtype):
         assert narrow.dtype == x.dtype.numpy
         size = {"float16": 5e-3, "bfloat16": 5e-2, "float32": 1e-6}[dtype]
         assert np.abs(narrow.astype(float) - wide).max() <= size * np.abs(wide).max()
+
+
+def test_inverse_hyperbolic_derivatives_at_zero_and_far_out():
+    values = np.array([-1e200, -2.0, -0.0, 0.0, 2.0, 1e12, 1e200])
+    x = g.input("x", values.shape, "float64")
+    near, far = g.grad(g.sum(g.asinh(x)), x), g.grad(g.sum(g.acosh(g.abs(x) + 1.5)), x)
+    found = g.evaluate([near, far], {"x": values})
+    size = np.abs(values) + 1.5
+    np.testing.assert_allclose(found[0], 1 / np.hypot(values, 1.0), rtol=1e-12)
+    slope = np.sign(values) / (np.sqrt(size - 1) * np.sqrt(size + 1))
+    np.testing.assert_allclose(found[1], slope, rtol=1e-12)

@@ -228,6 +228,26 @@ def test_composed_elementwise():
         np.testing.assert_allclose(value, expected, rtol=1e-12, err_msg=str(node))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_inverse_hyperbolic_functions_up_to_the_largest_number(dtype):
+    largest = graph.finfo(dtype).max
+    values = np.array([1.0, 2.0, 63.0, 65.0, 1e4, largest])
+    x = graph.constant(values, dtype)
+    found = graph.evaluate([graph.asinh(x), graph.acosh(x), graph.asinh(-x)], {})
+    exact = x.attributes["value"].astype("f8")
+    wanted = [np.arcsinh(exact), np.arccosh(exact), -np.arcsinh(exact)]
+    for value, expected in zip(found, wanted, strict=True):
+        tolerance = 4 * graph.finfo(dtype).eps
+        np.testing.assert_allclose(value.astype("f8"), expected, rtol=tolerance)
+
+
+def test_inverse_hyperbolic_functions_keep_the_sign_of_zero():
+    zeros = np.array([-0.0, 0.0])
+    for function in (graph.asinh, graph.atanh):
+        (found,) = graph.evaluate([function(zeros)], {})
+        np.testing.assert_array_equal(np.signbit(found), [True, False])
+
+
 def test_creation():
     pairs = [
         (graph.arange(5), np.arange(5)),

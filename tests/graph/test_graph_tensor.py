@@ -117,7 +117,7 @@ def test_dtype_errors_say_what_was_got_and_the_next_step():
         (lambda: graph.constant(x), "is a tensor already"),
         (lambda: graph.sum(y, dtype="bool"), "bool holds no sum"),
         (lambda: graph.pad(x, [(1, 1)], 0.5), "with fill 0.5"),
-        (lambda: graph.sum(np.ones(3)), "got a ndarray, not a tensor. Use constant"),
+        (lambda: graph.sum(None), "None is no number"),
         (lambda: y + object(), "is no number"),
     ]:
         with pytest.raises(DTypeError, match=message):

@@ -64,7 +64,7 @@ def pattern(name, left, right):
             pattern("many", lambda a: apply("exp", a, a), lambda a: a),
             "exp takes 1 arguments .* got 2",
         ),
-        ("x", r"rules= takes rules; got a str\. Put @rule"),
+        ("x", r"rules= takes rules; got a value of type str\. Put @rule"),
     ),
 )
 def test_what_would_never_match_is_refused(one, message: str) -> None:
@@ -74,7 +74,7 @@ def test_what_would_never_match_is_refused(one, message: str) -> None:
 
 @pytest.mark.parametrize("given", (default_rules, summed, "x", 3))
 def test_what_is_no_sequence_of_rules(given) -> None:
-    with pytest.raises(ArgumentError, match=r"rules= takes a sequence of rules; got a "):
+    with pytest.raises(ArgumentError, match=r"rules= takes a sequence of rules; got a value of"):
         eqsat.compile(eqsat.input("x", (2,)) + 1.0, rules=given)
 
 
@@ -96,9 +96,12 @@ def pair(a: "Expr"):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     (
-        (lambda: rule("algebra")(returned), "rule returned returns a Rewrite. Yield rewrite"),
+        (
+            lambda: rule("algebra")(returned),
+            "rule returned returns a value of type Rewrite. Yield rewrite",
+        ),
         (lambda: rule("algebra")(nothing), "rule nothing yields nothing"),
-        (lambda: rule("algebra")(pair), "rule pair yields a tuple"),
+        (lambda: rule("algebra")(pair), "rule pair yields a value of type tuple"),
         (lambda: rule(pair), r"@rule needs a group: write @rule\(.algebra.\)"),
         (lambda: rule("algebra", "fp8"), "no precision is named fp8. Use one of exact"),
         (lambda: dtype_in(summed, "flot32"), "no dtype is named flot32. Did you mean float32"),

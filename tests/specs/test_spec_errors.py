@@ -1,10 +1,13 @@
 """Every way in which a spec file can be wrong has a located message with the next step."""
 
 import re
+import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from eqsat import specs
 from eqsat.errors import SpecError
 from eqsat.specs import load, loads
 
@@ -101,6 +104,17 @@ CASES = [
      "contiguous d names the unknown index `k`.\nKnown: none"),
     ('{a = "shared"}', '{a = "shared"}\ncontiguous = "k"', "contiguous is 'k'; it must be a table"),
     ('{a = "shared"}', '{a = "shared"}\nimplements = {"exp;" = 1}', "implements key is 'exp;'"),
+    ('{a = "shared"}', '{a = "shared"}\nimplements = {sqtr = 1}',
+     "34: operations `dot`, implements has the unknown key 'sqtr'.\nDid you mean `sqrt`"),
+    ('{a = "shared"}', '{a = "shared"}\n[operations.implements]\nadd = 1\nsqtr = 1',
+     "36: operations `dot`, implements has the unknown key 'sqtr'"),
+    ('{a = "shared"}', '{a = "shared"}\nimplements.add = 1\nimplements.clip = 2',
+     "35: operations `dot`, implements has the unknown key 'clip'"),
+    ('{a = "shared"}', '{a = "shared"}\n[operations.implements]\nadd = 1\nexp = -1',
+     "36: operations `dot`, implements exp is -1; it must be above 0"),
+    ('d = "float32"', 'd = "uint32"', "row 1 d is 'uint32'.\nDid you mean `int32`"),
+    ("size_bytes = 49152", "size_bytes = 49152\nbank_width_bytes = 4",
+     "20: memory_domains `shared`, bank_width_bytes is an unknown key"),
     ('{a = "shared"}', '{a = "shared"}\nasynchronous = 1', "asynchronous is 1; it must be true"),
     ('{a = "shared"}', '{a = "shared"}\ninvocation_name = "a\\nb"', "it must be one line"),
     ('{a = "shared"}', '{a = "shared"}\nnative_implementation = {cud = "x"}',
@@ -170,30 +184,41 @@ def test_a_misspelt_key_is_one_problem() -> None:
     assert str(caught.value).startswith("bad.toml:4: clock_mhs is an unknown key")
 
 
+ROOT = Path(__file__).parent.parent.parent
+GUIDE = (ROOT / "docs" / "specs.md").read_text()
+
+
+def my_gpu() -> str:
+    """The spec that the guide's steps make: each line of a diff follows the one before it."""
+    text = (ROOT / "specs" / "example_cuda.toml").read_text()
+    for diff in (block.split("```")[0] for block in GUIDE.split("```diff\n")[1:]):
+        lines = [line[3:] for line in diff.splitlines() if line[3:]]
+        at = len(text) if all(line.startswith("+") for line in lines) else 0
+        for mark, line in ((line[0], f"{line[1:]}\n") for line in lines):
+            if mark != "+":
+                at = text.index(f"\n{line}", max(at - 1, 0)) + 1
+            old, added = ("" if mark == "+" else line), ("" if mark == "-" else line)
+            text = text[:at] + added + text[at + len(old) :]
+            at += len(added)
+    return text
+
+
 def test_the_report_in_the_docs() -> None:
-    root = Path(__file__).parent.parent.parent
-    text = (root / "specs" / "example_cuda.toml").read_text()
-    text = text.replace("count = 4 ", "count = 0.5 ").replace("b[k,n]", "b[k,n", 1)
+    text = my_gpu().replace("count = 4 ", "count = 0.5 ").replace("b[k,n]", "b[k,n", 1)
     with pytest.raises(SpecError) as caught:
         loads(text, origin="my_gpu.toml")
     shown = [line.strip() for line in str(caught.value).splitlines()]
-    documented = [line.strip() for line in (root / "docs" / "specs.md").read_text().splitlines()]
+    documented = [line.strip() for line in GUIDE.splitlines()]
     first = documented.index(f"SpecError: {shown[0]}")
     assert documented[first + 1 : first + len(shown)] == shown[1:]
 
 
-def test_the_steps_in_the_docs() -> None:
-    root = Path(__file__).parent.parent.parent
-    text = (root / "specs" / "example_cuda.toml").read_text()
-    diffs = (root / "docs" / "specs.md").read_text().split("```diff\n")[1:]
-    for diff in (block.split("```")[0] for block in diffs):
-        lines = [line[3:] for line in diff.splitlines()]
-        removed = [line[1:] for line in lines if line.startswith("-")]
-        added = "\n".join(line[1:] for line in lines if line.startswith("+")) + "\n"
-        assert all(f"\n{line}\n" in text for line in removed)
-        if not removed:
-            text += added
-    text = text.replace("bandwidth_gb_per_s = 100\n", "bandwidth_gb_per_s = 900\n")
-    mine = loads(text)
-    [fastest, *_] = mine.contractions("float16")
-    assert fastest.name == "matrix_multiply_half"
+def test_the_steps_in_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my_gpu.toml").write_text(my_gpu())
+    [source] = [block.split("```")[0] for block in GUIDE.split("\n   ```python\n")[1:]]
+    names: dict[str, Any] = {"specs": specs}
+    exec(textwrap.dedent(source), names)
+    assert names["fastest"].name == "matrix_multiply_half"
+    assert names["mine"].memory("dram").bandwidth_gb_per_s == 900
+    assert names["mine"].memory("shared").limit_per_group_bytes == 99 * 1024

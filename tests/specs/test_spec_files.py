@@ -5,7 +5,11 @@ import pickle
 import pytest
 
 from eqsat.errors import SpecError
+from eqsat.graph import dtypes
+from eqsat.graph import ops as graph_ops
 from eqsat.specs import available, dumps, load, loads
+from eqsat.specs.fields import DATA_TYPES
+from eqsat.specs.functions import ELEMENTWISE, FUNCTIONS
 
 MATRIX_TFLOPS = [
     ("a100", "bfloat16", 312),
@@ -62,17 +66,22 @@ def test_a100_vector_peak() -> None:
 
 @pytest.mark.parametrize("name", available())
 def test_every_elementwise_op_of_the_graph_is_priced(name: str) -> None:
-    from eqsat.graph import dtypes
-    from eqsat.graph.ops import OPS
-
     unit = load(name)
     missing: list[str] = []
-    for op in OPS.values():
-        for dtype in (value for value in vars(dtypes).values() if isinstance(value, dtypes.DType)):
+    for op in graph_ops.OPS.values():
+        for dtype in dtypes.DTYPES:
             allowed = _allowed(op.name, dtype.kind)
             if op.elementwise and allowed and not _is_priced(unit, op.name, dtype.name):
                 missing.append(f"{op.name} {dtype.name}")
     assert not missing
+
+
+def test_only_what_is_asked_for_is_implemented() -> None:
+    assert set(ELEMENTWISE) == graph_ops.ELEMENTWISE, "specs/functions.py names every such op"
+    assert len(set(FUNCTIONS)) == len(FUNCTIONS)
+    operations = (operation for name in available() for operation in load(name).operations)
+    assert {name for one in operations for name in one.implements} == set(FUNCTIONS)
+    assert {dtype.name for dtype in dtypes.DTYPES} | {"tfloat32"} == set(DATA_TYPES)
 
 
 def _is_priced(unit, function: str, data_type: str) -> bool:
