@@ -9,6 +9,7 @@ from eqsat.rates import Array, Contraction
 from eqsat.specs import ParallelOperation
 from eqsat.tiling import Tiling
 
+DEPTH, HEIGHT = 256, 252  # points of a sum, and rows, for which a library has factors in order
 VECTOR = 64  # bytes of a register, at the most
 SMALL = 1e6  # multiply-adds of a call that, on some machines, reads its factors where they lie
 LIBRARY = "cblas_gemm"  # what such an operation is invoked as
@@ -23,19 +24,24 @@ def call_seconds(
     multiplied by whole vectors.
 
     A call copies its factors into its own order: read, written, read again; a small one of a
-    library not on all machines.
+    library not on all machines. What it has of the right one at a time it reads for some rows after
+    others, from the cache that cores share where a core's own does not hold it.
     """
     rows, down = _together(tiling, found.left, found.rows)
     columns, right = _together(tiling, found.right, found.columns)
     calls = tiling.tile_points(found.batch) * down * right * tiling.tiles_in_all()
-    held = (rows + columns) * tiling.tile_points(found.summed)
+    summed = tiling.tile_points(found.summed)
     itemsize = tiling.form.facts.dtype(found.right).itemsize
-    held, vector = held * itemsize, VECTOR / itemsize
+    held, vector = (rows + columns) * summed * itemsize, VECTOR / itemsize
     whole = np.ceil(columns / vector) * vector / columns
     spec, pricer = tiling.spec, tiling.pricer
     rates = (pricer.cache.sustained_gb_per_s, pricer.private.sustained_gb_per_s / 2)
     packing = held * sum(spec.processors / (rate * 1e9) for rate in rates)
-    small = rows * columns * tiling.tile_points(found.summed) <= SMALL
+    depth = np.minimum(summed, DEPTH)
+    lost = (columns + np.minimum(rows, HEIGHT)) * depth * itemsize > pricer.private.size_bytes
+    again = np.where(lost, np.ceil(rows / HEIGHT) - 1, 0.0) * columns * summed * itemsize
+    packing = packing + again * spec.processors / (rates[0] * 1e9)
+    small = rows * columns * summed <= SMALL
     small = small & (operation.invocation_name == LIBRARY)
     each = operation.latency_cycles / spec.cycles_per_s + packing * np.where(small, COPIED, 1.0)
     return work * (whole - 1) + calls * each / spec.processors
