@@ -62,6 +62,17 @@ def test_empty_tree_keeps_the_file(tmp_path: Path) -> None:
     assert unit.operation("simd_fma_f32") == shipped.operation("simd_fma_f32")
 
 
+def test_the_shared_cache_of_a_mesh_is_slower(tmp_path: Path) -> None:
+    shipped = load("cpu").memory("l3")
+    for info, share in ((INTEL, 1 / 3), (ZEN_4, 1.0)):
+        unit = adapt(load("cpu"), machine(tmp_path, {"proc/cpuinfo": info}), cores=2)
+        l3 = unit.memory("l3")
+        assert l3.bandwidth_gb_per_s == pytest.approx(share * shipped.bandwidth_gb_per_s)
+        alone = share * shipped.bandwidth_per_processor_gb_per_s
+        assert l3.bandwidth_per_processor_gb_per_s == pytest.approx(alone)
+        assert unit.memory("l2") == load("cpu").memory("l2")
+
+
 def test_caches_and_memory(tmp_path: Path) -> None:
     files = caches(l1="48K", l1i="32K", l2="2048K", l3="54M")
     files["proc/meminfo"] = "MemTotal:       16384 kB\nMemFree: 1 kB\n"
