@@ -296,9 +296,10 @@ class _Choice:
         if index in self.inner:  # lanes side by side move whole runs of what lies inside it
             inside = self.inner[index]
             width = min(width, VECTOR_BYTES // (self.points(inside) * self.itemsize(inside)))
-        if index in self.slid:  # lanes side by side read lines of memory together
+        if index in self.slid and self.lined[index]:
+            width = VECTOR_BYTES // self.slid[index]
+        elif index in self.slid:  # lanes side by side read lines of memory together
             width = min(width, max(LANE_BYTES // self.slid[index], 1))
-            width = VECTOR_BYTES // self.slid[index] if self.lined[index] else width
         while width > 1 and width // 2 * self.kernel.tile_threads >= volume:
             width //= 2
         while width > 1 and self.repeats(index, width // 2):

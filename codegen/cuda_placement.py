@@ -335,7 +335,7 @@ def _matrices(
     roles = _colour(list(pairs.values()), kernel.name)
     if turned(kernel, contracts, pairs, roles, operations, converted):
         roles = {group: "n" if role == "m" else "m" for group, role in roles.items()}
-    result = {}
+    result, axes = {}, kernel.axes()
     for c in contracts:
         first, second = pairs[c.name]
         swapped = roles[first] == "n"
@@ -356,16 +356,11 @@ def _matrices(
         k = summed_index(kernel, c)
         gathered = isinstance(operation, WarpgroupOperation) and not operation.transposable
         gathered = gathered and left in across(kernel, c)
-        how = (gathered, partial_points(kernel, c, spec) if spec else 0)
-        result[c.name] = Matrix(c, operation, rows, columns, k, left, right, function, *how)
+        part = spec.part_of(prod(axes[i].extent for i in c.over)) if spec else 0
+        result[c.name] = Matrix(
+            c, operation, rows, columns, k, left, right, function, gathered, part
+        )
     return result
-
-
-def partial_points(kernel: Kernel, c: Contract, operation: ParallelOperation) -> int:
-    """After how many points sums leave an operation; 0 where they are no longer than that."""
-    axes = kernel.axes()
-    points = prod(axes[i].extent for i in c.over)
-    return operation.partial_sum if points > operation.partial_sum else 0
 
 
 def _free(kernel: Kernel, c: Contract, indices: Mapping[str, Group], side: int) -> Group:

@@ -53,13 +53,13 @@ def rounded_facts(made: Form) -> list[str]:
 
 def partial_points(spec: ParallelProcessingUnit, made: Form, term: Term) -> int:
     """Points after which a product's sums leave its operation, are waited for and added up; 0 where
-    they may stay: none is of more points than a part.
+    they may stay.
     """
     if term.op not in SUBSTITUTED or not term.args[3]:
         return 0
-    part, mask = spec.operation(str(term.args[3])).partial_sum, term.args[0]
+    mask = term.args[0]
     assert isinstance(mask, int)
-    return part if made.facts.universe.size(mask) > part else 0
+    return spec.operation(str(term.args[3])).part_of(made.facts.universe.size(mask))
 
 
 def count_parts(spec: ParallelProcessingUnit, made: Form) -> float:

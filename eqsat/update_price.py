@@ -11,9 +11,7 @@ SAME_BANK = 8.0  # threads of a warp that wait for each other's bank
 WORD = 4.0  # bytes of an operand of a multiply-add
 RESULT_ROWS = 2.0  # that a thread has of a matrix operation's results
 CACHED = 4.0  # times as long as from shared memory (float32 attention: 558 us for 114 without)
-UNSTAGED = (
-    2.0  # the same where threads read the sides of a square (distances: 450 to 820 us for 320)
-)
+UNSTAGED = 2.0  # the same where threads read the sides of a square (450 to 820 us for 320)
 IN_TURN = 1.6  # times as long as where it reads ahead
 VECTOR = 4.0  # operands that are read at once along what results lie together along
 

@@ -168,6 +168,12 @@ class ParallelOperation:
         depth = math.prod(self.extents[name] for name in self.semantics.reduced_index_names)
         return depth << max(self.accumulator_bits - NARROW_BITS - 1, 0)
 
+    def part_of(self, points: int) -> int:
+        """After how many points a sum of so many leaves the accumulator; 0 where it may stay, as
+        one no longer than a partial sum may.
+        """
+        return self.partial_sum if points > self.partial_sum else 0
+
     @cached_property
     def factor_memories(self) -> tuple[str, ...]:
         """Where the two factors of a contraction lie, the left one first; empty for what is none.
