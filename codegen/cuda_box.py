@@ -175,7 +175,8 @@ def tensor_box(
     if first.stride != 1 or first.step != 1 or not is_aligned(first.coordinate, axes, size):
         return None
     wide = points[inner] * size
-    width = next((w for w in WIDTHS if wide % w == 0), 0)
+    alone = len(order) == 1 and wide % LINE == 0 and points[inner] <= MOST_BOX  # is not swizzled
+    width = next((w for w in (wide * alone, *WIDTHS) if w and wide % w == 0), 0)
     if not width:
         return None
     columns = [by_index[i] for i in reversed(order[:-1])]

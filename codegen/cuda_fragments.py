@@ -46,24 +46,9 @@ class Fragments:
             with out.block(f"for (int block = 0; block < {blocks}; ++block)"):
                 function = load_matrix_name(4, self.tile.order[-1] == self.row)
                 target = f"{self.array}[step][block]"
-                out.line(f"{function}({target}, {self.tile.pointer} + {self.place()});")
+                place = fragment_place(block, self.tile, self.row, self.k)
+                out.line(f"{function}({target}, {self.tile.pointer} + {place});")
         block.readers[self.load.name] = self.read
-
-    def place(self) -> str:
-        """Where this lane's 16 bytes of its matrix begin: matrix q holds rows 8 (q % 2), k of the
-        half q / 2.
-        """
-        block, d = self.block, self.block.distribution
-        thread = f"int({block.thread})"
-        inside, matrix = f"{thread} % 8", f"{thread} / 8 % 4"
-        by_row = self.tile.order[-1] == self.k  # else the lane's unit lies along the rows
-        warps = [(f, w) for f, w in d.weighted(self.row, "thread") if f.stride >= WARP]
-        first = block.register_offset(d, self.row, f"(block * 2 + {matrix} % 2)")
-        row = f"({block.thread_offset(warps)} + {first}{f' + {inside}' if by_row else ''})"
-        k = f"(step * 16 + {matrix} / 2 * 8{'' if by_row else f' + {inside}'})"
-        at = {i: block.index("base", i) for i in self.tile.order} | {self.row: row, self.k: k}
-        origin = {**block.frame.origin, self.row: "0", self.k: "0"}
-        return self.tile.offset(Point(at, dict.fromkeys(at, "0"), origin))
 
     def read(self, point: Point) -> str:
         """The element at one of the thread's points, as a register value."""
@@ -71,6 +56,47 @@ class Fragments:
         register = f"{self.array}[{k} / 4][{row} / 2][{k} / 2 % 2 * 2 + {row} % 2]"
         text = widen(self.tile.dtype, f"half_of({register}, {k} % 2)")
         return cast(self.tile.dtype, self.load.dtype, text)
+
+
+def fragment_place(block: Block, tile: BoxTile, row: str, k: str) -> str:
+    """Where this lane's 16 bytes of its matrix of fragment `block` at `step` begin: matrix q holds
+    rows 8 (q % 2), k of the half q / 2.
+    """
+    d = block.distribution
+    thread = f"int({block.thread})"
+    inside, matrix = f"{thread} % 8", f"{thread} / 8 % 4"
+    by_row = tile.order[-1] == k  # else the lane's unit lies along the rows
+    warps = [(f, w) for f, w in d.weighted(row, "thread") if f.stride >= WARP]
+    first = block.register_offset(d, row, f"(block * 2 + {matrix} % 2)")
+    at_row = f"({block.thread_offset(warps)} + {first}{f' + {inside}' if by_row else ''})"
+    at_k = f"(step * 16 + {matrix} / 2 * 8{'' if by_row else f' + {inside}'})"
+    at = {i: block.index("base", i) for i in tile.order} | {row: at_row, k: at_k}
+    origin = {**block.frame.origin, row: "0", k: "0"}
+    return tile.offset(Point(at, dict.fromkeys(at, "0"), origin))
+
+
+def read_left(block: Block, matrix: Matrix, target: str) -> bool:
+    """Declare `target[step][block]` and read a product's left factor of 16-bit elements into it, a
+    tile that lies there; False, and nothing, where ldmatrix cannot.
+    """
+    tile, d = block.tiles.get(matrix.left), block.distribution
+    rows = [i for i in matrix.rows if d.padded(i) > 1]
+    if not isinstance(tile, BoxTile) or tile.dtype.itemsize != 2 or len(rows) != 1:
+        return False
+    (row,), k = rows, matrix.k
+    held = [i for i in tile.order if tile.extents[i] > 1]
+    if {*held} != {row, k} or d.factors[row][-len(ALONG_ROWS) :] != ALONG_ROWS:
+        return False
+    steps, blocks = -(-d.padded(k) // matrix.operation.k), d.registers(row) // 2
+    block.out.line(f"unsigned {target}[{steps}][{blocks}][4];")
+    block.out.line("#pragma unroll")
+    with block.out.block(f"for (int step = 0; step < {steps}; ++step)"):
+        block.out.line("#pragma unroll")
+        with block.out.block(f"for (int block = 0; block < {blocks}; ++block)"):
+            function = load_matrix_name(4, tile.order[-1] == row)
+            place = f"{tile.pointer} + {fragment_place(block, tile, row, k)}"
+            block.out.line(f"{function}({target}[step][block], {place});")
+    return True
 
 
 def find_fragments(block: Block, load: Load, matrix: Matrix) -> Fragments | None:

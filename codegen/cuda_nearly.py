@@ -9,6 +9,7 @@ negative; the instructions named here are exact to 2^-17 or better, also for sub
 from eqsat.codegen.cuda_placement import Placement
 from eqsat.graph.dtypes import float32
 from eqsat.kernel import Literal, Map, Statement, operands
+from eqsat.nearly import KEEPS_SIGN, NOT_NEGATIVE, PASSED_ON
 from eqsat.needs import SIXTEEN
 
 NEARLY = {
@@ -18,12 +19,6 @@ NEARLY = {
     "exp": "exp_nearly",
 }
 """Operations, and the device function for such values."""
-
-PASSED_ON = frozenset({"mul", "div", "neg", "abs", "reciprocal", "square", "sqrt", "rsqrt"})
-NOT_NEGATIVE = frozenset(
-    {"exp", "abs", "square", "sqrt", "rsqrt", "exp_difference", "one_plus_erf"}
-)
-KEEPS_SIGN = frozenset({"add", "mul", "div", "reciprocal"})  # of operands that are not negative
 
 
 def rounded_values(placement: Placement) -> frozenset[str]:

@@ -10,18 +10,21 @@ chunk before; elementwise work on what the first ones leave goes on beside the l
 """
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from eqsat.codegen.cuda_block import Block
 from eqsat.codegen.cuda_chains import BOTH, HEADS, LATER, in_registers
-from eqsat.codegen.cuda_fragments import Fragments, find_fragments
+from eqsat.codegen.cuda_fragments import Fragments, find_fragments, read_left
 from eqsat.codegen.cuda_gather import fill_left
 from eqsat.codegen.cuda_pairs import Pairs, find_pairs
 from eqsat.codegen.cuda_pipeline import Pipeline
 from eqsat.codegen.cuda_placement import REGISTERS
 from eqsat.codegen.cuda_statements import Elementwise, Statements
 from eqsat.codegen.cuda_warpgroup import multiply, multiply_in_steps, packed_shape
+from eqsat.codegen.cuda_warpgroup_operations import WarpgroupOperation
 from eqsat.kernel import Contract, Load, Phase, Statement, Update, operands
 
+NARROW = 64  # columns of a product whose factors shared memory gives no faster than it multiplies
 MOST_GROUPS = 8  # under way, as far as a wait for all but the last of them can count
 
 
@@ -117,7 +120,9 @@ class ChainedStatements(Statements):
         pipeline: Pipeline,
         partial: Mapping[str, str],
         first: bool,
+        held: Mapping[str, str],
     ) -> None:
+        self.held = held  # names of registers for left factors of the first products
         self.rings = {ring.role: ring for ring in pipeline.rings[phase]}
         boxes = {name for ring in pipeline.rings[phase] for name in ring.boxes}
         super().__init__(block, phase, boxes, partial)
@@ -152,7 +157,8 @@ class ChainedStatements(Statements):
         for head in self.chain.heads:
             self.declare(head.name)
             matrix = self.block.placement.matrices[head.name]
-            multiply(self.block, matrix, self.block.value(head.name), fresh=True)
+            held = self.held.get(head.name, "")
+            multiply(self.block, matrix, self.block.value(head.name), held, fresh=True)
             self.out.line("products_commit();")
         if not self.first:
             if LATER in self.rings:
@@ -208,6 +214,27 @@ class WholeStatements(Statements):
         if isinstance(s, Contract):
             self.done.add(s.name)
             self.pipeline.finish(self.done)
+
+
+def hold_factors(block: Block, phase: Phase, pipeline: Pipeline) -> dict[str, str]:
+    """Registers for left factors of a chain's first products that are the same for all chunks, by
+    product, as far as there is room: a narrow product that reads both factors from shared memory
+    waits for that memory.
+    """
+    chain = pipeline.chains[phase]
+    held: dict[str, str] = {}
+    whole = {name for ring in pipeline.whole for name in ring.boxes}
+    room = pipeline.room_beside(phase)
+    for n, head in enumerate(chain.heads):
+        matrix = block.placement.matrices[head.name]
+        assert isinstance(matrix.operation, WarpgroupOperation)
+        wanted = prod(packed_shape(block, matrix)) * matrix.operation.left_registers
+        narrow = matrix.operation.n <= NARROW and matrix.operation.packed == 2
+        fits = narrow and matrix.left in whole and wanted <= room
+        if fits and read_left(block, matrix, f"first_{n}"):
+            held[head.name] = f"first_{n}"
+            room -= wanted
+    return held
 
 
 def issue_delayed(block: Block, phase: Phase, pipeline: Pipeline) -> None:

@@ -18,6 +18,7 @@ from eqsat.codegen.cuda_overlap import (
     WholeStatements,
     declare_packed,
     held_products,
+    hold_factors,
     issue_delayed,
     release_delayed,
 )
@@ -312,6 +313,7 @@ def _emit_chain(
     rings = pipeline.rings[phase]
     own = [ring for ring in rings if ring.role != LATER]  # of the chunk at hand
     declare_packed(block, {chain.packed(u): u.chunk for u in chain.delayed})
+    held = hold_factors(block, phase, pipeline)
     begin, end = live
     for first in (True, False):
         head = f"for (int chunk = {begin} + 1; chunk < {end}; ++chunk)"
@@ -321,7 +323,7 @@ def _emit_chain(
             _begin_chunk(block, phase)
             for ring in own:
                 pipeline.wait(ring)
-            body = ChainedStatements(block, phase, pipeline, partial, first)
+            body = ChainedStatements(block, phase, pipeline, partial, first, held)
             body.emit()
             _copy_carries(block, body)
             for ring in own:

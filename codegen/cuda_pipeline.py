@@ -154,6 +154,14 @@ class Pipeline:
         most = registers_of(self.threads, 1, converting=self.block.placement.converting)[1]
         return len(chain.heads) == 1 or held <= most
 
+    def room_beside(self, phase: Phase) -> int:
+        """Registers that a chain leaves a thread, where an SM holds one block."""
+        shared = self.block.shared_bytes + RESERVED_BYTES
+        if self.may_share and 2 * shared <= SHARED_BYTES:
+            return 0
+        most = registers_of(self.threads, 1, converting=self.block.placement.converting)[1]
+        return most - AROUND * 3 // 2 - chain_registers(self.block, phase, self.chains[phase])
+
     def _slots(self, boxes: Mapping[str, TensorBox]) -> int:
         """Slots for boxes that lie there for a whole tile: where a tile is nothing but these, those
         of the next ones are copied meanwhile, as far as room for other blocks is left.

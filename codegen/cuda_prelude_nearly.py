@@ -29,6 +29,11 @@ FUNCTIONS: dict[str, str] = {
     asm("ex2.approx.f32 %0, %1;" : "=f"(result) : "f"(a * 1.4426950408889634f));
     return result;
 }}""",
+    "exp_from": f"""
+// exp(c a - base), given c log2 e; 0 below 2^-126.
+{DEVICE} float exp_from(float a, float rate, float base) {{
+    return power_of_two(fmaf(a, rate, -(base * 1.4426950408889634f)));
+}}""",
     "quotient": f"""
 {DEVICE} float quotient(float a, float b) {{
     const float near = (a == 0.0f ? 1.0f : a) / b;  // three times as slow where it divides zeros

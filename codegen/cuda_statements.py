@@ -13,6 +13,7 @@ from eqsat.codegen.cuda_collective import reduce_threads, scan
 from eqsat.codegen.cuda_computed import compute_tile
 from eqsat.codegen.cuda_contract import Accumulator, contract, monoid_of, reduce_outer
 from eqsat.codegen.cuda_distribution import WARP
+from eqsat.codegen.cuda_exponents import exp_of_difference
 from eqsat.codegen.cuda_loads import fields, load_fields, load_vector
 from eqsat.codegen.cuda_math import cast, combine, identity, literal, register_type
 from eqsat.codegen.cuda_nearly import NEARLY, rounded_values
@@ -371,8 +372,12 @@ class Statements:
         outer = {i for name in late for i in self.late[name].indices}
         with block.points({i for s in group for i in walked(s)}, outer=outer) as point:
             angles = Angles(block, group)
+            names = {s.name for s in group}
             for s in group:
-                text = angles.value(s, point) or self.expression(s, point)
+                text = angles.value(s, point)
+                if s.name in self.rounded:
+                    text = text or exp_of_difference(block, s, point, names)
+                text = text or self.expression(s, point)
                 if s.name in local:
                     variable = block.value(s.name)
                     self.out.line(f"const {register_type(s.dtype)} {variable} = {text};")

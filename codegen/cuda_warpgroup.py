@@ -105,7 +105,7 @@ class _Product:
     def emit(self, result: str, packed: str, fresh: bool) -> None:
         block, out, operation = self.block, self.block.out, self.operation
         gathered, right = self.matrix.gathered, self.factor(self.matrix.right)
-        left = None if gathered else self.factor(self.matrix.left)
+        left = None if gathered or packed else self.factor(self.matrix.left)
         if right is None or (left is None and operation.packed != 2 and not gathered):
             raise self.refusal("its factors are not where the instruction reads them")
         self.check_indices()

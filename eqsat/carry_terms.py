@@ -1,6 +1,8 @@
 """Weighted reductions as terms: a law's pivot, and what it gives to rows that are held."""
 
-from eqsat.algebra import Facts, Term
+from collections.abc import Iterable
+
+from eqsat.algebra import REDUCTIONS, WEIGHTED, Facts, Term
 from eqsat.carry_law import CarryLaw, held, placed
 from eqsat.rule import Pattern
 
@@ -47,6 +49,37 @@ def shifted(law: CarryLaw, pivots: tuple[Term, Term], facts: Facts) -> Term:
     shift: Pattern | None = law.shift
     assert shift is not None
     return placed(shift, {"p": p, "q": q}, lambda value: number(value, p, facts), Term)
+
+
+def without_factor(s: Term) -> tuple[Term, float]:
+    """(a, c) with s = c * a, for a literal c > 0; a mask of -inf is no obstacle."""
+    if s.op == "mul":
+        for a, b in (s.children, s.children[::-1]):
+            if b.op == "literal" and isinstance(b.args[0], float) and 0 < b.args[0] < float("inf"):
+                inner, factor = without_factor(a)
+                return inner, factor * b.args[0]
+    if s.op == "where":
+        condition, a, b = s.children
+        if b.op == "literal" and b.args[0] == -float("inf"):
+            inner, factor = without_factor(a)
+            return Term("where", condition, inner, b), factor
+    return s, 1.0
+
+
+def is_pivot(reduction: Term, weighted: Term) -> bool:
+    """Whether a reduction is what the weights of another are about, or that but for a factor."""
+    pivot = {"max": "reduce_max", "min": "reduce_min", "mean": "reduce_sum"}[law_of(weighted).pivot]
+    s = weighted.children[0]
+    scores = (s, without_factor(s)[0]) if law_of(weighted).operation else (s,)
+    alike = reduction.op == pivot and reduction.args[0] == weighted.args[0]
+    return alike and reduction.children[0] in scores
+
+
+def carried_pivots(terms: Iterable[Term]) -> set[Term]:
+    """The reductions among terms that others carry as what their weights are about."""
+    every = list(terms)
+    weighted = [term for term in every if term.op in WEIGHTED]
+    return {term for term in every if term.op in REDUCTIONS for t in weighted if is_pivot(term, t)}
 
 
 def is_one(r: Term) -> bool:

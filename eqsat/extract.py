@@ -434,9 +434,8 @@ class Extractor:
             return []
         sharing: list[int] = []
         for n in self.kernel.keys() - stored:
-            own = self.reduced[n]
-            if own & again or (classes[n] > 1 and any(is_product(t, self.facts) for t in own)):
-                sharing.append(n)
+            products_of = [t for t in self.reduced[n] if is_product(t, self.facts)]
+            sharing += [n] * bool(self.reduced[n] & again or (classes[n] > 1 and products_of))
         sharing.sort(key=lambda n: (self.load_bytes(n), self.kernel[n][1], n))
         return [stored | {number} for number in sharing[:MOVES]]
 
@@ -465,19 +464,20 @@ class Extractor:
         return other if other.seconds < plan.seconds else plan
 
     def _joined(self, cuts: Mapping[int, Cut]) -> Plan:
-        extents = self.graph.universe.extents
-        separate = in_order([(one,) for one in without_copies(cuts, extents)])
-        joined = join(separate, self.facts, self.price_kernel)
+        separate = in_order([(one,) for one in without_copies(cuts, self.graph.universe.extents)])
+        wanted = [cut.stored.buffer for number, cut in cuts.items() if number < 0]
+        joined = join(separate, self.facts, self.price_kernel, wanted)
         seconds = sum(self.price_kernel(kernel) for kernel in joined)
         return Plan(tuple(joined), seconds, tuple(one for kernel in separate for one in kernel))
 
     def _best_output(self, number: int, names: tuple[str, ...]) -> Candidate:
         dtype = self.graph.dtype[number]
 
-        def seconds(one: Candidate) -> float:
+        def seconds(one: Candidate) -> tuple[float, bool]:
             stored_so = self.names(number) == names and one.term == self.load(number)
             own = 0.0 if stored_so else self.price(one.term, names, dtype)
-            return own + self.closure_seconds(one.closure)
+            scattered = stored_so and self.kernel[number][0].term.op in SCATTERS
+            return own + self.closure_seconds(one.closure), scattered or not stored_so
 
         return min(self._options(number), key=seconds)
 
@@ -488,8 +488,8 @@ class Extractor:
         for needed in sorted(best.closure):
             self._emit(needed, cuts)
         dtype = as_dtype(self.graph.dtype[number])
-        one = Stored(f"t{number}", best.term, self.names(number), dtype)
-        cuts[number] = Cut(number, one, best.closure, best.ways)
+        stored = Stored(f"t{number}", best.term, self.names(number), dtype)
+        cuts[number] = Cut(number, stored, best.closure, best.ways)
 
 
 def _reductions(term: Term) -> Iterator[Term]:

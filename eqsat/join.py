@@ -1,7 +1,7 @@
 """Join kernels that share what they read, where the cost model says that one launch is cheaper."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from eqsat.algebra import (
@@ -98,9 +98,18 @@ class _Node:
 Pair = tuple[_Node, _Node]
 
 
-def join(kernels: Sequence[Group], facts: Facts, price: Callable[[Group], float]) -> list[Group]:
-    """The kernels with pairs joined, the most profitable first, until no pair gains."""
-    work = _Joining(facts, price)
+def join(
+    kernels: Sequence[Group],
+    facts: Facts,
+    price: Callable[[Group], float],
+    wanted: Collection[str] = (),
+) -> list[Group]:
+    """The kernels with pairs joined, the most profitable first, until no pair gains.
+
+    Two that read the same, or one that reads what another stores: it then computes it, and stores
+    it only where others read it too, or it is `wanted`.
+    """
+    work = _Joining(facts, price, frozenset(wanted))
     current = [work.node(kernel) for kernel in kernels]
     while (best := work.best(current)) is not None:
         (a, b), both = best
@@ -121,8 +130,10 @@ class _Joining:
     its halves would have gained.
     """
 
-    def __init__(self, facts: Facts, price: Callable[[Group], float]) -> None:
-        self.facts, self.price = facts, price
+    def __init__(
+        self, facts: Facts, price: Callable[[Group], float], wanted: frozenset[str]
+    ) -> None:
+        self.facts, self.price, self.wanted = facts, price, wanted
         self.most: dict[Pair, float] = {}
         self.joined: dict[Pair, _Node] = {}
 
@@ -136,13 +147,14 @@ class _Joining:
         pairs = [
             (a, b)
             for a, b in itertools.combinations(current, 2)
-            if a.reads & b.reads and a not in below[b] and b not in below[a]
+            if (a.reads & b.reads and a not in below[b] and b not in below[a])
+            or (a in below[b] and not any(a in below[c] for c in below[b]))
         ]
         most, best = 0.0, None
         for pair in sorted(pairs, key=lambda pair: -self._bound(pair)):
             if self._bound(pair) <= most:
                 break
-            gain = self._gain(pair)
+            gain = self._gain(pair, current)
             if gain > most:
                 most, best = gain, pair
         if best is None:
@@ -155,13 +167,38 @@ class _Joining:
         a, b = pair
         return self.most.get(pair, self.most.get((b, a), min(a.seconds, b.seconds)))
 
-    def _gain(self, pair: Pair) -> float:
+    def _gain(self, pair: Pair, current: Sequence[_Node]) -> float:
         a, b = pair
         if pair not in self.joined:
-            both = (*a.kernel, *_aligned(a.kernel, b.kernel, self.facts))
-            node = self.joined[pair] = _Node(both, self.price(both), a.reads | b.reads)
+            others = (node.reads for node in current if node not in pair)
+            both = self._both(a, b, self.wanted.union(*others))
+            if both is None:
+                self.most[pair] = 0.0
+                return 0.0
+            node = self.joined[pair] = _Node(both, self.price(both), frozenset(read_buffers(both)))
             self.most[pair] = a.seconds + b.seconds - node.seconds
         return self.most[pair]
+
+    def _both(self, a: _Node, b: _Node, wanted: frozenset[str]) -> Group | None:
+        """What both store; None where one reads of the other's values else than it stores."""
+        made = {one.buffer: one for one in a.kernel}
+        if not b.reads & made.keys():
+            return (*a.kernel, *_aligned(a.kernel, b.kernel, self.facts))
+        extents = self.facts.universe.extents
+        instead = {
+            Term("read", Read(one.buffer, one.dtype, one.address(extents))): one.term
+            for one in a.kernel
+            if self.facts.dtype(one.term) == one.dtype
+        }
+
+        def change(term: Term, children: tuple[Term, ...]) -> Term:
+            return instead.get(term) or with_children(term, children)
+
+        inner = tuple(replace(one, term=rebuild(one.term, change)) for one in b.kernel)
+        if {*read_buffers(inner)} & made.keys():
+            return None
+        kept = (one for one in a.kernel if one.buffer in wanted or one.buffer not in b.reads)
+        return (*kept, *inner)
 
     def _inherit(self, pair: Pair, current: Sequence[_Node]) -> None:
         """Bounds for the kernel that the pair becomes."""

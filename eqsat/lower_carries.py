@@ -6,7 +6,7 @@ from math import prod
 
 from eqsat.algebra import COMPARISONS, Facts, Term
 from eqsat.carry_law import CarryLaw
-from eqsat.carry_terms import is_one, law_of
+from eqsat.carry_terms import is_one, is_pivot, law_of, without_factor
 from eqsat.form import WEIGHTED, Form
 from eqsat.graph.dtypes import DType, bool_, int64
 from eqsat.graph.index import const
@@ -72,12 +72,7 @@ class CarryLowering:
 
     def is_pivot(self, term: Term) -> bool:
         """Whether the reduction is the pivot that a weighted one of the kernel carries."""
-        pivots = {"max": "reduce_max", "min": "reduce_min", "mean": "reduce_sum"}
-        return any(
-            term.op == pivots[law_of(t).pivot] and t.args[0] == term.args[0]
-            for t in self.form.terms
-            if t.op in WEIGHTED and t.children[0] is term.children[0]
-        )
+        return any(is_pivot(term, t) for t in self.form.terms if t.op in WEIGHTED)
 
     def carried_pivot(self, term: Term) -> str:
         """The carry that is the reduction because it is a law's pivot; or an empty name."""
@@ -92,7 +87,7 @@ class CarryLowering:
         wanted besides the weights, and where the law has no operation that takes a factor.
         """
         wanted = any(t.op == "reduce_max" and t.children[0] is s for t in self.form.terms)
-        return (s, 1.0) if wanted or not law.operation else _without_factor(s)
+        return (s, 1.0) if wanted or not law.operation else without_factor(s)
 
     def _scored(self, law: CarryLaw, s: Term, body: list[Statement]) -> tuple[Value, list[str]]:
         """The value of a score without its factor; the factor's, with the law's, if not one."""
@@ -296,18 +291,3 @@ class CarryLowering:
 
     def _one(self, dtype: DType, body: list[Statement]) -> Value:
         return self._number(1.0, dtype, body), ()
-
-
-def _without_factor(s: Term) -> tuple[Term, float]:
-    """(a, c) with s = c * a, for a literal c > 0; a mask of -inf is no obstacle."""
-    if s.op == "mul":
-        for a, b in (s.children, s.children[::-1]):
-            if b.op == "literal" and isinstance(b.args[0], float) and 0 < b.args[0] < float("inf"):
-                inner, factor = _without_factor(a)
-                return inner, factor * b.args[0]
-    if s.op == "where":
-        condition, a, b = s.children
-        if b.op == "literal" and b.args[0] == -float("inf"):
-            inner, factor = _without_factor(a)
-            return Term("where", condition, inner, b), factor
-    return s, 1.0

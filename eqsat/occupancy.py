@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eqsat.algebra import REDUCTIONS, SCANS, Term
+from eqsat.carry_terms import carried_pivots
 from eqsat.clusters import CLUSTER, clusters
 from eqsat.contraction_price import absorbed, is_factor
 from eqsat.conversion_price import (
@@ -22,9 +23,10 @@ from eqsat.conversion_price import (
     widened,
 )
 from eqsat.factor_price import computed_of_reads
-from eqsat.form import REDUCING, SUBSTITUTED, Form, Stored, shares_factors, walked
+from eqsat.form import REDUCING, SUBSTITUTED, Form, Stored, is_product, shares_factors, walked
 from eqsat.graph.ops import ELEMENTWISE
 from eqsat.issue_price import ISSUED, instruction_seconds
+from eqsat.nearly import short_powers
 from eqsat.partial_sums import count_parts
 from eqsat.rates import Array, Blocking, Contraction, Rates
 from eqsat.scan_price import at_work
@@ -59,7 +61,7 @@ class Occupancy(Tiling):
         if blocking and not _stages(form):
             blocking = replace(blocking, staged=False)  # a place is offered, for nothing
         super().__init__(pricer, form, tiles, blocking)
-        self.absorbed = absorbed(form)
+        self.absorbed = absorbed(form) | carried_pivots(form.terms)
         self.blocks = self.shape if blocking is None else blocking.cluster
         self.last_parts = 0 * self.shape if blocking is None else blocking.last_parts
         self.refused: dict[str, NDArray[np.bool_]] = {}
@@ -74,6 +76,7 @@ class Occupancy(Tiling):
         self.takes_turns = False  # teams of threads, at operations that run on
         self.padded = np.ones_like(self.shape)  # points of threads for each of a tile of products
         self.computes = False  # with a factor in registers
+        self.by_threads: set[Term] = set()  # products that no operation takes
         self.scans = any(term.op in SCANS for term in form.terms)
         self.clusters = clusters(form, self.spec) if clustered else ()
         self.staying = np.zeros_like(self.shape)  # blocks that combine tile after tile
@@ -81,9 +84,12 @@ class Occupancy(Tiling):
         self.made = self.converting = np.zeros_like(self.shape)  # bytes of these, and seconds
         self.absorbed |= {one for side in self.converted.values() for one in made_of(side)}
         self.widened = widened(self)
+        self.powers = short_powers(form) if pricer.overlap else set()
 
     def rates_of(self, op: str, term: Term, dtype: str) -> list[tuple[str, float]]:
         """The units of an elementwise operation, and seconds of an element."""
+        if term in self.powers:
+            op = "exp_difference"
         if term in self.widened:
             return [(ISSUED, EACH * instruction_seconds(self.spec))]
         return self.pricer.rates("add" if op == "position" else op, dtype)
@@ -201,6 +207,12 @@ class Occupancy(Tiling):
         """Whether a factor of a product is computed from another one's result."""
         return any(t.op in SUBSTITUTED and is_factor(self, t) for t in self.form.terms)
 
+    def reads_beside(self) -> bool:
+        """Whether chunks read more than factors of products."""
+        free, streamed = self.form.facts.free, self.form.facts.universe.mask(self.chunks)
+        reads = {t for t in self.form.terms if t.op == "read"} - {*self.form.operands()}
+        return any(free(read) & streamed for read in reads)
+
     def _fits_twice(self) -> NDArray[np.bool_]:
         """Where threads of two blocks, and those that copy for them, are launched with registers
         for the results of products and what they do with these one by one, and both have room to
@@ -256,7 +268,7 @@ class Occupancy(Tiling):
         blocks = max(self.clusters, default=1) if self.blocking is None else self.blocks
         threads = threads * blocks
         largest = 0.0 if self._adds_in_place else self._widest
-        each = registers.limit_per_group_bytes * (0.8 if started else 0.6)
+        each = registers.limit_per_group_bytes * (0.9 if started else 0.6)
         held = kept + (0 if started or self.takes_turns else 2 * largest)
         most = each * threads
         if self.takes_turns:  # the accumulators of all teams, and factors
@@ -327,7 +339,9 @@ class Occupancy(Tiling):
         """Seconds in which threads read what a tile reduces besides products, such as norms of the
         rows of a factor that is multiplied in another form: each tile does so, and waits for it.
         """
-        products = {term for term in self.form.computed if self._is_product(term)}
+        facts, terms = self.form.facts, self.form.computed
+        products = {term for term in terms if self._is_product(term) or is_product(term, facts)}
+        products -= self.by_threads
         return reread_seconds(self, products, self.copied, bool((self.ahead > 0).any()))
 
     def _is_product(self, term: Term) -> bool:

@@ -18,6 +18,9 @@ Array = NDArray[np.float64]
 LOADED = 3  # latencies that a trip takes while memory is busy
 HAND_OVER = 6  # trips from a block's sums to another's: 2560^3 in 2 and 4 parts, 3.0 and 4.9 us
 LATE = 0.04  # of the time of copies, in a ring of three slots: 6 of half the size gain 4 to 5 %
+BEHIND = (
+    0.06  # of a chain's chunks, in such a ring, if they read more than factors: 4 gain 3 to 11 %
+)
 STREAMED_BYTES = 2048  # tiles from this size on are worth a copy ahead
 SLOT = 1.7  # trips from asking for a ring's slot until it is asked for again, computing aside
 
@@ -34,7 +37,8 @@ class Flow:
     tiles of a block under way, of which one stores while another multiplies; gathered: seconds of a
     chunk for which no team multiplies, as one makes its next factor in registers; chain: for which
     a team's products, and what is computed from them, wait for each other while other teams have
-    their turn; last_parts: in how many the tiles of a last wave are, 0 where each is whole.
+    their turn; beside: whether chunks of such read more than factors; last_parts: in how many the
+    tiles of a last wave are, 0 where each is whole.
     """
 
     matrix: Array
@@ -52,6 +56,7 @@ class Flow:
     turns: Array
     gathered: Array
     chain: Array
+    beside: Array
     last_parts: Array
 
 
@@ -72,6 +77,7 @@ def pipelined(
     turn = (flow.matrix + flow.other) * each / teams + flow.steps * flow.chain
     turns = np.maximum(work, turn) + flow.steps * flow.gathered
     late = LATE * np.minimum(flow.copied * each, turns) * ((flow.stages <= 3) & (flow.chain == 0))
+    late = late + np.where((flow.stages <= 3) & (flow.beside > 0), BEHIND * turns, 0.0)
     streamed = np.maximum(turns + late, (turns + flow.steps * trip) / ahead)
     store = flow.stored * spec.processors / rate + trip / LOADED + flow.after * each
     beside = np.clip(np.ceil(flow.tiles / spec.processors), 1, flow.resident * flow.turns)

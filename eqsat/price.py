@@ -83,9 +83,8 @@ class Pricer(Rates):
         """
         price = _Pricing(self, form, tiles, blocking).run()
         if blocking is None and self.overlap:
-            every = form.facts.universe.mask(form.reduced)
-            again = any(count > 1 for count in passes(form, every).values())
-            if again or form.stepped:
+            every = passes(form, form.facts.universe.mask(form.reduced))
+            if form.stepped or any(count > 1 for count in every.values()):
                 kept = _Pricing(self, form, tiles, blocking, True, clusters).run()
                 price = min(price, kept, key=lambda one: one.seconds.min())
         return price
@@ -162,7 +161,8 @@ class _Pricing(Latency):
         if term.op in {"read", "gather"}:
             self._read(term, mask)
         elif term.op in REDUCING:
-            self._reduction(term, mask)
+            if term not in self.absorbed:
+                self._reduction(term, mask)
         elif term.op in SCANS:
             self._scan(term, mask)
         elif term.op not in FREE_OPS and term not in self.absorbed:
@@ -214,10 +214,8 @@ class _Pricing(Latency):
         self.again = self.again + traffic * (self.repeat - 1)
 
     def _reduction(self, term: Term, mask: int) -> None:
-        facts = self.form.facts
-        over = term.args[0]
+        facts, over, inner = self.form.facts, term.args[0], 0
         assert isinstance(over, int)
-        inner = 0
         for child in term.children:
             inner |= facts.free(child)
         work = self.points(inner | over) * self.times(inner)
@@ -319,6 +317,7 @@ class _Pricing(Latency):
             self.refuse(f"operands of {operation.name}", unfit)
         narrowed = found.term.op == "narrow_contract" and not self.started
         self.charge(unit, best * in_turn(self, found) if narrowed else best)
+        self.by_threads |= {found.term} if unit == "fma" else set()
         if self.pricer.overlap and unit not in (*self.started, MATRIX):
             others = () if operation else self.pricer.products(dtype)
             self.waited |= {unit, COPIES, *dict(others)}
@@ -494,6 +493,7 @@ class _Pricing(Latency):
             turns=turns,
             gathered=gathered / spec.cycles_per_s,
             chain=self.shape * chained / spec.cycles_per_s,
+            beside=self.shape * (self.chained and self.reads_beside()),
             last_parts=self.last_parts,
         )
         trip = self.pricer.dram.latency_cycles + self.meeting()

@@ -95,7 +95,7 @@ def reread_seconds(
     met = set[Term]() if prepared else {*post_order(products)}
     drawn = 0 * tiling.shape
     for term in tiling.form.computed:
-        sums = term.op in REDUCTIONS and term not in products
+        sums = term.op in (*REDUCTIONS, "contract") and term not in products
         if term.op in WEIGHTED and term.children[1].op == "literal":  # a variance, say
             sums = {*products}.isdisjoint(post_order(term.children))
         waiting = [*term.children] if sums else []

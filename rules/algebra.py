@@ -205,6 +205,19 @@ def shift_out_of_max(a: "Expr", b: "Expr", S: "Indices") -> Iterator[Rewrite]:
 
 
 @rule("algebra")
+def scale_out_of_max(a: "Expr", b: "Expr", c: "Expr", S: "Indices", d: "Text") -> Iterator[Rewrite]:
+    """max_S (a * b)  ->  a * max_S b,  max_S where(c, a * b, -inf)  ->  a * max_S where(c, b, -inf)
+    when: a is positive, and no index of S is free in it. float: exact (the rounding of a product
+    is monotone).
+    """
+    never = apply("literal", -math.inf, d)
+    guards = (disjoint(S, Free(a)), dtype_in(a, *WIDE_FLOATS), *known("positive", a))
+    yield rewrite(max_(S, a * b), a * max_(S, b)).when(*guards)
+    masked, without = (apply("where", c, value, never) for value in (a * b, b))
+    yield rewrite(max_(S, masked), a * max_(S, without)).when(*guards)
+
+
+@rule("algebra")
 def cancel_shift(a: "Expr", b: "Expr", c: "Expr") -> Iterator[Rewrite]:
     """(a + b) - (a + c)  ->  b - c
     when: a is finite (a mask of -inf must leave its NaN); a spans fewer indices than the whole, so

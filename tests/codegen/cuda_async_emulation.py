@@ -450,7 +450,8 @@ def tensor_map(box: TensorBox, array: np.ndarray) -> TensorMap:
     assert all(0 < d.extent < 1 << 32 for d in dimensions), box
     assert all(0 < (d.box - 1) * d.step < 256 or d.box == 1 for d in dimensions), box
     assert all(0 < d.step <= 8 for d in dimensions) and dimensions[0].step == 1, box
-    assert dimensions[0].box * size == box.row_bytes in (32, 64, 128), box
+    assert dimensions[0].box * size == box.row_bytes, box
+    assert box.row_bytes in (32, 64, 128) or (box.rows == 1 and box.row_bytes % 128 == 0), box
     last = box.offset + sum(d.stride * (d.extent - 1) for d in dimensions)
     assert last < array.size, f"{box} reads beyond {array.size} elements"
     result = TensorMap(base, rank=len(dimensions), itemsize=size, row_bytes=box.swizzled_bytes)

@@ -457,6 +457,7 @@ def pipeline_cases() -> Iterator[Case]:
             name = f"gradient-{size[2]}-{'causal' if causal else 'plain'}"
             sample = gradient(*size, tiles, causal)
             yield case(name, sample, 2 * tiles[0], stages)
+    yield case("gradient-held", gradient(130, 192, 64, (128, 64)), 256, 7)  # a block to itself
     yield case("two-sums", two_sums(70, 160, 64, (64, 32)), 128, 3)
     yield case("gradient-two-slots", gradient(70, 96, 64, (64, 32)), 128, 2)
     yield case("convolution", convolution((9, 10, 24, 40), (4, 16, 16), 32), 128, 3)

@@ -226,8 +226,10 @@ def test_parts_of_a_wide_tile_begin_at_whole_lines():
     load = Load("a", bfloat16, ("c",), Access("x", index.var("c")), 0, "shared")
     buffer = Buffer("x", (80,), bfloat16, "input")
     assert tensor_box(load, buffer, axes, {"c": 80}, "c", set()) is None  # five parts of 32 bytes
-    box = tensor_box(load, buffer, axes, {"c": 128}, "c", set())
-    assert box is not None and (box.blocks, box.row_bytes) == (2, 128)
+    box = tensor_box(load, buffer, axes, {"c": 512}, "c", set())
+    assert box is not None and (box.blocks, box.row_bytes) == (8, 128)
+    box = tensor_box(load, buffer, axes, {"c": 128}, "c", set())  # one row is not swizzled
+    assert box is not None and (box.blocks, box.row_bytes, box.swizzled_bytes) == (1, 256, 16)
 
 
 def test_most_dimensions():

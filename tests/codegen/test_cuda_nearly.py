@@ -1,5 +1,8 @@
 """Instructions for values that are rounded to 16 bits in the end, and for no others."""
 
+import math
+import re
+
 import numpy as np
 import pytest
 
@@ -41,6 +44,26 @@ def test_what_cancels_is_exact_before() -> None:
     assert not short(g.astype(g.exp(x) - 1.0, "bfloat16"))
     assert short(g.astype(g.exp(x) + 1.0, "bfloat16")) == {"exp_nearly"}
     assert not short(g.astype(g.exp(x) + x, "bfloat16"))
+
+
+def test_a_power_about_a_number_of_its_row_is_one_multiply_add() -> None:
+    """Of what a product leaves, which its sum has rounded: not of what lies in memory."""
+    q, k, v = (g.astype(g.input(n, (8, 1024, 64), "bfloat16"), "float32") for n in "qkv")
+    top, x = g.input("m", (8, 1024, 1), "float32"), g.input("x", (8, 1024, 1024), "float32")
+
+    def text(scores: Tensor) -> str:
+        weights = g.astype(g.exp(scores - top), "bfloat16")
+        result = g.astype(weights @ g.astype(v, "bfloat16"), "bfloat16")
+        launches = plan([result], SPEC, cache=Cache(None)).parts.launches
+        operations = {one.name: one for one in SPEC.operations}
+        return "".join(emit(launch.kernel, operations).text for launch in launches)
+
+    scores = q @ g.matrix_transpose(k) * 0.125
+    assert re.search(r"exp_from\(v_v\w+\[.*0\.18033688011112042f", text(scores))
+    place = g.arange(1024)
+    masked = g.where(place[:, None] >= place, scores, -math.inf)
+    assert re.search(r"exp_from\(\(.* \? v_v\w+\[.*0\.18033688011112042f", text(masked))
+    assert "exp_from" not in text(x)
 
 
 def test_a_value_of_which_a_float32_is_stored_too_is_exact() -> None:

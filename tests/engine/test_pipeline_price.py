@@ -62,7 +62,8 @@ def flow(**more) -> Flow:
     """A product of 4096 in tiles of 128 x 256 and chunks of 64."""
     fields = {"matrix": 2e-4, "other": 1e-6, "after": 0, "tiles": 512, "steps": 64, "stages": 4}
     fields |= {"teams": 2, "resident": 1, "stored": 65536, "turns": 1, "last_parts": 0}
-    fields |= {"copied": 0, "gathered": 0, "chain": 0, "early": 0, **more}
+    fields |= {"copied": 0, "gathered": 0, "chain": 0, "beside": 0, "early": 0}
+    fields |= more
     fields.setdefault("waits", fields["steps"])
     return Flow(**{name: np.array([float(value)]) for name, value in fields.items()})
 

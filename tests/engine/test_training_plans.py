@@ -21,7 +21,7 @@ from eqsat.graph.evaluate import topological
 from eqsat.graph.index import row_major
 from eqsat.graph.tensor import Tensor
 from eqsat.join import join, read_buffers
-from eqsat.kernel import Buffer, Contract, Kernel, check
+from eqsat.kernel import Buffer, Contract, Kernel, Map, Reduce, check
 from eqsat.lower import Schedule, lower
 from eqsat.menu import schedule_menus
 from eqsat.program import Program
@@ -297,6 +297,29 @@ def test_gradients_of_attention_store_no_scores(
     largest = max(buffer.size for buffer in planned.parts.buffers.values())
     assert largest < batch * heads * length * length
     assert len(planned.parts.launches) <= 6
+
+
+def test_what_is_made_of_a_kernels_result_alone_is_computed_in_it() -> None:
+    """Attention, of which nothing is stored twice, and what its gradients ask of each row."""
+    shape = (4, 16, 2048, 64)
+    q, k, v, slope = (g.input(name, shape, "bfloat16") for name in "qkvs")
+    result = g.attention(q, k, v)
+    rows = g.sum(g.astype(result, "float32") * g.astype(slope, "float32"), axis=-1)
+    (launch,) = plan([result, rows], specs.load("h200"), cache=Cache(None)).parts.launches
+    assert [b.role for b in launch.kernel.buffers] == ["input"] * 4 + ["output"] * 2
+
+
+def test_a_maximum_that_is_stored_leaves_its_factor_to_the_weights() -> None:
+    """max c x = c max x: the weights take c in one multiply-add, and rows are reduced once."""
+    q, k = (g.astype(g.input(n, (64, 2048, 64), "bfloat16"), "float32") for n in "qk")
+    scores = q @ g.matrix_transpose(k) * 0.125
+    top = g.max(scores, axis=-1, keepdims=True)
+    outputs = [top, g.sum(g.exp(scores - top), axis=-1)]
+    (launch,) = plan(outputs, specs.load("h200"), cache=Cache(None)).parts.launches
+    ops = [s for s in launch.kernel.statements() if isinstance(s, Map | Reduce)]
+    assert sum(isinstance(s, Reduce) and s.monoid == "max" for s in ops) == 1
+    powers = [s for s in ops if isinstance(s, Map) and s.op == "exp_difference"]
+    assert powers and all(len(s.arguments) == 3 for s in powers)
 
 
 def image(n: int, s: int, c: int, o: int, **options: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -5,12 +5,14 @@ condition that refuses it, empty where the pattern itself does not match; `wrong
 sides differ in value, otherwise the guard only saves work.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from terms import Terms, add, div, mul, sub
 
 from eqsat.algebra import Term
+from eqsat.graph.index import var
 
 Pair = tuple[Term, Term]
 
@@ -302,6 +304,28 @@ def shift_out_of_max(t: Terms) -> Row:
         (
             Miss(t.max("j", add(c, b)), add(c, t.max("j", b)), "disjoint"),
             Miss(t.max("j", add(n, m)), add(n, t.max("j", m)), "dtype_in"),  # integers wrap
+        ),
+    )
+
+
+@row
+def scale_out_of_max(t: Terms) -> Row:
+    a, b, c, n = t.read("a", "i"), t.read("b", "ij"), t.read("c", "j"), t.number(0.3)
+    positive, never = add(Term("exp", c), n), t.number(-math.inf)
+    half, three = t.read("half", "ij", "float16"), t.number(3, "float16")
+    m = Term("less", Term("position", var("j")), Term("literal", 2.0, "int64"))
+    masked, without = Term("where", m, mul(n, b), never), Term("where", m, b, never)
+    return Row(
+        (
+            (t.max("j", mul(n, b)), mul(n, t.max("j", b))),
+            (t.max("j", masked), mul(n, t.max("j", without))),
+        ),
+        (
+            Miss(t.max("j", mul(a, b)), mul(a, t.max("j", b)), "positive"),
+            Miss(t.max("j", mul(positive, b)), mul(positive, t.max("j", b)), "disjoint"),
+            Miss(
+                t.max("j", mul(three, half)), mul(three, t.max("j", half)), "dtype_in", wrong=False
+            ),
         ),
     )
 
