@@ -48,6 +48,23 @@ def _naive(f: Any, q: Any, k: Any, v: Any) -> Any:
     return f.softmax((q @ f.swap(k)) * q.shape[-1] ** -0.5) @ v
 
 
+def _step(f: Any, q: Any, k: Any, v: Any, slope: Any) -> Any:
+    return f.attention_step(q, k, v, slope)
+
+
+def _causal_step(f: Any, q: Any, k: Any, v: Any, slope: Any) -> Any:
+    return f.attention_step(q, k, v, slope, causal=True)
+
+
+def _with_gradients(name: str, full: Sizes, function: Any, share: str = "1") -> Case:
+    """Seven products of queries and keys: two of the result, five of its gradients."""
+    made = _attention(name, full, function, share)
+    axes = Input("b h s d", BF16)
+    work = {**made.work, "contract bfloat16": (f"7 {share} b h s s d",)}
+    # Where few keys are met, rounded weights and slopes tell.
+    return replace(made, inputs={**made.inputs, "slope": axes}, work=work, tolerance=5e-2)
+
+
 DECODE = Case(
     name="attention-decode",
     group="attention",
@@ -79,6 +96,8 @@ CASES = (
     ),
     _attention("attention-64", _sizes(8, 16, 2048, 64), _plain),
     DECODE,
+    _with_gradients("attention-gradients", _sizes(4, 16, 2048, 64), _step),
+    _with_gradients("attention-gradients-causal", _sizes(2, 16, 4096, 128), _causal_step, "0.5"),
     # As written, scores are rounded to bfloat16: half a unit of a score of 8 is 1.6% of its weight.
     replace(_attention("attention-naive", _sizes(4, 32, 4096, 128), _naive), tolerance=6e-2),
 )

@@ -45,6 +45,14 @@ class GraphVocabulary:
         return G.astype(product * (p * q), "bfloat16")
 
     @staticmethod
+    def attention_step(
+        q: Tensor, k: Tensor, v: Tensor, slope: Tensor, causal: bool = False
+    ) -> tuple[Tensor, ...]:
+        """Attention, and its gradients by q, k and v for a slope of the result."""
+        y = G.attention(q, k, v, causal=causal)
+        return y, *G.grad(y, [q, k, v], cotangent=slope)
+
+    @staticmethod
     def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
         """The loss of each row."""
         return G.cross_entropy(logits, targets, reduction="none")
@@ -173,6 +181,14 @@ class TorchVocabulary:
         return self.functional.scaled_dot_product_attention(
             q, k, v, is_causal=causal, enable_gqa=grouped
         )
+
+    def attention_step(
+        self, q: Any, k: Any, v: Any, slope: Any, causal: bool = False
+    ) -> tuple[Any, ...]:
+        with self.torch.enable_grad():
+            factors = [x.detach().requires_grad_() for x in (q, k, v)]
+            y = self.attention(*factors, causal=causal)
+            return y.detach(), *self.torch.autograd.grad(y, factors, slope)
 
     def cross_entropy(self, logits: Any, targets: Any) -> Any:
         return self.functional.cross_entropy(logits, targets, reduction="none")

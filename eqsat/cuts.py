@@ -1,13 +1,16 @@
 """What a cut of an e-graph is made of: ways to compute a class, kernels that store one, a plan."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from eqsat.algebra import Term
-from eqsat.form import Stored
+from eqsat.algebra import Read, Term
+from eqsat.carry_terms import law_of
+from eqsat.form import REDUCING, WEIGHTED, Stored
 
 ALIKE = 1.01  # times the seconds of another candidate, up to where it is taken for the same
+SAME = 1.0001  # the same, where the difference is none
 UNFIT = 1.0  # seconds, for a kernel that fits no schedule
 
 
@@ -82,6 +85,17 @@ def varied(ranked: Sequence[Candidate]) -> list[Candidate]:
     return kept
 
 
+def least(
+    candidates: Sequence[Candidate],
+    seconds: Callable[[Candidate], float],
+    needs: Callable[[Candidate], Any],
+) -> Candidate:
+    """Of the candidates that are as fast as the best, that which needs least."""
+    priced = [(seconds(one), one) for one in candidates]
+    most = SAME * min(own for own, _ in priced)
+    return min((one for own, one in priced if own <= most), key=needs)
+
+
 def agree(ways: Sequence[Mapping[int, Term]]) -> bool:
     """Whether no class is had in two ways."""
     return all(
@@ -89,3 +103,17 @@ def agree(ways: Sequence[Mapping[int, Term]]) -> bool:
         for one, other in itertools.combinations(ways, 2)
         for number, term in one.items()
     )
+
+
+def joins_stored(terms: Iterable[Term]) -> bool:
+    """Whether among terms are reads of several values that other kernels store."""
+    reads = (term.args[0] for term in terms if term.op == "read")
+    return sum(isinstance(read, Read) and read.buffer[0] == "t" for read in reads) > 1
+
+
+def reductions(term: Term) -> Iterator[Term]:
+    """What a kernel reduces to compute a term of what it is made of."""
+    if term.op in REDUCING:
+        yield term
+    if term.op in WEIGHTED and (pivot := f"reduce_{law_of(term).pivot}") in REDUCING:
+        yield Term(pivot, term.args[0], term.children[0])

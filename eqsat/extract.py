@@ -6,7 +6,7 @@ Bottom-up over an acyclic order, each class keeps its few best un-materialised c
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -14,20 +14,30 @@ from eqsat.algebra import (
     LEAVES,
     SCANS,
     SCATTERS,
-    WEIGHTED,
     Facts,
     Read,
     Renaming,
     Term,
     post_order,
 )
-from eqsat.carry_terms import law_of
-from eqsat.cuts import UNFIT, Candidate, Cut, PlainPrice, Plan, Reductions, agree, varied
+from eqsat.cuts import (
+    UNFIT,
+    Candidate,
+    Cut,
+    PlainPrice,
+    Plan,
+    Reductions,
+    agree,
+    joins_stored,
+    least,
+    reductions,
+    varied,
+)
 from eqsat.extremes import COMPARED, EXTREMES
 from eqsat.form import REDUCING, Stored, form, is_product, multiplies_anew
 from eqsat.graph.dtypes import DType, as_dtype
 from eqsat.graph.index import row_major
-from eqsat.join import in_order, join, without_copies
+from eqsat.join import as_joined, in_order, join, without_copies
 from eqsat.menu import least_seconds
 from eqsat.narrow_stored import narrowed
 from eqsat.price import Pricer
@@ -87,25 +97,10 @@ class Extractor:
         """The memory order of a class's names: a value's of the graph, or as what is read lies."""
         if number not in self._orders:
             own = self.graph.universe.members(self.graph.free[number])
-            preferred = self.order.get(number) or self._as_read(number)
+            preferred = self.order.get(number) or self.pruned.as_read(number)
             rest = tuple(n for n in own if n not in preferred)
             self._orders[number] = tuple(n for n in preferred if n in own) + rest
         return self._orders[number]
-
-    def _as_read(self, number: int) -> tuple[str, ...]:
-        """The order in which the names of a class lie in what has all of them in memory."""
-        free, met, waiting = self.graph.free, {number}, [number]
-        own = self.graph.universe.members(free[number])
-        for one in waiting:
-            for node in self.nodes.get(one, ()):
-                if node.op == "read" and isinstance(read := node.args[0], Read):
-                    strides = {str(name): stride for name, stride in read.address.terms}
-                    if all(strides.get(name, 0) > 0 for name in own):
-                        return tuple(sorted(own, key=lambda name: -strides[name]))
-                within = [c for c in node.children if not free[number] & ~free[c] and c not in met]
-                met.update(within)
-                waiting += within if node.op != "reindex" else []
-        return ()
 
     def load(self, number: int) -> Term:
         """A class read from memory."""
@@ -118,6 +113,9 @@ class Extractor:
         """The size in memory of a class that is stored."""
         points = self.graph.universe.size(self.graph.free[number])
         return int(points) * as_dtype(self.graph.dtype[number]).itemsize
+
+    def _stored_bytes(self, closure: frozenset[int]) -> int:
+        return sum(map(self.load_bytes, closure))
 
     def price(self, term: Term, names: tuple[str, ...], dtype: str) -> float:
         """The best predicted seconds of a kernel that stores the term."""
@@ -253,7 +251,7 @@ class Extractor:
         if scattered or self._worth_storing(number, ranked[0].term):
             best, _ = self.kernel[number] = self._kernel(number, [*scattered, *ranked[:KEPT]])
             terms = post_order([best.term])
-            self.reduced[number] = frozenset(r for t in terms for r in _reductions(t))
+            self.reduced[number] = frozenset(r for t in terms for r in reductions(t))
         if number in self.graph.roots:
             self.candidates[number] += scattered
 
@@ -337,14 +335,18 @@ class Extractor:
     def _kernel(self, number: int, ranked: list[Candidate]) -> tuple[Candidate, float]:
         """The best way to store a class."""
         names, dtype = self.names(number), self.graph.dtype[number]
-        priced = [(self.price(c.term, names, dtype), c) for c in ranked]
-        own, best = min(priced, key=lambda one: one[0] + self.closure_seconds(one[1].closure))
-        return best, own
+
+        def seconds(one: Candidate) -> float:
+            return self.price(one.term, names, dtype) + self.closure_seconds(one.closure)
+
+        best = least(ranked, seconds, lambda one: self._stored_bytes(one.closure))
+        return best, self.price(best.term, names, dtype)
 
     def _worth_storing(self, number: int, term: Term) -> bool:
         """Storing saves work only behind a reduction, or where a value is used again; and matrix
         operations may take from memory alone what is summed over. A wider copy, or the same with
-        other indices, saves none, but of integers as 16-bit floats that are multiplied.
+        other indices, saves none, but of integers as 16-bit floats that are multiplied. What is
+        made of several stored values is one read in their place.
         """
         if number in self.graph.roots:
             return True
@@ -358,9 +360,9 @@ class Extractor:
             return True
         if self._is_passed_on(number):
             return False
-        return number in self.pruned.factors or any(
-            sub.op in REDUCING or sub.op in SCANS for sub in post_order([term])
-        )
+        terms = list(post_order([term]))
+        reduced = any(sub.op in REDUCING or sub.op in SCANS for sub in terms)
+        return number in self.pruned.factors or reduced or joins_stored(terms)
 
     def _is_passed_on(self, number: int) -> bool:
         """Whether all that is made of a class is another one, point by point from it and leaves,
@@ -468,18 +470,23 @@ class Extractor:
         wanted = [cut.stored.buffer for number, cut in cuts.items() if number < 0]
         joined = join(separate, self.facts, self.price_kernel, wanted)
         seconds = sum(self.price_kernel(kernel) for kernel in joined)
-        return Plan(tuple(joined), seconds, tuple(one for kernel in separate for one in kernel))
+        return Plan(tuple(joined), seconds, as_joined(separate, joined, self.facts))
 
     def _best_output(self, number: int, names: tuple[str, ...]) -> Candidate:
         dtype = self.graph.dtype[number]
 
-        def seconds(one: Candidate) -> tuple[float, bool]:
-            stored_so = self.names(number) == names and one.term == self.load(number)
-            own = 0.0 if stored_so else self.price(one.term, names, dtype)
-            scattered = stored_so and self.kernel[number][0].term.op in SCATTERS
-            return own + self.closure_seconds(one.closure), scattered or not stored_so
+        def stored_so(one: Candidate) -> bool:
+            return self.names(number) == names and one.term == self.load(number)
 
-        return min(self._options(number), key=seconds)
+        def seconds(one: Candidate) -> float:
+            own = 0.0 if stored_so(one) else self.price(one.term, names, dtype)
+            return own + self.closure_seconds(one.closure)
+
+        def needs(one: Candidate) -> tuple[bool, int]:
+            there = stored_so(one) and self.kernel[number][0].term.op not in SCATTERS
+            return not there, self._stored_bytes(one.closure)
+
+        return least(self._options(number), seconds, needs)
 
     def _emit(self, number: int, cuts: dict[int, Cut]) -> None:
         if number in cuts:
@@ -490,11 +497,3 @@ class Extractor:
         dtype = as_dtype(self.graph.dtype[number])
         stored = Stored(f"t{number}", best.term, self.names(number), dtype)
         cuts[number] = Cut(number, stored, best.closure, best.ways)
-
-
-def _reductions(term: Term) -> Iterator[Term]:
-    """What a kernel reduces to compute a term of what it is made of."""
-    if term.op in REDUCING:
-        yield term
-    if term.op in WEIGHTED and (pivot := f"reduce_{law_of(term).pivot}") in REDUCING:
-        yield Term(pivot, term.args[0], term.children[0])

@@ -2,7 +2,8 @@
 
 Inputs are taken to be finite and arithmetic not to overflow. NaN does not count: where the source
 has NaN, whatever a law gives is as good. Facts: `finite`; `below`, never +inf; `nonzero`;
-`nonneg`, at least 0; `positive`, above 0. The same tables serve the search and the checker.
+`nonneg`, at least 0; `positive`, above 0; `summed`, made of a sum, whose rounding moves it by some
+units in the last place already. The same tables serve the search and the checker.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -19,6 +20,7 @@ ALWAYS = {
     "finite": COMPARISONS
     | {"position", "tanh", "erf", "one_plus_erf", "sin", "cos", "atan", "sign"},
     "nonneg": frozenset({"square", "abs", "exp", "sqrt", "one_plus_erf"}),
+    "summed": frozenset({"reduce_sum", "contract", "narrow_contract"}),
 }
 # What has a fact where all of its arguments do.
 MONOTONE = frozenset(
@@ -32,6 +34,7 @@ KEPT = {
     | {"gather", "reindex"},
     "below": MONOTONE | {"minimum"},
     "nonneg": MONOTONE | {"mul", "div", "minimum", "rsqrt", "reciprocal"},
+    "summed": frozenset({"cast", "rounded", "reindex"}),
 }
 Needs = tuple[tuple[str, ...], ...]  # for each argument the facts that it must have
 SPECIAL: tuple[tuple[str, str, Needs], ...] = (
@@ -45,8 +48,12 @@ SPECIAL: tuple[tuple[str, str, Needs], ...] = (
     ("below", "sub", (("below",), ("finite",))),
     ("positive", "add", (("nonneg",), ("positive",))),
     ("positive", "add", (("positive",), ("nonneg",))),
+    *(("summed", op, (("summed",), ())) for op in ("add", "sub", "mul")),
+    *(("summed", op, ((), ("summed",))) for op in ("add", "sub", "mul")),
+    ("summed", "where", ((), ("summed",), ())),
+    ("summed", "where", ((), (), ("summed",))),
 )
-FACTS = ("finite", "below", "nonzero", "nonneg", "positive")
+FACTS = ("finite", "below", "nonzero", "nonneg", "positive", "summed")
 
 
 def required(op: str, count: int) -> list[tuple[str, Needs]]:

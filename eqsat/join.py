@@ -61,7 +61,7 @@ def without_copies(cuts: Mapping[int, Cut], extents: Mapping[str, int]) -> list[
 
 def _repeats(one: Stored, other: Stored, extents: Mapping[str, int]) -> bool:
     """Whether a value that reads another one is that, and stored as it is."""
-    same = Term("read", Read(other.buffer, other.dtype, other.address(extents)))
+    same = _whole(other, extents)
     alike = replace(one, buffer=other.buffer, term=other.term) == other
     return alike and one.term == same and other.term.op not in SCATTERS
 
@@ -115,6 +115,33 @@ def join(
         (a, b), both = best
         current = _ordered([both, *(node for node in current if node not in (a, b))])
     return [node.kernel for node in current]
+
+
+def as_joined(separate: Sequence[Group], joined: Sequence[Group], facts: Facts) -> Group:
+    """The values that kernels store, each as before joining, but with what its kernel computes in
+    place of what it read.
+    """
+    own = {one.buffer: one for kernel in separate for one in kernel}
+    extents = facts.universe.extents
+    found: list[Stored] = []
+    for one in (one for kernel in joined for one in kernel):
+        value, kept = own[one.buffer], {*read_buffers((one,))}
+        while gone := own.keys() & {*read_buffers((value,))} - kept:
+            others = (own[buffer] for buffer in gone)
+            instead = {_whole(other, extents): other.term for other in others}
+            value = replace(value, term=_with(value.term, instead))
+        found.append(value)
+    return tuple(found)
+
+
+def _whole(one: Stored, extents: Mapping[str, int]) -> Term:
+    """All of a stored value, read."""
+    return Term("read", Read(one.buffer, one.dtype, one.address(extents)))
+
+
+def _with(term: Term, instead: Mapping[Term, Term]) -> Term:
+    """A term with other terms in place of some below it."""
+    return rebuild(term, lambda sub, children: instead.get(sub) or with_children(sub, children))
 
 
 def _ordered(nodes: Sequence[_Node]) -> list[_Node]:
@@ -184,17 +211,10 @@ class _Joining:
         made = {one.buffer: one for one in a.kernel}
         if not b.reads & made.keys():
             return (*a.kernel, *_aligned(a.kernel, b.kernel, self.facts))
-        extents = self.facts.universe.extents
-        instead = {
-            Term("read", Read(one.buffer, one.dtype, one.address(extents))): one.term
-            for one in a.kernel
-            if self.facts.dtype(one.term) == one.dtype
-        }
-
-        def change(term: Term, children: tuple[Term, ...]) -> Term:
-            return instead.get(term) or with_children(term, children)
-
-        inner = tuple(replace(one, term=rebuild(one.term, change)) for one in b.kernel)
+        extents, dtype = self.facts.universe.extents, self.facts.dtype
+        whole = (one for one in a.kernel if dtype(one.term) == one.dtype)
+        instead = {_whole(one, extents): one.term for one in whole}
+        inner = tuple(replace(one, term=_with(one.term, instead)) for one in b.kernel)
         if {*read_buffers(inner)} & made.keys():
             return None
         kept = (one for one in a.kernel if one.buffer in wanted or one.buffer not in b.reads)

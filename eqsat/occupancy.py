@@ -8,7 +8,7 @@ from operator import or_
 import numpy as np
 from numpy.typing import NDArray
 
-from eqsat.algebra import REDUCTIONS, SCANS, Term
+from eqsat.algebra import REDUCTIONS, SCANS, Term, post_order
 from eqsat.carry_terms import carried_pivots
 from eqsat.clusters import CLUSTER, clusters
 from eqsat.contraction_price import absorbed, is_factor
@@ -31,7 +31,7 @@ from eqsat.partial_sums import count_parts
 from eqsat.rates import Array, Blocking, Contraction, Rates
 from eqsat.scan_price import at_work
 from eqsat.stencil_price import loaded_part
-from eqsat.sum_price import reread_seconds
+from eqsat.sum_price import at_hand, reread_seconds
 from eqsat.tiling import Tiling
 from eqsat.window_price import held_elements, windowed
 
@@ -44,6 +44,7 @@ SHORT = 64  # points of a sum that a thread adds up by itself
 PRODUCING = 2  # blocks of a processor of whose threads some copy for the others
 FILLED = 512  # threads that keep a processor's arithmetic busy
 FRAGMENTS = "fragments"  # of factors, read from shared memory by those who multiply them
+READ_CYCLES = 2  # of a warp's read of shared memory from which products take their factors
 MULTIPLYING = 256  # the same of matrix operations: one of two warps reads factors meanwhile
 
 
@@ -207,11 +208,22 @@ class Occupancy(Tiling):
         """Whether a factor of a product is computed from another one's result."""
         return any(t.op in SUBSTITUTED and is_factor(self, t) for t in self.form.terms)
 
-    def reads_beside(self) -> bool:
-        """Whether chunks read more than factors of products."""
-        free, streamed = self.form.facts.free, self.form.facts.universe.mask(self.chunks)
+    def read_beside(self) -> float:
+        """Seconds in which threads read, for what a chain's first products leave, numbers of their
+        columns: a lane those of two columns at once, for both of its rows.
+        """
+        facts, free = self.form.facts, self.form.facts.free
+        products = {t for t in self.form.terms if t.op in SUBSTITUTED or is_product(t, facts)}
+        chain = any(products & {*post_order(t.children)} for t in products)
+        if not self.pricer.overlap or not chain:
+            return 0.0
+        streamed = facts.universe.mask(self.chunks or self.form.reduced)
+        masks = (free(t) for t in products if free(t) & streamed)
+        scores = max(masks, key=self.points, default=0)
         reads = {t for t in self.form.terms if t.op == "read"} - {*self.form.operands()}
-        return any(free(read) & streamed for read in reads)
+        columns = [t for t in reads if free(t) & streamed and scores & ~free(t)]
+        warps = len(columns) * self.points(scores) / (4 * self.spec.members("warp", "thread"))
+        return READ_CYCLES * warps / (self.spec.processors * self.spec.cycles_per_s)
 
     def _fits_twice(self) -> NDArray[np.bool_]:
         """Where threads of two blocks, and those that copy for them, are launched with registers
@@ -342,7 +354,8 @@ class Occupancy(Tiling):
         facts, terms = self.form.facts, self.form.computed
         products = {term for term in terms if self._is_product(term) or is_product(term, facts)}
         products -= self.by_threads
-        return reread_seconds(self, products, self.copied, bool((self.ahead > 0).any()))
+        read = set() if (self.ahead > 0).any() else at_hand(products)  # else factors are prepared
+        return reread_seconds(self, products, self.copied, read)
 
     def _is_product(self, term: Term) -> bool:
         return term.op in SUBSTITUTED or self.form.contraction(term) is not None

@@ -18,9 +18,8 @@ Array = NDArray[np.float64]
 LOADED = 3  # latencies that a trip takes while memory is busy
 HAND_OVER = 6  # trips from a block's sums to another's: 2560^3 in 2 and 4 parts, 3.0 and 4.9 us
 LATE = 0.04  # of the time of copies, in a ring of three slots: 6 of half the size gain 4 to 5 %
-BEHIND = (
-    0.06  # of a chain's chunks, in such a ring, if they read more than factors: 4 gain 3 to 11 %
-)
+BEHIND = 0.02  # of a chain's chunks that read more than factors, for each slot of the ring below
+SLOTS_BESIDE = 6  # these: on an H200, 4 take 3 to 11 % less time than 3, and 6 another 5
 STREAMED_BYTES = 2048  # tiles from this size on are worth a copy ahead
 SLOT = 1.7  # trips from asking for a ring's slot until it is asked for again, computing aside
 
@@ -37,7 +36,7 @@ class Flow:
     tiles of a block under way, of which one stores while another multiplies; gathered: seconds of a
     chunk for which no team multiplies, as one makes its next factor in registers; chain: for which
     a team's products, and what is computed from them, wait for each other while other teams have
-    their turn; beside: whether chunks of such read more than factors; last_parts: in how many the
+    their turn; beside: seconds in which they read more than factors; last_parts: in how many the
     tiles of a last wave are, 0 where each is whole.
     """
 
@@ -75,9 +74,10 @@ def pipelined(
     work = (flow.matrix + flow.other / teams) * each + flow.waits * 2 * hand_over
     ahead = np.maximum(flow.stages + flow.early - 1, 0.5)  # a slot is let go of one chunk later
     turn = (flow.matrix + flow.other) * each / teams + flow.steps * flow.chain
-    turns = np.maximum(work, turn) + flow.steps * flow.gathered
+    turns = np.maximum(work, turn) + flow.steps * flow.gathered + flow.beside * each
     late = LATE * np.minimum(flow.copied * each, turns) * ((flow.stages <= 3) & (flow.chain == 0))
-    late = late + np.where((flow.stages <= 3) & (flow.beside > 0), BEHIND * turns, 0.0)
+    few = np.maximum(SLOTS_BESIDE - flow.stages, 0.0) * BEHIND
+    late = late + few * np.where((few > 0) & (flow.beside > 0), turns, 0.0)
     streamed = np.maximum(turns + late, (turns + flow.steps * trip) / ahead)
     store = flow.stored * spec.processors / rate + trip / LOADED + flow.after * each
     beside = np.clip(np.ceil(flow.tiles / spec.processors), 1, flow.resident * flow.turns)

@@ -395,7 +395,7 @@ class _Pricing(Latency):
             compute = parts.get(MATRIX, 0.0) + np.max([0 * compute, *others], axis=0) / TEAMS
             compute = compute + self.between_tiles(waves)
         if self.blocking is None and MATRIX in parts:
-            compute = compute + self.reread()
+            compute = compute + self.reread() + self.read_beside()
         cache_bw, dram_bw = (one.sustained_gb_per_s * 1e9 for one in (cache, pricer.dram))
         alone = pricer.dram.bandwidth_per_processor_gb_per_s * 1e9 or dram_bw
         steps = self.started or self.form.stepped in self.chunks
@@ -493,7 +493,7 @@ class _Pricing(Latency):
             turns=turns,
             gathered=gathered / spec.cycles_per_s,
             chain=self.shape * chained / spec.cycles_per_s,
-            beside=self.shape * (self.chained and self.reads_beside()),
+            beside=self.shape * self.read_beside(),
             last_parts=self.last_parts,
         )
         trip = self.pricer.dram.latency_cycles + self.meeting()

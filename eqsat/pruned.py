@@ -7,7 +7,7 @@ from operator import or_
 
 import numpy as np
 
-from eqsat.algebra import LEAVES, SCATTERS
+from eqsat.algebra import LEAVES, SCATTERS, Read
 from eqsat.idle_chunks import COMPARED
 from eqsat.price import Pricer
 from eqsat.saturate import ENode, FrozenEGraph
@@ -123,6 +123,21 @@ class PrunedGraph:
         """What operations of a kind among the nodes of some classes are applied to."""
         nodes = [node for number in numbers for node in self.nodes[number] if node.op == op]
         return {child for node in nodes for child in node.children}
+
+    def as_read(self, number: int) -> tuple[str, ...]:
+        """The order in which the names of a class lie in what has all of them in memory."""
+        free, met, waiting = self.graph.free, {number}, [number]
+        own = self.graph.universe.members(free[number])
+        for one in waiting:
+            for node in self.nodes.get(one, ()):
+                if node.op == "read" and isinstance(read := node.args[0], Read):
+                    strides = {str(name): stride for name, stride in read.address.terms}
+                    if all(strides.get(name, 0) > 0 for name in own):
+                        return tuple(sorted(own, key=lambda name: -strides[name]))
+                within = [c for c in node.children if not free[number] & ~free[c] and c not in met]
+                met.update(within)
+                waiting += within if node.op != "reindex" else []
+        return ()
 
     def _add_dearer(
         self, dearer: list[tuple[float, int, ENode]], cost: Mapping[int, float]

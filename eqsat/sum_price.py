@@ -87,12 +87,12 @@ def _crossed(tiling: Tiling, term: Term) -> Iterator[Contraction]:
 
 
 def reread_seconds(
-    tiling: Tiling, products: Collection[Term], copied: Mapping[Term, Array], prepared: bool
+    tiling: Tiling, products: Collection[Term], copied: Mapping[Term, Array], read: set[Term]
 ) -> Array:
     """Seconds in which threads read what a tile reduces besides `products`, of bytes `copied` for
-    all tiles; what products read is at hand, unless their factors are `prepared`.
+    all tiles; what has been `read` is at hand.
     """
-    met = set[Term]() if prepared else {*post_order(products)}
+    met = {*read}
     drawn = 0 * tiling.shape
     for term in tiling.form.computed:
         sums = term.op in (*REDUCTIONS, "contract") and term not in products
@@ -106,3 +106,14 @@ def reread_seconds(
                 drawn = drawn + copied.get(one, 0.0)
                 waiting += one.children
     return drawn / (REREAD * tiling.pricer.cache.bandwidth_gb_per_s * 1e9)
+
+
+def at_hand(products: Collection[Term]) -> set[Term]:
+    """What products read, but not what sums below them do."""
+    met, waiting = set[Term](), [*products]
+    while waiting:
+        one = waiting.pop()
+        if one not in met and (one in products or one.op not in REDUCTIONS):
+            met.add(one)
+            waiting += one.children
+    return met

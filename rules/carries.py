@@ -248,3 +248,19 @@ def weight_is_finite(
     weight = apply("exp", s - _pivot(SOFTMAX))
     lost = apply("equal", weight, apply("literal", math.inf, d))
     yield rewrite(apply("where", apply("logical_and", c, lost), a, b), b)
+
+
+@rule("algebra")
+def weight_of_logsumexp(s: "Expr", S: "Indices", x: "Expr", y: "Expr") -> Iterator[Rewrite]:
+    """e * r  ->  exp(s - (m + log t)),  e * (r * x + -(r * y))  ->  exp(s - (m + log t)) * (x - y)
+    for m = max_S s, e = exp(s - m), t = sum_S e, r = 1 / t: one number of a row tells its weights.
+    when: s is made of sums, whose rounding moves it as much as that of m + log t does. float: so.
+    """
+    top = _pivot(SOFTMAX)
+    power = apply("exp", s - top)
+    total = apply("reduce_sum", S, power)
+    inverse, weight = apply("reciprocal", total), apply("exp", s - (top + apply("log", total)))
+    guards = overlap(S, Free(s)), dtype_in(s, *WIDE_FLOATS), *known("summed", s)
+    yield rewrite(power * inverse, weight).when(*guards)
+    difference = inverse * x + apply("neg", inverse * y)
+    yield rewrite(power * difference, weight * (x - y)).when(*guards)

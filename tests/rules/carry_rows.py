@@ -180,6 +180,37 @@ def weight_is_finite(t: Terms) -> Row:
     )
 
 
+@row
+def weight_of_logsumexp(t: Terms) -> Row:
+    a, b, x, y = t.read("a", "ik"), t.read("b", "jk"), t.read("x", "ij"), t.read("y", "i")
+    s, u = t.sum("k", mul(a, b)), t.read("u", "ij")
+
+    def parts(s: Term) -> tuple[Term, Term, Term]:
+        top = t.max("j", s)
+        power = Term("exp", sub(s, top))
+        total = t.sum("j", power)
+        return power, Term("reciprocal", total), Term("exp", sub(s, add(top, Term("log", total))))
+
+    def weighted(s: Term) -> tuple[Term, Term]:
+        power, inverse, weight = parts(s)
+        return mul(power, inverse), weight
+
+    def differing(s: Term, third: Term) -> tuple[Term, Term]:
+        power, inverse, weight = parts(s)
+        difference = add(mul(inverse, x), Term("neg", mul(third, y)))
+        return mul(power, difference), mul(weight, sub(x, y))
+
+    masked = Term("where", Term("less", x, t.number(0)), mul(s, t.number(0.5)), t.number(-9.0))
+    return Row(
+        (weighted(s), weighted(masked), differing(s, parts(s)[1])),
+        (
+            Miss(*weighted(u), "summed", wrong=False),  # of what lies in memory more bits count
+            Miss(*differing(s, t.read("r", "i"))),
+            Miss(weighted(s)[0], weighted(masked)[1]),
+        ),
+    )
+
+
 def hold_cases(t: Terms, law: CarryLaw) -> tuple[tuple[Case, ...], tuple[Case, ...]]:
     """What `hold_NAME` proves and refuses."""
     if law.monoid == "min":
