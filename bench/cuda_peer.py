@@ -86,7 +86,7 @@ def whole_error(
     step = min(total, chunk) if rows else 1
     axes = _axes(case, whole) if rows else [None] * len(outputs)
     worst = 0.0
-    with torch.inference_mode():
+    with torch.no_grad():
         for start in range(0, total, step):
             stop = min(total, start + step)
             wide = [

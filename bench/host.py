@@ -99,7 +99,7 @@ class Host:
         torch.set_num_threads(self.threads)
         function = torch_function(case, compiled=name == "inductor")
         tensors = [tuple(_tensor(array) for array in values) for values in sets]
-        return self._peer(name, function, tensors, torch.inference_mode)
+        return self._peer(name, function, tensors, torch.no_grad)
 
     def _peer(
         self,
