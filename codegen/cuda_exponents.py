@@ -35,11 +35,16 @@ def exp_of_difference(block: Block, s: Statement, point: Point, beside: Collecti
 
 
 def _is_product(block: Block, name: str) -> bool:
-    """Whether a value is a sum of products, or made of one."""
+    """Whether a value is a sum of products, or made of one; a large number in its place, as some
+    masks have, would be exact, and its difference far smaller than its rounding: -inf alone passes.
+    """
     s = block.placement.statements.get(name)
-    if isinstance(s, Map) and s.op in OF_PRODUCTS:
+    if not isinstance(s, Map) or s.op not in OF_PRODUCTS:
+        return isinstance(s, Contract) or _number(block, name) == -math.inf
+    if s.op == "mul":
         return any(_is_product(block, argument) for argument in s.arguments)
-    return isinstance(s, Contract)
+    values = s.arguments[1:] if s.op == "where" else s.arguments
+    return all(_is_product(block, argument) for argument in values)
 
 
 def _without_factor(

@@ -3,9 +3,12 @@
 Inputs are taken to be finite and arithmetic not to overflow. NaN does not count: where the source
 has NaN, whatever a law gives is as good. Facts: `finite`; `below`, never +inf; `nonzero`;
 `nonneg`, at least 0; `positive`, above 0; `summed`, made of a sum, whose rounding moves it by some
-units in the last place already. The same tables serve the search and the checker.
+units in the last place already, or -inf, as masks are: a large finite number beside it would be
+exact. The same tables serve the search and the checker.
 """
 
+import math
+import sys
 from collections.abc import Collection, Mapping, Sequence
 
 from eqsat.algebra import COMPARISONS
@@ -34,7 +37,7 @@ KEPT = {
     | {"gather", "reindex"},
     "below": MONOTONE | {"minimum"},
     "nonneg": MONOTONE | {"mul", "div", "minimum", "rsqrt", "reciprocal"},
-    "summed": frozenset({"cast", "rounded", "reindex"}),
+    "summed": frozenset({"cast", "rounded", "reindex", "add", "sub"}),
 }
 Needs = tuple[tuple[str, ...], ...]  # for each argument the facts that it must have
 SPECIAL: tuple[tuple[str, str, Needs], ...] = (
@@ -48,10 +51,9 @@ SPECIAL: tuple[tuple[str, str, Needs], ...] = (
     ("below", "sub", (("below",), ("finite",))),
     ("positive", "add", (("nonneg",), ("positive",))),
     ("positive", "add", (("positive",), ("nonneg",))),
-    *(("summed", op, (("summed",), ())) for op in ("add", "sub", "mul")),
-    *(("summed", op, ((), ("summed",))) for op in ("add", "sub", "mul")),
-    ("summed", "where", ((), ("summed",), ())),
-    ("summed", "where", ((), (), ("summed",))),
+    ("summed", "mul", (("summed",), ())),
+    ("summed", "mul", ((), ("summed",))),
+    ("summed", "where", ((), ("summed",), ("summed",))),
 )
 FACTS = ("finite", "below", "nonzero", "nonneg", "positive", "summed")
 
@@ -70,6 +72,7 @@ def of_number(value: float) -> set[str]:
     known |= {"below"} if value < LARGEST else set()
     known |= {"finite"} if abs(value) < LARGEST else set()
     known |= {"nonneg"} if value >= 0 else set()
+    known |= {"summed"} if value == -math.inf else set()
     return known | ({"positive"} if value > 0 else set())
 
 
@@ -110,6 +113,7 @@ def rules(op: str, head: str, exprs: Sequence[str]) -> list[str]:
         when.append(("finite", f"(< x0 {LARGEST!r}) (> x0 -{LARGEST!r})"))
         when += [("below", f"(< x0 {LARGEST!r})"), ("nonzero", "(!= x0 0.0)")]
         when += [("nonneg", "(>= x0 0.0)"), ("positive", "(> x0 0.0)")]
+        when.append(("summed", f"(< x0 -{sys.float_info.max!r})"))
     if op == "weighted_sum":  # weights of a bounded law, whatever the points
         when.append(("finite", "(bounded x3) (finite x2)"))
     if op == "read":

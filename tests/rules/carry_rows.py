@@ -1,5 +1,6 @@
 """Rows of the rules that carry laws give: for each shipped law, and for one that a user adds."""
 
+import math
 from collections.abc import Callable
 
 from algebra_rows import Miss, Pair, Row, row
@@ -200,13 +201,18 @@ def weight_of_logsumexp(t: Terms) -> Row:
         difference = add(mul(inverse, x), Term("neg", mul(third, y)))
         return mul(power, difference), mul(weight, sub(x, y))
 
-    masked = Term("where", Term("less", x, t.number(0)), mul(s, t.number(0.5)), t.number(-9.0))
+    def masked(never: float) -> Term:
+        return Term("where", Term("less", x, t.number(0)), mul(s, t.number(0.5)), t.number(never))
+
+    hidden = masked(-math.inf)
     return Row(
-        (weighted(s), weighted(masked), differing(s, parts(s)[1])),
+        (weighted(s), weighted(hidden), differing(s, parts(s)[1])),
         (
+            Miss(*weighted(masked(-1e9)), "summed", wrong=False),  # a row of it alone: 1e9 is exact
+            Miss(*weighted(add(s, u)), "summed", wrong=False),
             Miss(*weighted(u), "summed", wrong=False),  # of what lies in memory more bits count
             Miss(*differing(s, t.read("r", "i"))),
-            Miss(weighted(s)[0], weighted(masked)[1]),
+            Miss(weighted(s)[0], weighted(hidden)[1]),
         ),
     )
 
