@@ -37,17 +37,8 @@ class Fragments:
 
     def declare(self) -> None:
         """Read the whole tile of the chunk at hand."""
-        block, out, d = self.block, self.block.out, self.block.distribution
-        halves, blocks = d.registers(self.k) // 2, d.registers(self.row) // 2
-        out.line(f"unsigned {self.array}[{halves // 2}][{blocks}][4];")
-        out.line("#pragma unroll")
-        with out.block(f"for (int step = 0; step < {halves // 2}; ++step)"):
-            out.line("#pragma unroll")
-            with out.block(f"for (int block = 0; block < {blocks}; ++block)"):
-                function = load_matrix_name(4, self.tile.order[-1] == self.row)
-                target = f"{self.array}[step][block]"
-                place = fragment_place(block, self.tile, self.row, self.k)
-                out.line(f"{function}({target}, {self.tile.pointer} + {place});")
+        block, steps = self.block, self.block.distribution.registers(self.k) // 4
+        _read_fragments(block, self.array, steps, (self.tile, self.row, self.k))
         block.readers[self.load.name] = self.read
 
     def read(self, point: Point) -> str:
@@ -87,16 +78,25 @@ def read_left(block: Block, matrix: Matrix, target: str) -> bool:
     held = [i for i in tile.order if tile.extents[i] > 1]
     if {*held} != {row, k} or d.factors[row][-len(ALONG_ROWS) :] != ALONG_ROWS:
         return False
-    steps, blocks = -(-d.padded(k) // matrix.operation.k), d.registers(row) // 2
-    block.out.line(f"unsigned {target}[{steps}][{blocks}][4];")
-    block.out.line("#pragma unroll")
-    with block.out.block(f"for (int step = 0; step < {steps}; ++step)"):
-        block.out.line("#pragma unroll")
-        with block.out.block(f"for (int block = 0; block < {blocks}; ++block)"):
+    steps = -(-d.padded(k) // matrix.operation.k)
+    _read_fragments(block, target, steps, (tile, row, k))
+    return True
+
+
+def _read_fragments(
+    block: Block, target: str, steps: int, source: tuple[BoxTile, str, str]
+) -> None:
+    """Declare `target[step][block]` and read a tile into it whose rows and k are the indices."""
+    (tile, row, k), out = source, block.out
+    blocks = block.distribution.registers(row) // 2
+    out.line(f"unsigned {target}[{steps}][{blocks}][4];")
+    out.line("#pragma unroll")
+    with out.block(f"for (int step = 0; step < {steps}; ++step)"):
+        out.line("#pragma unroll")
+        with out.block(f"for (int block = 0; block < {blocks}; ++block)"):
             function = load_matrix_name(4, tile.order[-1] == row)
             place = f"{tile.pointer} + {fragment_place(block, tile, row, k)}"
-            block.out.line(f"{function}({target}[step][block], {place});")
-    return True
+            out.line(f"{function}({target}[step][block], {place});")
 
 
 def find_fragments(block: Block, load: Load, matrix: Matrix) -> Fragments | None:

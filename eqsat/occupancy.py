@@ -354,7 +354,8 @@ class Occupancy(Tiling):
         facts, terms = self.form.facts, self.form.computed
         products = {term for term in terms if self._is_product(term) or is_product(term, facts)}
         products -= self.by_threads
-        read = set() if (self.ahead > 0).any() else at_hand(products)  # else factors are prepared
+        prepared = (self.ahead > 0).any()  # factors, by the threads: they are read for that too
+        read = set() if prepared else at_hand(products)
         return reread_seconds(self, products, self.copied, read)
 
     def _is_product(self, term: Term) -> bool:
