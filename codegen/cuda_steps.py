@@ -19,7 +19,7 @@ from eqsat.codegen.cuda_placement import REGISTERS, SHARED, Placement
 from eqsat.codegen.cuda_statements import Statements
 from eqsat.codegen.cuda_tiles import owners
 from eqsat.kernel import Kernel, Load, Phase, Reduce
-from eqsat.scans import AHEAD, AHEAD_BYTES
+from eqsat.scans import AHEAD_BYTES, most_ahead
 
 COPIED = (4, 8, 16)  # bytes that one asynchronous copy moves
 MOST_SHARED = 32768  # bytes of a block's slots
@@ -98,7 +98,7 @@ def loads_ahead(
     work = sum(held((*s.indices, *over.get(s.name, ()))) for s in phase.body)
     most = min(axis.extent, MOST_SHARED // max(shared, 1), MOST_STATEMENTS // max(work, 1))
     most = min(most, AHEAD_BYTES // max(each, 1))
-    steps = AHEAD
+    steps = most_ahead(axis.extent)
     while steps > most:
         steps //= 2
     if steps < 2 or not (copies or loads):

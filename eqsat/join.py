@@ -17,6 +17,7 @@ from eqsat.algebra import (
 from eqsat.cuts import Cut
 from eqsat.form import Stored
 from eqsat.graph.index import var
+from eqsat.moved import in_place, stored_where_read
 from eqsat.reindex import push
 
 Group = tuple[Stored, ...]
@@ -122,14 +123,11 @@ def as_joined(separate: Sequence[Group], joined: Sequence[Group], facts: Facts) 
     place of what it read.
     """
     own = {one.buffer: one for kernel in separate for one in kernel}
-    extents = facts.universe.extents
     found: list[Stored] = []
     for one in (one for kernel in joined for one in kernel):
         value, kept = own[one.buffer], {*read_buffers((one,))}
         while gone := own.keys() & {*read_buffers((value,))} - kept:
-            others = (own[buffer] for buffer in gone)
-            instead = {_whole(other, extents): other.term for other in others}
-            value = replace(value, term=_with(value.term, instead))
+            value = replace(value, term=in_place(value.term, map(own.__getitem__, gone), facts))
         found.append(value)
     return tuple(found)
 
@@ -212,11 +210,14 @@ class _Joining:
         if not b.reads & made.keys():
             return (*a.kernel, *_aligned(a.kernel, b.kernel, self.facts))
         extents, dtype = self.facts.universe.extents, self.facts.dtype
-        whole = (one for one in a.kernel if dtype(one.term) == one.dtype)
+        whole = [one for one in a.kernel if dtype(one.term) == one.dtype]
         instead = {_whole(one, extents): one.term for one in whole}
         inner = tuple(replace(one, term=_with(one.term, instead)) for one in b.kernel)
         if {*read_buffers(inner)} & made.keys():
-            return None
+            moved = stored_where_read({one.buffer: one for one in whole}, b.kernel, self.facts)
+            if moved is None or {*read_buffers(moved)} & made.keys():
+                return None
+            inner = moved
         kept = (one for one in a.kernel if one.buffer in wanted or one.buffer not in b.reads)
         return (*kept, *inner)
 

@@ -1,6 +1,9 @@
 """What tiles wait for, and the waits that no other tile's work hides."""
 
+from functools import cached_property
+
 import numpy as np
+from numpy.typing import NDArray
 
 from eqsat.clusters import CLUSTER
 from eqsat.conversion_price import GROUPS
@@ -20,7 +23,11 @@ TELLING = 1.4  # times as long starts one of few blocks, which tells the next la
 MEETING = 12  # barriers' time until blocks that meet first copy for each other: 1024^3, 2048^3
 IN_TURN = 1.5  # times what threads do between products: none of it begins at once
 EXPOSED = 0.5  # the part of copies of single elements that no number of other blocks hides
+FEW_TEAMS, WAITING = 2, 1.35  # 2048 rows of heads of 64: 250 us, and 177 where three teams fit
 BETWEEN = 100  # cycles of a chunk in which each team's products wait for what others' are made of
+SCATTERED = 0.02  # of memory's time, each time the threads of a block that reads on are halved:
+MOST_TOGETHER = 512  # from so many on; sums of one or two arrays of 2^26 to 2^28 numbers
+ALONE = 128  # threads of a block that wait for others in no chunk, beyond which more hide more
 COMPUTING = 0.4  # the part of elementwise work that nothing else of the same threads hides
 
 
@@ -43,6 +50,13 @@ class Latency(Occupancy):
         """
         return BETWEEN * teams * self.chained
 
+    def left_waiting(self, teams: Array) -> Array:
+        """How many times as long threads work between such products where a processor has few
+        teams, each in a block of its own: no other works while one waits.
+        """
+        few = (teams == self.turns()) & (self.resident() <= FEW_TEAMS * self.spec.processors)
+        return np.where(few & self.chained, WAITING, 1.0)
+
     @property
     def _start_seconds(self) -> float:
         """From the start of one block to that of the next, on the whole device."""
@@ -63,6 +77,24 @@ class Latency(Occupancy):
         if self.blocking is None or self.started or not self.pricer.overlap:
             return waits
         return np.maximum(waits, tiles * self.blocks * self._start_seconds)
+
+    def scattered(self) -> Array | float:
+        """How many times as long memory takes where blocks of few threads read on alone, each
+        at a place far from the others.
+        """
+        if self.blocking is None or self.reductions_in_turn(pivots=True) > 1:
+            return 1.0
+        halved = np.log2(np.maximum(MOST_TOGETHER / self.blocking.threads, 1))
+        return 1 + SCATTERED * halved * self._reads_on
+
+    @cached_property
+    def _reads_on(self) -> NDArray[np.bool_]:
+        """Whether each tile is of one point, for which its threads read on and on by themselves."""
+        if self.blocking is None or self.blocking.staged or not self.pricer.overlap:
+            return self.shape < 0
+        streams = bool(self.chunks) and self.form.stepped not in self.chunks
+        alone = self.tile_points(self.grid) == 1
+        return (self.shape > 0) & alone & streams & (not self._multiplies)
 
     def exposed(self, tiles: Array, busy: Array) -> Array:
         """Latency that no other tile's work hides: all where a processor holds one tile. A tile
@@ -85,7 +117,8 @@ class Latency(Occupancy):
             rounds = np.where(tiles > self.resident(), np.maximum(self.beside(tiles), 1), 1.0)
             return 0.5 * busy / rounds
         waiting = np.where(self.blocks > 1, 1.0, 0.5) if self._holds else 1.0
-        return waiting * busy / np.maximum(self.beside(tiles), 1)
+        apart = np.where(self._reads_on, np.maximum(self.blocking.threads / ALONE, 1), 1.0)
+        return waiting * busy / np.maximum(self.beside(tiles) * apart, 1)
 
     def starts(self, tiles: Array) -> Array | float:
         """Seconds in which clusters start, each when there is room for all of its blocks, or many

@@ -162,6 +162,7 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit) -> Menus:
         chunks.update({name: [1] for name in _beside_short(form) - single})
     if form.stepped:
         chunks[form.stepped] = [1]
+        teams = teams if matrix else (spec.members("warp", "thread"), *teams)
     block = spec.members(spec.tile_group, "thread")
     threads = tuple(count for count in teams if count <= block)
     stages: tuple[tuple[str, int], ...] = ()

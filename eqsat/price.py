@@ -45,7 +45,7 @@ from eqsat.partial_sums import count_parts
 from eqsat.pipeline_price import SLOT, Flow, handed_over, in_flight, pipelined
 from eqsat.priced import Price
 from eqsat.rates import Array, Blocking, Contraction, Rates
-from eqsat.scan_price import is_stuck, redone
+from eqsat.scan_price import idle, is_stuck, redone
 from eqsat.scatter import is_misplaced
 from eqsat.scatter_price import combined
 from eqsat.short_integers import works_in
@@ -128,7 +128,7 @@ class _Pricing(Latency):
         if hopeless := self.hopeless():
             return Price(np.inf * self.shape, refused={hopeless: self.shape > 0})
         facts = self.form.facts
-        self.refused["scans"] = self.shape * is_stuck(self.form) > 0
+        self.refused["scans"] = idle(self) | is_stuck(self.form)
         self.refused["scatters"] = self.shape * is_misplaced(self.form) > 0
         self.refused["extremes"] = self.shape * met_again(self.form, self.chunks) > 0
         repeats = passes(self.form, facts.universe.mask(self.chunks)) if self.chunks else {}
@@ -412,7 +412,7 @@ class _Pricing(Latency):
             blocks = np.maximum(beside / spec.processors, 1) + 1  # one computes or stores
             held = self.traffic / (tiles * self.steps()) * beside * (blocks - 1) / blocks
             asked = np.minimum(drawn, in_flight(spec, pricer.dram, held, blocks))
-        moved = np.maximum(self.dram_bytes / drawn, self.read_bytes / asked)
+        moved = np.maximum(self.dram_bytes / drawn, self.read_bytes / asked) * self.scattered()
         parts["dram"] = moved + TIE * self.dram_bytes / asked  # of kernels alike, the deeper ring
         if self.started or self.takes_turns:
             cache_bw, part = cache.bandwidth_gb_per_s * 1e9, self.shape
@@ -479,7 +479,7 @@ class _Pricing(Latency):
         fed = self.fed / (spec.memory("shared").sustained_gb_per_s * 1e9)
         flow = Flow(
             matrix=np.maximum(sum(self.units[name] for name in self.started), fed),
-            other=np.max(other, axis=0) if other else 0 * self.shape,
+            other=np.max(other, axis=0) * self.left_waiting(teams) if other else 0 * self.shape,
             after=np.max([*after.values()], axis=0) if after else 0 * self.shape,
             copied=copied,
             tiles=tiles,

@@ -31,12 +31,20 @@ def push(
         and term not in stops
     ):
         return with_children(term, (push(renaming, term.children[0], facts, stops),))  # cast(0) = 0
-    pushed = _Pusher(facts, renaming.guards, stops).push(term, replacements)
+    pushed = push_inside(renaming, term, facts, stops)
     if not renaming.guards:
         return pushed
     inside = _inside(renaming.guards)
     fill = Term("literal", float(renaming.fill), facts.dtype(term).name)
     return Term("where", inside, pushed, fill)
+
+
+def push_inside(
+    renaming: Renaming, term: Term, facts: Facts, stops: Collection[Term] = frozenset()
+) -> Term:
+    """The same at those positions alone for which the guards hold."""
+    at = dict(zip(renaming.source, renaming.target, strict=True))
+    return _Pusher(facts, renaming.guards, stops).push(term, at)
 
 
 def _absorbs(term: Term, renaming: Renaming) -> bool:

@@ -1,14 +1,16 @@
 """What stepping along a scan costs: latency of each step, and how much work hides it."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from eqsat.algebra import SCANS
 from eqsat.form import Form
 from eqsat.rates import Array
-from eqsat.scans import AHEAD, AHEAD_BYTES, state_names
+from eqsat.scans import AHEAD_BYTES, most_ahead, state_names
 from eqsat.tiling import Tiling
 
 MOST_INDEPENDENT = 4  # states of a thread that are worked on at a time, beyond which none helps
+WORD = 4  # bytes of the shortest copy
 STEP_CHAIN = 2  # operations from one state to the next, and to what a step stores
 
 
@@ -30,15 +32,20 @@ def step_cycles(tiling: Tiling) -> Array:
 
 
 def _steps_ahead(tiling: Tiling) -> Array:
-    """For how many steps a thread's registers hold what is read."""
+    """For how many steps a thread's registers hold what is read; of elements shorter than a word,
+    which no copy moves by themselves, fewer are under way.
+    """
     assert tiling.blocking is not None
     form, held = tiling.form, 0 * tiling.shape
+    most = most_ahead(form.extents[form.stepped]) * (1 + held)
     for term in form.terms:
         own = form.facts.free(term)
         if term.op in {"read", "gather"} and own & form.steps.along:
             points = np.ceil(tiling.tile_points(own) / tiling.blocking.threads)
-            held = held + points * form.facts.dtype(term).compute.itemsize
-    return np.clip(AHEAD_BYTES / np.maximum(held, 1), 1, AHEAD)
+            dtype = form.facts.dtype(term)
+            held = held + points * dtype.compute.itemsize
+            most = np.where(points * dtype.itemsize < WORD, most / 2, most)
+    return np.clip(AHEAD_BYTES / np.maximum(held, 1), 1, most)
 
 
 def redone(tiling: Tiling, mask: int) -> Array:
@@ -52,6 +59,17 @@ def redone(tiling: Tiling, mask: int) -> Array:
     summed = facts.universe.mask(form.nested) | facts.universe.mask(form.held)
     points = tiling.tile_points(_states(form) & summed & ~mask)
     return points / np.minimum(each, points)
+
+
+def idle(tiling: Tiling) -> NDArray[np.bool_]:
+    """Where a step has fewer points than threads: warps beyond them repeat what others ask for."""
+    stepped = tiling.form.stepped in tiling.chunks
+    if tiling.blocking is None or not tiling.pricer.overlap or not stepped:
+        return tiling.shape < 0
+    form, facts = tiling.form, tiling.form.facts
+    points = [tiling.tile_points(facts.free(t) & ~form.steps.along) for t in form.terms]
+    warp = tiling.spec.members("warp", "thread")
+    return tiling.blocking.threads > np.maximum(np.max(points, axis=0), warp)
 
 
 def _states(form: Form) -> int:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from eqsat.algebra import SCANS, Facts, Term, post_order, rebuild, sum_of_products, with_children
 
-AHEAD = 32  # steps whose loads are under way at a time, at most
+AHEAD, MOST_AHEAD = 32, 64  # steps whose loads are under way at a time, at most; of long scans
+LONG = 64  # turns of the loop over the slots of those steps, from which on a scan is long
 AHEAD_BYTES = 256  # of a thread's registers, for what those loads bring
 
 
@@ -28,6 +29,11 @@ class Steps:
     held: int = 0
     stuck: bool = False
     inner: int = 0
+
+
+def most_ahead(extent: int) -> int:
+    """How many steps of so many may be asked for ahead: nothing else runs while the first are."""
+    return MOST_AHEAD if extent >= LONG * MOST_AHEAD else AHEAD
 
 
 def find_steps(terms: Iterable[Term]) -> Steps:

@@ -37,6 +37,7 @@ from eqsat.tiling import LEAST_PART
 ALIGNED = 64  # parts of unequal length begin at multiples of so many points
 MOST_POINTS = 1 << 15  # of a tile
 MOST_OFFERED = 3  # part counts
+BESIDE, MORE_BESIDE = 4, 16  # tiles of a processor with a part each; of sums, which wait for memory
 LEAST_CHUNKS = 4  # of the shortest chunk on offer, in a part
 FEWER_CHUNKS = 2  # the same of products, and where that leaves fewer part counts than are offered
 LONG = 16  # points of a chunk; shorter ones have other names of the sum inside
@@ -177,7 +178,8 @@ def part_menu(
     found = dict.fromkeys(-(-extent // part_length(extent, n)) for n in offered)
     most = extent // ends[axis] if found and multiplies else 0
     filling = tuple(fill_processors(spec.processors, tuple(found), extent, most))
-    return PartMenu(axis, tuple(found), 4 * spec.processors, filling)
+    beside = BESIDE if multiplies or form.grid else MORE_BESIDE
+    return PartMenu(axis, tuple(found), beside * spec.processors, filling)
 
 
 def _is_strided(form: Form) -> bool:
