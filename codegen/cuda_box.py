@@ -187,7 +187,12 @@ def tensor_box(
         Dimension(c.extent, c.stride, 1, 1, const(0), value=c.value) for c in access.coordinates
     ]
     first, others = _folded(first, others, MOST_DIMENSIONS - 1 - len(columns) - len(guarded))
-    ordered = [replace(first, box=width // size), *columns, *guarded, *others]
+    first, runs, apart = replace(first, box=width // size), 1, 1
+    if columns and 1 + len(columns) + len(guarded) + len(others) > MOST_DIMENSIONS:
+        columns, others, runs, apart = _in_runs(columns, others)
+    ordered = [first, *columns, *guarded, *others]
+    if runs > 1 and not others:  # what they are places along comes last
+        ordered = [first, *guarded, *columns]
     if len(ordered) == 1:  # a tensor map has two dimensions at least
         rest_of_line = -(-buffer.size * size // UNIT) * UNIT // size
         ordered.append(Dimension(1, rest_of_line, 1, 1, const(0)))
@@ -197,6 +202,10 @@ def tensor_box(
     box = TensorBox(
         buffer.name, buffer.dtype, offset, tuple(ordered), tuple(order), extents, width // size
     )
+    if runs > 1:
+        box = replace(box, runs=runs, apart=apart)
+        if each or box.rows // runs * box.row_bytes % PERIOD:
+            return None
     for i, n in each.items():
         box = replace(box, paged=i, each=n)
     if box.pages > 1 and box.rows // box.pages * box.row_bytes % PERIOD:
@@ -342,6 +351,25 @@ def _folded(
         extent = first.extent + near.stride * (near.extent - 1)
         first = replace(first, extent=extent, coordinate=coordinate)
     return first, others
+
+
+def _in_runs(
+    columns: list[Dimension], others: list[Dimension]
+) -> tuple[list[Dimension], list[Dimension], int, int]:
+    """The dimensions without the outermost of the columns, which is copied place by place, if
+    these may lie along another one, then the last; how many they are, and how far apart.
+    """
+    top, below = columns[-1], columns[:-1]
+    for d in [*others, *below[-1:]]:
+        apart = top.stride // max(d.stride, 1)
+        plain = not (top.guarded or top.value or d.guarded or d.value) and top.step == d.step == 1
+        whole = top.box == top.extent and d.extent % d.box == 0
+        if plain and whole and top.stride == apart * d.stride and d.extent <= apart:
+            both = replace(d, extent=d.extent + apart * (top.extent - 1))
+            if d in others:
+                return below, [*(o for o in others if o is not d), both], top.box, apart
+            return [*below[:-1], both], others, top.box, apart
+    return columns, others, 1, 1
 
 
 def _legal(dimensions: Sequence[Dimension], offset: int, size: int) -> bool:

@@ -275,7 +275,7 @@ class _Choice:
         """The widest vector that most bytes along the index can use, threads kept busy."""
         choices, volume = dict[int, int](), 1
         loads = [s.access for s in self.kernel.statements() if isinstance(s, Load) and self.shared]
-        anywhere: dict[Access, int] = {}
+        anywhere, aligned = dict[Access, int](), dict[Access, int]()
         if index not in self.slid:
             anywhere = widths_anywhere(self.kernel, self.placement, index, self.accesses())
         for access, indices in self.accesses():
@@ -285,6 +285,7 @@ class _Choice:
             if unit_stride(access, index):
                 buffer = self.kernel.buffer(access.buffer)
                 width = vector_width(access, index, buffer, self.axes, self.placement.indices)
+                aligned[access] = width
                 width = max(width, anywhere.get(access, 1))
                 width = 1 if access in loads else width  # of many neighbours
                 moved = prod(self.points(i) for i in indices) * buffer.dtype.itemsize
@@ -304,8 +305,9 @@ class _Choice:
             width //= 2
         while width > 1 and self.repeats(index, width // 2):
             width //= 2
-        whole = width >= max(anywhere.values(), default=1)
-        return min(width, VECTOR_BYTES) if whole else 1
+        if width < max(anywhere.values(), default=1):  # none from anywhere
+            width = min(width, *(aligned[access] for access in anywhere))
+        return min(width, VECTOR_BYTES)
 
     def repeats(self, index: str, width: int) -> bool:
         """Whether registers that hold so many points, beside those of other indices, are enough

@@ -58,7 +58,12 @@ def share(box: TensorBox, blocks: int) -> Share | None:
         return Share(blocks, box)
     cut = max((n for n, d in enumerate(box.dimensions) if n and d.box > 1), default=0)
     whole = box.dimensions[cut]
-    if not cut or whole.box % blocks or box.rows * box.row_bytes % (blocks * PERIOD):
+    if (
+        not cut
+        or box.runs > 1
+        or whole.box % blocks
+        or box.rows * box.row_bytes % (blocks * PERIOD)
+    ):
         return None
     part = replace(whole, box=whole.box // blocks)
     dimensions = (*box.dimensions[:cut], part, *box.dimensions[cut + 1 :])

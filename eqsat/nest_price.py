@@ -23,6 +23,11 @@ WRITTEN_OUT, IN_PART = 16, 4  # terms of a sum in one loop along its results: al
 FETCHED = 2  # lines that it waits for at once where it reads across rows
 SLOWER = 0.002  # by which cores differ: decides between tilings alike
 RUN = 1024  # bytes that memory gives while a CPU waits for the first of others (measured)
+STAYS = 0.5  # of a core's own cache, what tiles keep in it: others' lines pass through
+NEAR = 1 / 16  # of it, what a library reads fast: sums of 16 and 32 rows, 130 to 200 KB on a Xeon
+WAITED = (0.5, 0.5, 1.0)  # of the wait for its lines: beyond the nearest cache, `NEAR`, its own
+GATHERED = 1.0  # cycles of an element that a vector copies from between others, lane after lane
+OWN_LINE = 4.0  # more, where each is in a line of its own: 64 channels of weights
 TESTED = 2  # selections in the time of a read that may have to be left out
 
 
@@ -54,21 +59,27 @@ def _is_matrix(read: Read, rows: int, summed: int, made: Form) -> bool:
 
 def copy_seconds(tiling: Tiling, side: Term) -> Array:
     """Seconds in which a CPU begins the innermost loops that copy what it reads of a factor to fast
-    memory, each along the longest name whose neighbours are beside each other where they lie; and
-    waits for the copy's lines where its own cache does not hold it, a few at a time: products read
-    across them.
+    memory, each along the longest name whose neighbours are beside each other where they lie, or,
+    where that is short, are lines apart; and waits for the copy's lines, a few at a time, the more
+    the less of it the caches hold: products read across them, and libraries copy them once more.
     """
     read = side.args[0] if side.op == "read" else None
     if not isinstance(read, Read) or tiling.pricer.overlap:
         return 0 * tiling.shape
-    longest, facts, cache = tiling.shape, tiling.form.facts, tiling.pricer.cache
-    for name in _beside(side) & tiling.form.extents.keys():
-        longest = np.maximum(longest, tiling.tile_points(facts.universe.mask([name])))
-    mask = facts.free(side)
-    points, size = tiling.points(mask) * tiling.times(mask), facts.dtype(side).itemsize
-    far = tiling.tile_points(mask) * size > tiling.pricer.private.size_bytes
-    line = size / cache.access_granularity_bytes * cache.latency_cycles / FETCHED
-    cycles = points / longest * LOOP + points * np.where(far, line, 0.0)
+    facts, cache, near = tiling.form.facts, tiling.pricer.cache, tiling.pricer.nearest
+    mask, size, line = facts.free(side), read.dtype.itemsize, cache.access_granularity_bytes
+    longest, each = tiling.shape, tiling.shape * np.inf
+    for name, stride in _walked(read).items():
+        run = tiling.tile_points(facts.universe.mask([name]))
+        longest = np.maximum(longest, run if stride == 1 else 1)
+        apart = GATHERED + OWN_LINE * min(stride * size / line, 1.0)
+        each = np.where(run >= LANES, np.minimum(each, LOOP / run + apart), each)
+    each = np.where(longest >= LANES, LOOP / longest, np.minimum(each, LOOP / longest))
+    kept, points = tiling.tile_points(mask) * size, tiling.points(mask) * tiling.times(mask)
+    own = tiling.pricer.private.size_bytes
+    limits = (near.size_bytes, NEAR * own, own)
+    waited = sum(w * (kept > limit) for w, limit in zip(WAITED, limits, strict=True))
+    cycles = points * (each + waited * size / line * cache.latency_cycles / FETCHED)
     return cycles / (tiling.spec.cycles_per_s * tiling.spec.processors)
 
 
@@ -99,7 +110,7 @@ def scratch_seconds(tiling: Occupancy, moved: Array) -> Array:
     )
     together = kept * np.minimum(tiling.tiles_in_all(), tiling.spec.processors)
     beyond = np.where(together > pricer.cache.size_bytes / 2, far, shared)
-    return moved / np.where(kept > pricer.private.size_bytes, beyond, near)
+    return moved / np.where(kept > STAYS * pricer.private.size_bytes, beyond, near)
 
 
 def uneven(tiling: Tiling, tiles: Array) -> Array:
@@ -191,6 +202,11 @@ def _turns(made: Form) -> bool:
         if along & {*made.grid} and not along & stored and stored & {*names}:
             return True
     return False
+
+
+def _walked(read: Read) -> dict[str, int]:
+    """The names that move the address of a read, and how far."""
+    return {str(atom): abs(step) for atom, step in read.address.terms if isinstance(atom, str)}
 
 
 def _beside(term: Term) -> set[str]:

@@ -82,6 +82,7 @@ class Rates:
         self.cache = memories[1] if len(memories) > 1 else memories[0]
         private = [m for m in memories if m.shared_across == spec.tile_group]
         self.private = private[0] if private else self.cache
+        self.nearest = private[-1] if private else self.cache
 
     def contraction(self, form: Form, term: Term) -> Contraction | None:
         """The index roles of a sum of products, or None."""

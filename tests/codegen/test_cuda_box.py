@@ -19,23 +19,30 @@ INNER = "c"
 
 
 def read_box(box: TensorBox, memory: np.ndarray, at: dict[str, int]) -> np.ndarray:
-    """What a copy of the box, its tile beginning at `at`, leaves: an axis for each index."""
+    """What copies of the box, its tile beginning at `at`, leave: an axis for each index."""
     extents = [box.extents[i] for i in box.order]
-    sizes = [extents[-1], *reversed(extents[:-1])]
-    sizes += [1] * (len(box.dimensions) - len(sizes))
+    sizes = [extents[-1], *(d.box for d in box.dimensions[1:])]
     starts = [int(evaluate(d.coordinate, at)) for d in box.dimensions]
     assert starts[0] * box.dtype.itemsize % 16 == 0, "the device would end the kernel"
+    runs = [_read_once(box, memory, sizes, starts)]
+    for _ in range(1, box.runs):
+        starts[-1] += box.apart
+        runs.append(_read_once(box, memory, sizes, starts))
+    found = np.stack(runs, axis=-1).reshape([extents[-1], *reversed(extents[:-1])])
+    return np.moveaxis(found, 0, -1).transpose(*reversed(range(len(extents) - 1)), -1)
+
+
+def _read_once(
+    box: TensorBox, memory: np.ndarray, sizes: list[int], starts: list[int]
+) -> np.ndarray:
     found = np.zeros(sizes, memory.dtype)
-    grids = np.indices(sizes)
     address, exists = np.full(sizes, box.offset), np.ones(sizes, bool)
-    for d, start, grid in zip(box.dimensions, starts, grids, strict=True):
+    for d, start, grid in zip(box.dimensions, starts, np.indices(sizes), strict=True):
         place = start + grid * d.step
         exists &= (place >= 0) & (place < d.extent)
         address += place * d.stride
     found[exists] = memory[address[exists]]
-    assert all(size == 1 for size in sizes[len(extents) :])
-    found = found.reshape(sizes[: len(extents)])
-    return np.moveaxis(found, 0, -1).transpose(*reversed(range(len(extents) - 1)), -1)
+    return found
 
 
 def read_access(
@@ -250,6 +257,33 @@ def test_most_dimensions():
     whole = {i: Axis(i, n, n) for i, n in zip(names, shape, strict=True)}
     assert len(names) > MOST_DIMENSIONS
     assert tensor_box(load, buffer, whole, dict(zip(names, shape, strict=True)), "c", set()) is None
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_terms_of_values_are_copied_one_by_one_where_dimensions_run_out(apart: bool) -> None:
+    """x[t, n, d + r - 1, p, q, c] of three terms: these lie along n where they follow it."""
+    sizes = {"t": 3, "n": 4, "d": 3, "p": 2, "q": 5, "c": 32}
+    strides, stride = {}, 1
+    for name in reversed(sizes):
+        strides[name], stride = stride, stride * sizes[name]
+    strides["t"] += 8 * apart  # elements between terms
+    row = index.add(index.var("d"), index.var("r"), index.const(-1))
+    address = index.add(
+        index.scale(row, strides["d"]),
+        *(index.scale(index.var(i), n) for i, n in strides.items() if i != "d"),
+    )
+    tiles = {**sizes, "n": 2, "d": 2, "q": 4}
+    axes = {i: Axis(i, n, tiles[i]) for i, n in sizes.items()} | {"r": Axis("r", 3, 1)}
+    access = Access("x", address, (Guard(row, 0, 3),))
+    load = Load("a", bfloat16, tuple(axes), access, 0, "shared")
+    buffer = Buffer("x", (stride + 16,), bfloat16, "input")
+    points = {i: min(axis.tile, axis.extent) for i, axis in axes.items()}
+    box = tensor_box(load, buffer, axes, points, "c", {"r", "c", "t"}, outer="t")
+    if apart:
+        assert box is None
+        return
+    assert box is not None and len(box.dimensions) == MOST_DIMENSIONS and box.runs == 3
+    assert_same(load, buffer, axes, points, {"r", "c"}, box)
 
 
 @pytest.mark.parametrize("tile", [1, 2])
