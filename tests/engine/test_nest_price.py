@@ -6,7 +6,7 @@ import pytest
 
 import eqsat
 from eqsat.cache import Cache
-from eqsat.kernel import Kernel
+from eqsat.kernel import Contract, Kernel
 from eqsat.specs import load
 
 pytestmark = pytest.mark.usefixtures("shared_search")
@@ -42,3 +42,24 @@ def test_what_lies_together_stays_in_a_tile(layout: str) -> None:
 def test_a_nest_that_turns_is_cut_for_every_core() -> None:
     kernel = only_kernel(eqsat.input("x", (4096, 4096)).T + 0.5)
     assert kernel.tiles >= CPU.processors
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "options"),
+    [
+        ((8, 3, 224, 224), (32, 3, 3, 3), {"stride": 2}),  # no row lies together
+        ((2, 8, 16, 32, 32), (16, 8, 3, 3, 3), {}),
+        ((16, 32, 2048), (64, 32, 5), {}),
+    ],
+)
+def test_copies_of_windows_stay_near(
+    x: tuple[int, ...], w: tuple[int, ...], options: dict[str, int]
+) -> None:
+    """They are multiplied by a library, from a cache that it reads fast."""
+    images, weights = eqsat.input("x", x), eqsat.input("w", w)
+    kernel = only_kernel(eqsat.conv(images, weights, padding=1, **options))
+    (product,) = (s for s in kernel.statements() if isinstance(s, Contract))
+    tile = {axis.name: min(axis.tile, axis.extent) for axis in kernel.axes().values()}
+    copied = next(s for s in kernel.statements() if s.name == "x1")
+    size = math.prod(tile[name] for name in copied.indices) * copied.dtype.itemsize
+    assert "gemm" in product.operation and size <= CPU.memory("l2").size_bytes / 4

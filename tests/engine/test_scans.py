@@ -201,3 +201,22 @@ def test_scans_of_shifted_scans_have_a_plan(axis):
     (expected,) = evaluate([gradient], {"x": values}, np.float64)
     found = compile(gradient, "cpu", cache=Cache(None))(values)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(64, 4096, 256), (4, 4096, 4096), (256, 512, 512)])
+def test_steps_have_no_more_threads_than_states(shape: tuple[int, ...]) -> None:
+    """Warps beyond them would ask for what others do."""
+    planned = plan([g.cumulative_sum(g.input("x", shape), axis=1)], load("h200"), cache=Cache(None))
+    (launch,) = planned.parts.launches
+    kernel = launch.kernel
+    assert isinstance(kernel, Kernel) and kernel.phases[0].stream
+    states = np.prod([axis.tile for axis in kernel.grid])
+    assert kernel.threads <= max(32, states)
+
+
+def test_rows_that_are_scanned_beside_shorter_elements_are_moved_in_vectors() -> None:
+    x, m = g.input("x", (64, 16384)), g.input("m", (64, 16384), "uint8")
+    total = g.cumulative_sum(x * g.astype(m, "float32"), axis=1)
+    source = compile(total, "h200", cache=Cache(None)).source()
+    for dtype in ("float", "unsigned char"):
+        assert f"Pack<{dtype}, 4> pack" in source
