@@ -263,6 +263,14 @@ def atom_facts(universe: Universe, table: AtomTable, finite_buffers: frozenset[s
     return [*lines, *(f'(bounded "{law}")' for law in table.laws.values() if law.bounded)]
 
 
+def names_needed(terms: Iterable[Term], universe: Universe, table: AtomTable) -> int:
+    """How many of the universe's names, from the first on, masks of terms and atoms may hold."""
+    masks = [int(t.args[0]) for t in terms if t.op in BINDERS or t.op in SCANS]  # type: ignore[arg-type]
+    names = [free_names(a) if isinstance(a, Affine) else a.names for a in table.atoms]
+    names += [a.source for a in table.atoms if isinstance(a, Renaming)]
+    return max((mask.bit_length() for mask in (*masks, *map(universe.mask, names))), default=0)
+
+
 def subset_points(masks: Iterable[int], universe: Universe) -> list[str]:
     """`points` of every subset of the reduced index sets, where a float holds the count; of a set
     that has too many, its own.

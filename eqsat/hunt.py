@@ -14,6 +14,7 @@ from eqsat.egglog_text import (
     BINDERS,
     AtomTable,
     declarations,
+    names_needed,
     seed,
     signatures,
     subset_points,
@@ -96,7 +97,8 @@ def equations(
     ]
     read = [*(f"W_{op}" for op in ops), "rw"]
     request = {"commands": commands, "schedules": _schedules(groups, hunt.rounds), "read": read}
-    answer = hunt.worker.ask(request, hunt.seconds, len(hunt.setting.facts.universe.names))
+    needed = names_needed(post_order(roots), hunt.setting.facts.universe, table)
+    answer = hunt.worker.ask(request, hunt.seconds, needed)
     if "error" in answer:
         return [], f"the search for the steps was cut: {answer['error']}"
     rows = {name: [*zip(*columns, strict=True)] for name, columns in answer["columns"].items()}

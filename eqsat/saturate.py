@@ -20,6 +20,7 @@ from eqsat.egglog_text import (
     AtomTable,
     constructor,
     declarations,
+    names_needed,
     read_atom,
     rule_lines,
     seed,
@@ -231,7 +232,7 @@ def saturate(
         "read": [*map(constructor, ops), "free", "dtype", "node"],
     }
     started = time.monotonic()
-    answer = worker.ask(request, limits.seconds, len(universe.names))
+    answer = worker.ask(request, limits.seconds, names_needed(terms, universe, table))
     if "error" in answer:
         _refuse_unsound(answer["error"])
         warnings.warn(

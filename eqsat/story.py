@@ -4,9 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from eqsat.algebra import Term
-from eqsat.egglog_text import SCHEDULE
+from eqsat.algebra import SCANS, Read, Renaming, Term, Universe, post_order
+from eqsat.egglog_text import BINDERS, SCHEDULE
 from eqsat.explanation import CallRecord, Explanation, KernelRecord, RuleRecord, SegmentRecord
+from eqsat.graph.index import Affine, free_names
 from eqsat.kernel_text import show
 from eqsat.notation import Notation, letters, renamed
 from eqsat.steps import Step, Trace, replace_at, term_at
@@ -112,17 +113,19 @@ class _Segment:
         places = ", ".join(str(place + 1) for place in record.places)
         title = "The algebra" if self.count == 1 else f"Segment {places}: the algebra"
         taken = {shown for shown, _ in self.buffers.values()}
-        shown = letters([name for name, _ in record.names], taken)
+        used = names_in(record.trace, record.names) | {n for own in record.outputs for n in own}
+        names = [(name, extent) for name, extent in record.names if name in used]
+        shown = letters([name for name, _ in names], taken)
         notation = Notation(dict(record.names), shown, self.buffers)
         outputs = self._outputs(shown)
         roots = dict(zip(outputs, record.trace.source.children, strict=True))
         written = notation.definitions(roots)
-        facts = [("indices", _indices(record.names, shown))]
+        facts = [("indices", _indices(names, shown))]
         if len(record.places) > 1:
             facts.append(("runs", f"{len(record.places)} times, with other inputs"))
         found = [Section(1, title, tuple(facts)), Section(2, "As written", (), tuple(written))]
-        names = [text.partition("[")[0] for text in outputs]
-        rows = _Steps(self.explanation, record.trace, record.costs, notation, names).rows()
+        values = [text.partition("[")[0] for text in outputs]
+        rows = _Steps(self.explanation, record.trace, record.costs, notation, values).rows()
         if record.trace.note:
             found.append(Section(2, "Steps", (("none", record.trace.note),)))
         else:
@@ -175,6 +178,22 @@ class _Segment:
 
 def _indices(names: Sequence[tuple[str, int]], shown: Mapping[str, str]) -> str:
     return ", ".join(f"{shown[name]} < {extent}" for name, extent in names) or "none"
+
+
+def names_in(trace: Trace, names: Sequence[tuple[str, int]]) -> set[str]:
+    """The index names that the terms of a trace, and of what it stores, hold."""
+    universe = Universe([name for name, _ in names], dict(names))
+    sides = [side for step in trace.steps for side in (step.before, step.after)]
+    found = {name for one in trace.stored for name in one.names}
+    for term in post_order([trace.source, trace.target, *sides, *(s.term for s in trace.stored)]):
+        if term.op in BINDERS or term.op in SCANS:
+            found.update(universe.members(int(term.args[0])))  # type: ignore[arg-type]
+        for atom in term.args:
+            if isinstance(atom, Read | Renaming):
+                found |= atom.names | {*(atom.source if isinstance(atom, Renaming) else ())}
+            elif isinstance(atom, Affine):
+                found |= free_names(atom)
+    return found
 
 
 @dataclass

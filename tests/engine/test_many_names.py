@@ -15,12 +15,15 @@ from eqsat.form import Stored
 from eqsat.graph.dtypes import as_dtype
 from eqsat.graph.index import var
 from eqsat.graph.tensor import Tensor
+from eqsat.hunt import Hunt, equations
 from eqsat.kernel import Buffer
+from eqsat.matching import Setting
 from eqsat.price import Pricer
 from eqsat.program import Program
+from eqsat.proof import shortest
 from eqsat.rule import collect
-from eqsat.rules import kernels
-from eqsat.saturate import Limits, SearchWarning, SearchWorker
+from eqsat.rules import algebra, kernels
+from eqsat.saturate import Limits, SearchWarning, SearchWorker, saturate
 from eqsat.schedule import Search, schedule_region
 from eqsat.segments import partition
 from eqsat.solve import leaf_names
@@ -105,3 +108,20 @@ def test_a_sum_over_many_axes_has_no_search_of_all_their_subsets() -> None:
     array = RNG.random(x.shape, np.float32)
     report = run([g.sum(x)], {"x": array}).report
     assert report.saturated and report.notes == ()
+
+
+def test_names_that_no_term_has_need_no_room(worker: SearchWorker) -> None:
+    """Views that were carried down leave a segment's universe with many."""
+    over, dtype = Universe(), as_dtype("float32")
+    i, j = over.add(3), over.add(4)
+    for _ in range(MOST_NAMES):
+        over.add(4)
+    x, y = (Term("read", Read(name, dtype, var(n))) for name, n in (("x", i), ("y", j)))
+    total = Term("reduce_sum", over.mask([j]), Term("mul", x, y))
+    factored = Term("mul", x, Term("reduce_sum", over.mask([j]), y))
+    rules = collect(vars(algebra))
+    graph = saturate([total], over, rules, worker, Limits())
+    assert graph.saturated and graph.fired["factor_out_of_sum"] > 0
+    hunt = Hunt(rules, Setting(Facts(over), frozenset()), worker)
+    found, note = equations(total, factored, hunt)
+    assert not note and shortest(found, total, factored, 1.0)
