@@ -8,11 +8,13 @@ from itertools import pairwise
 import numpy as np
 
 from eqsat.algebra import Read, Term
+from eqsat.call_price import LIBRARY
 from eqsat.form import Form, passes
 from eqsat.graph.dtypes import DType
 from eqsat.graph.index import Affine
 from eqsat.occupancy import Occupancy
 from eqsat.rates import Array, Contraction
+from eqsat.specs import ParallelOperation
 from eqsat.tiling import Tiling
 
 LOOP = 12.0  # cycles in which a CPU begins a loop
@@ -25,6 +27,7 @@ SLOWER = 0.002  # by which cores differ: decides between tilings alike
 RUN = 1024  # bytes that memory gives while a CPU waits for the first of others (measured)
 STAYS = 0.5  # of a core's own cache, what tiles keep in it: others' lines pass through
 NEAR = 1 / 16  # of it, what a library reads fast: sums of 16 and 32 rows, 130 to 200 KB on a Xeon
+PACKED = 0.5  # of this, where a routine of ours packs what it reads: 64 channels, 3 x 3
 WAITED = (0.5, 0.5, 1.0)  # of the wait for its lines: beyond the nearest cache, `NEAR`, its own
 GATHERED = 1.0  # cycles of an element that a vector copies from between others, lane after lane
 OWN_LINE = 4.0  # more, where each is in a line of its own: 64 channels of weights
@@ -57,11 +60,11 @@ def _is_matrix(read: Read, rows: int, summed: int, made: Form) -> bool:
     return one and 1 in {strides[names[0]] for names in (kept, along) if names}
 
 
-def copy_seconds(tiling: Tiling, side: Term) -> Array:
+def copy_seconds(tiling: Tiling, side: Term, operation: ParallelOperation | None) -> Array:
     """Seconds in which a CPU begins the innermost loops that copy what it reads of a factor to fast
     memory, each along the longest name whose neighbours are beside each other where they lie, or,
     where that is short, are lines apart; and waits for the copy's lines, a few at a time, the more
-    the less of it the caches hold: products read across them, and libraries copy them once more.
+    the less of it the caches hold: products read across them, and libraries copy all once more.
     """
     read = side.args[0] if side.op == "read" else None
     if not isinstance(read, Read) or tiling.pricer.overlap:
@@ -79,6 +82,8 @@ def copy_seconds(tiling: Tiling, side: Term) -> Array:
     own = tiling.pricer.private.size_bytes
     limits = (near.size_bytes, NEAR * own, own)
     waited = sum(w * (kept > limit) for w, limit in zip(WAITED, limits, strict=True))
+    library = operation is not None and operation.invocation_name == LIBRARY
+    waited = waited * (1.0 if library else PACKED)
     cycles = points * (each + waited * size / line * cache.latency_cycles / FETCHED)
     return cycles / (tiling.spec.cycles_per_s * tiling.spec.processors)
 

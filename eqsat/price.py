@@ -334,7 +334,7 @@ class _Pricing(Latency):
         self._stage_operands(found, operation)
         for side in nest_price.rearranged(self, found) if unit != "fma" else ():
             self._keep(self.form.facts.free(side), self.form.facts.dtype(side).itemsize)
-            self.charge(unit, nest_price.copy_seconds(self, side))
+            self.charge(unit, nest_price.copy_seconds(self, side, operation))
 
     def _stage_operands(self, found: Contraction, operation: ParallelOperation | None) -> None:
         """Shared memory that operands take, or the repeated reads where nothing is staged."""
