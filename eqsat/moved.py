@@ -12,9 +12,10 @@ from dataclasses import replace
 from eqsat.algebra import SCANS, SCATTERS, Facts, Read, Renaming, Term, post_order, rebuild
 from eqsat.algebra import with_children as over
 from eqsat.form import REDUCING, Stored
-from eqsat.graph.index import Affine, add, const, floordiv, mod, row_major, scale, substitute, var
+from eqsat.graph.index import Affine, add, const, row_major, scale, substitute, var
 from eqsat.kernel import Guard
-from eqsat.reindex import push_inside
+from eqsat.reindex import push, push_inside
+from eqsat.renaming import read_renaming
 
 ALONE = frozenset(
     {*REDUCING, *SCANS, *SCATTERS, "reindex", "gather"}
@@ -105,20 +106,13 @@ def invert(
 
 def in_place(term: Term, made: Iterable[Stored], facts: Facts) -> Term:
     """A term with stored values in place of what it reads of them, wherever it reads it."""
-    stored, extents = {one.buffer: one for one in made}, facts.universe.extents
+    stored, universe = {one.buffer: one for one in made}, facts.universe
 
     def change(sub: Term, children: tuple[Term, ...]) -> Term:
         read = sub.args[0] if sub.op == "read" else None
         if not isinstance(read, Read) or read.buffer not in stored:
             return over(sub, children)
         one = stored[read.buffer]
-        if read.address == one.address(extents):
-            return one.term
-        target, stride = [], 1
-        for name in reversed(one.names):
-            digit = floordiv(read.address, stride, extents)
-            target.append(mod(digit, extents[name], extents))
-            stride *= extents[name]
-        return push_inside(Renaming(one.names, tuple(reversed(target))), one.term, facts)
+        return push(read_renaming(read, one.names, universe), one.term, facts)
 
     return rebuild(term, change)

@@ -4,6 +4,9 @@ Products and quotients pass a relative error on as it is, and so do sums of what
 Such an exp(c a - b) of a product's result a is one multiply-add and a device's own power of two.
 """
 
+import math
+from collections.abc import Collection, Mapping, Sequence
+
 from eqsat.algebra import Term
 from eqsat.form import Form, is_product
 from eqsat.needs import SIXTEEN
@@ -19,32 +22,46 @@ OF_PRODUCTS = frozenset({"mul", "add", "sub", "where"})  # what is made of a pro
 def short_powers(made: Form) -> set[Term]:
     """The powers exp(c a - b) of a form that need not be exact."""
     powers = [term for term in made.computed if term.op == "exp" and _of_product(term, made)]
-    return {term for term in powers if _is_rounded(term, made)} if powers else set()
+    if not powers:
+        return set()
+    users: dict[Term, list[Term]] = {}
+    for user in made.computed:
+        for child in user.children:
+            users.setdefault(child, []).append(user)
+    kept = {one.term for one in made.stored}
+    return {power for power in powers if _is_rounded(power, made, users, kept)}
 
 
 def _of_product(power: Term, made: Form) -> bool:
     (difference,) = power.children
-    waiting = [difference.children[0]] if difference.op == "sub" else []
-    while waiting:
-        term = waiting.pop()
-        if is_product(term, made.facts) or made.contraction(term) is not None:
-            return True
-        waiting += term.children if term.op in OF_PRODUCTS else ()
-    return False
+    return difference.op == "sub" and _is_summed(difference.children[0], made)
 
 
-def _is_rounded(term: Term, made: Form) -> bool:
+def _is_summed(term: Term, made: Form) -> bool:
+    """Whether a value is a sum of products, or all that is added in it is; of masks -inf alone."""
+    if term.op not in OF_PRODUCTS:
+        never = term.op == "literal" and term.args[0] == -math.inf
+        return never or is_product(term, made.facts) or made.contraction(term) is not None
+    if term.op == "mul":
+        return any(_is_summed(child, made) for child in term.children)
+    values = term.children[1:] if term.op == "where" else term.children
+    return all(_is_summed(child, made) for child in values)
+
+
+def _is_rounded(
+    term: Term, made: Form, users: Mapping[Term, Sequence[Term]], kept: Collection[Term]
+) -> bool:
     """Whether all that is made of a value is a 16-bit float in the end."""
     if made.facts.dtype(term).name in SIXTEEN:
         return True
-    if any(one.term is term for one in made.stored):
+    if term in kept or term not in users:
         return False
-    users = [user for user in made.computed if term in user.children]
-    return bool(users) and all(_passes(user, term, made) for user in users)
-
-
-def _passes(user: Term, term: Term, made: Form) -> bool:
-    if user.op == "cast":
-        return user.args[0] in SIXTEEN
-    passed = user.op in PASSED_ON or (user.op == "where" and user.children[0] is not term)
-    return passed and _is_rounded(user, made)
+    for user in users[term]:
+        if user.op == "cast":
+            passed = user.args[0] in SIXTEEN
+        else:
+            chosen = user.op == "where" and user.children[0] is not term
+            passed = (user.op in PASSED_ON or chosen) and _is_rounded(user, made, users, kept)
+        if not passed:
+            return False
+    return True

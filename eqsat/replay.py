@@ -5,17 +5,27 @@ must land on the program: from the source graph's terms to the stored values, fr
 unfused term to its code.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from eqsat.algebra import SCATTERS, Facts, Read, Renaming, Term, Universe
+from eqsat.algebra import (
+    SCATTERS,
+    Facts,
+    Read,
+    Renaming,
+    Term,
+    Universe,
+    rebuild,
+    with_children,
+)
 from eqsat.encode import Encoding, encode
 from eqsat.errors import SpecError, TraceError, UnsupportedError
 from eqsat.explanation import AGAIN, Explanation, KernelRecord, SegmentRecord
 from eqsat.form import Stored
-from eqsat.graph.index import row_major, var
+from eqsat.graph.index import Affine, add, const, free_names, row_major, substitute, var
 from eqsat.inlining import Inlining
-from eqsat.kernel import Buffer
+from eqsat.kernel import Buffer, Guard
 from eqsat.library import LibraryCall, check_call, is_call
 from eqsat.matching import Setting, bindings, failed, results, show_condition
 from eqsat.prepare import copies
@@ -296,7 +306,12 @@ def _universe(record: SegmentRecord, own: Universe) -> Universe:
 
 
 def _check_renamed(separate: Stored, joined: Stored, universe: Universe) -> None:
-    """A kernel may name the axes of a value anew, to share its grid with another value."""
+    """A kernel may name the axes of a value anew, to share its grid with another value, or store
+    its elements where those that it computes them of come.
+    """
+    if joined.at is not None:
+        _check_moved(separate, joined, universe)
+        return
     extents = [[universe.extents[n] for n in one.names] for one in (separate, joined)]
     if extents[0] != extents[1] or separate.dtype != joined.dtype:
         raise TraceError(f"the kernel stores {joined.buffer} in another shape than its trace")
@@ -307,6 +322,51 @@ def _check_renamed(separate: Stored, joined: Stored, universe: Universe) -> None
         term = Term("reindex", renaming, term)
     if not same_when_pushed(term, joined.term, universe):
         raise TraceError(f"the kernel stores another value in {joined.buffer} than its trace")
+
+
+def _check_moved(separate: Stored, joined: Stored, universe: Universe) -> None:
+    """Where the guards hold, the points of a kernel are those of the value, each once: each of its
+    names is some of the kernel's in order of their strides, less a number, and covers its extent.
+    """
+    extents, stride, place = universe.extents, 1, dict[str, Affine]()
+    known = {guard.expression.terms: guard for guard in joined.guards}
+    assert joined.at is not None
+    for name in reversed(separate.names):
+        above = stride * extents[name]
+        first = name == separate.names[0]
+        own = [(n, c // stride) for n, c in joined.at.terms if c >= stride and (c < above or first)]
+        terms = Affine(tuple(own), 0).terms
+        guard = known.pop(terms, None)
+        at = guard.expression if guard else Affine(terms, 0)
+        names = [str(n) for n, _ in sorted(own, key=lambda one: -one[1])]
+        low, high = at.constant, at.constant + math.prod(extents[n] for n in names) - 1
+        row = add(row_major(names, extents), const(low))
+        within = (guard.lower, guard.upper) if guard else (low, high + 1)
+        if row != at or within != (0, extents[name]) or low > 0 or high < extents[name] - 1:
+            raise TraceError(f"the kernel stores {joined.buffer} in places that are not its own")
+        place[name], stride = at, above
+    whole = substitute(row_major(separate.names, extents), place, extents)
+    used = sorted(n for at in place.values() for n in free_names(at))
+    if known or whole != joined.at or used != sorted(joined.names):
+        raise TraceError(f"the kernel stores {joined.buffer} in places that are not its own")
+    renaming = Renaming(tuple(place), tuple(place.values()))
+    term = _without(Term("reindex", renaming, separate.term), joined.guards)
+    if separate.dtype != joined.dtype or not same_when_pushed(
+        term, _without(joined.term, joined.guards), universe
+    ):
+        raise TraceError(f"the kernel stores another value in {joined.buffer} than its trace")
+
+
+def _without(term: Term, guards: Collection[Guard]) -> Term:
+    """A term whose reads are not asked for what holds wherever it is stored."""
+
+    def change(sub: Term, children: tuple[Term, ...]) -> Term:
+        read = sub.args[0] if sub.op == "read" else None
+        if not isinstance(read, Read):
+            return with_children(sub, children)
+        return Term("read", replace(read, guards=tuple(g for g in read.guards if g not in guards)))
+
+    return rebuild(term, change)
 
 
 def _check_rest(record: KernelRecord, division: Division) -> None:

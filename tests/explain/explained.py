@@ -70,6 +70,12 @@ def shared_weights() -> tuple[Tensor, Tensor]:
     return eqsat.astype(first, eqsat.bfloat16), eqsat.astype(second, eqsat.bfloat16)
 
 
+def grown() -> Tensor:
+    """A transposed convolution, of which padding leaves a part: each element is stored there."""
+    y = eqsat.conv_transpose(given("x", 2, 8, 9, 7), given("w", 8, 6, 4, 4), stride=2, padding=1)
+    return eqsat.relu(y + given("b", 6, 1, 1)) + given("r", *y.shape)
+
+
 def layers() -> Tensor:
     x = given("x", 32, 48)
     for number in range(3):

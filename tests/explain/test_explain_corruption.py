@@ -289,3 +289,41 @@ def test_values_that_cost_too_much_are_left_alone():
     a = term("a", "float32", universe.extents, "i", "j")
     whole = Term("reduce_sum", universe.mask(["i", "j"]), a)
     assert agree([whole], [whole], universe) is None
+
+
+def elsewhere(one):
+    return replace(one, at=index.add(one.at, index.const(1)))
+
+
+def wider(one):
+    first, *others = one.guards
+    return replace(one, guards=(replace(first, upper=first.upper + 1), *others))
+
+
+def unguarded(one):
+    return replace(one, guards=one.guards[1:])
+
+
+def doubled(one):
+    return replace(one, term=Term("add", one.term, one.term))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (elsewhere, "in places that are not its own"),
+        (wider, "in places that are not its own"),
+        (unguarded, "in places that are not its own"),
+        (doubled, "another value in y0 than its trace"),
+    ],
+)
+def test_a_value_is_stored_in_its_own_places(change, said):
+    subject = explained("grown", "example_cuda")
+    (segment,) = subject.explanation.segments
+    *before, kernel = segment.kernels
+    (one,) = kernel.stored
+    assert one.at is not None and subject.check() > 0
+    changed = replace(kernel, stored=(change(one),))
+    segment = replace(segment, kernels=(*before, changed))
+    with pytest.raises(TraceError, match=said):
+        subject.check(replace(subject.explanation, segments=(segment,)))

@@ -55,9 +55,12 @@ def test_every_step_of_a_transformer_layer(spec):
     assert subject.check() > 50
 
 
-@pytest.mark.parametrize("name", ["attention", "stored_gram", "layers"])
-def test_a_trace_survives_json(name):
-    subject = explained(name)
+@pytest.mark.parametrize(
+    ("name", "spec"),
+    [("attention", "cpu"), ("stored_gram", "cpu"), ("layers", "cpu"), ("grown", "example_cuda")],
+)
+def test_a_trace_survives_json(name, spec):
+    subject = explained(name, spec)
     text = json.dumps(to_json(subject.explanation), allow_nan=False)
     restored = from_json(json.loads(text))
     assert restored == subject.explanation
