@@ -307,10 +307,16 @@ class Parts:
         def change(term: Term, children: tuple[Term, ...]) -> Term:
             return joined[term] if term in joined else over(term, children)
 
+        bit = self.made.facts.universe.mask([self.axis])
+        own = [s for s in self.made.stored if self.axis in s.names and not binds(s.term, bit)]
+        rest = [s for s in self.made.stored if s not in own]
         return Division(
-            first=tuple(self.values.values()),
+            first=(
+                *self.values.values(),
+                *(self.part_of(s, self.placed(s.term)) for s in own),
+            ),
             first_facts=self.facts,
-            rest=tuple(replace(s, term=rebuild(s.term, change)) for s in self.made.stored),
+            rest=tuple(replace(s, term=rebuild(s.term, change)) for s in rest),
             rest_facts=Facts(self.rest),
             part=self.part,
             buffers=tuple(self.buffers),
@@ -387,6 +393,15 @@ class Parts:
             self.buffers.append(Buffer(name, shape, dtype, "temporary"))
         one = self.values[term]
         return Term("read", Read(one.buffer, one.dtype, row_major(one.names, self.rest.extents)))
+
+    def part_of(self, one: Stored, term: Term) -> Stored:
+        """A value stored by parts, what lies beyond the axis left out."""
+        at = substitute(one.address(self.made.extents), {self.axis: self.at}, self.first.extents)
+        names = [
+            n for name in one.names for n in ((self.part, name) if name == self.axis else (name,))
+        ]
+        guards = (self.valid,) if self.valid else ()
+        return replace(one, term=term, names=tuple(names), at=at, guards=guards)
 
     def placed(self, term: Term) -> Term:
         """The term at point x' of part p; reads beyond the axis yield their fill."""

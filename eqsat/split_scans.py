@@ -55,7 +55,7 @@ class _ScanParts(Parts):
         def change(term: Term, children: tuple[Term, ...]) -> Term:
             return begun[term] if term in begun else self.moved(over(term, children))
 
-        rest = (self._part_of(one, rebuild(one.term, change)) for one in self.made.stored)
+        rest = (self.part_of(one, rebuild(one.term, change)) for one in self.made.stored)
         return Division(
             first=tuple(self.values.values()),
             first_facts=self.facts,
@@ -108,15 +108,6 @@ class _ScanParts(Parts):
         address = substitute(read.address, {self.part: previous}, self.rest.extents)
         guard = Guard(previous, 0, self.first.extents[self.part])
         return Term("read", replace(read, address=address, guards=(guard,)))
-
-    def _part_of(self, one: Stored, term: Term) -> Stored:
-        """A value stored by parts, what lies beyond the axis left out."""
-        at = substitute(one.address(self.made.extents), {self.axis: self.at}, self.first.extents)
-        names = [
-            n for name in one.names for n in ((self.part, name) if name == self.axis else (name,))
-        ]
-        guards = (self.valid,) if self.valid else ()
-        return replace(one, term=term, names=tuple(names), at=at, guards=guards)
 
 
 def _store_inner(made: Form, axis: str, stem: str) -> Division:
