@@ -63,10 +63,10 @@ def redone(tiling: Tiling, mask: int) -> Array:
 
 def idle(tiling: Tiling) -> NDArray[np.bool_]:
     """Where a step has fewer points than threads: warps beyond them repeat what others ask for."""
-    stepped = tiling.form.stepped in tiling.chunks
-    if tiling.blocking is None or not tiling.pricer.overlap or not stepped:
-        return tiling.shape < 0
     form, facts = tiling.form, tiling.form.facts
+    alone = form.stepped in tiling.chunks and not any(map(form.met, form.terms))
+    if tiling.blocking is None or not tiling.pricer.overlap or not alone:
+        return tiling.shape < 0
     points = [tiling.tile_points(facts.free(t) & ~form.steps.along) for t in form.terms]
     warp = tiling.spec.members("warp", "thread")
     return tiling.blocking.threads > np.maximum(np.max(points, axis=0), warp)
