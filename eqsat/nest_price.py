@@ -25,7 +25,6 @@ WRITTEN_OUT, IN_PART = 16, 4  # terms of a sum in one loop along its results: al
 FETCHED = 2  # lines that it waits for at once where it reads across rows
 SLOWER = 0.002  # by which cores differ: decides between tilings alike
 RUN = 1024  # bytes that memory gives while a CPU waits for the first of others (measured)
-STAYS = 0.5  # of a core's own cache, what tiles keep in it: others' lines pass through
 NEAR = 1 / 16  # of it, what a library reads fast: sums of 16 and 32 rows, 130 to 200 KB on a Xeon
 PACKED = 0.5  # of this, where a routine of ours packs what it reads: 64 channels, 3 x 3
 WAITED = (0.5, 0.5, 1.0)  # of the wait for its lines: beyond the nearest cache, `NEAR`, its own
@@ -115,7 +114,7 @@ def scratch_seconds(tiling: Occupancy, moved: Array) -> Array:
     )
     together = kept * np.minimum(tiling.tiles_in_all(), tiling.spec.processors)
     beyond = np.where(together > pricer.cache.size_bytes / 2, far, shared)
-    return moved / np.where(kept > STAYS * pricer.private.size_bytes, beyond, near)
+    return moved / np.where(kept > pricer.private.size_bytes, beyond, near)
 
 
 def uneven(tiling: Tiling, tiles: Array) -> Array:
