@@ -27,7 +27,7 @@ SLOWER = 0.002  # by which cores differ: decides between tilings alike
 RUN = 1024  # bytes that memory gives while a CPU waits for the first of others (measured)
 NEAR = 1 / 16  # of it, what a library reads fast: sums of 16 and 32 rows, 130 to 200 KB on a Xeon
 PACKED = 0.5  # of this, where a routine of ours packs what it reads: 64 channels, 3 x 3
-WAITED = (0.5, 0.5, 1.0)  # of the wait for its lines: beyond the nearest cache, `NEAR`, its own
+WAITED = (0.5, 0.5, 1.0)  # of a wait for its lines: from the nearest cache, NEAR, half its own on
 GATHERED = 1.0  # cycles of an element that a vector copies from between others, lane after lane
 OWN_LINE = 4.0  # more, where each is in a line of its own: 64 channels of weights
 TESTED = 2  # selections in the time of a read that may have to be left out
@@ -79,8 +79,8 @@ def copy_seconds(tiling: Tiling, side: Term, operation: ParallelOperation | None
     each = np.where(longest >= LANES, LOOP / longest, np.minimum(each, LOOP / longest))
     kept, points = tiling.tile_points(mask) * size, tiling.points(mask) * tiling.times(mask)
     own = tiling.pricer.private.size_bytes
-    limits = (near.size_bytes, NEAR * own, own)
-    waited = sum(w * (kept > limit) for w, limit in zip(WAITED, limits, strict=True))
+    limits = (near.size_bytes, NEAR * own, own / 2)
+    waited = sum(w * (kept >= limit) for w, limit in zip(WAITED, limits, strict=True))
     library = operation is not None and operation.invocation_name == LIBRARY
     waited = waited * (1.0 if library else PACKED)
     cycles = points * (each + waited * size / line * cache.latency_cycles / FETCHED)
