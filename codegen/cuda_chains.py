@@ -2,11 +2,10 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from math import prod
 
 from eqsat.codegen.cuda_block import Block
 from eqsat.codegen.cuda_placement import SHARED, Matrix, Placement
-from eqsat.codegen.cuda_warpgroup import packed_shape
+from eqsat.codegen.cuda_warpgroup import factor_registers
 from eqsat.codegen.cuda_warpgroup_operations import WarpgroupOperation
 from eqsat.kernel import Contract, Phase, Update
 
@@ -74,11 +73,8 @@ def chain_registers(block: Block, phase: Phase, chain: Chain) -> int:
     the later ones.
     """
     held = sum(block.register_count(one.indices) for one in (*phase.carries, *chain.heads))
-    for update in chain.delayed:
-        matrix = block.placement.matrices[update.chunk]
-        assert isinstance(matrix.operation, WarpgroupOperation)
-        held += prod(packed_shape(block, matrix)) * matrix.operation.left_registers
-    return held
+    later = (block.placement.matrices[update.chunk] for update in chain.delayed)
+    return held + sum(factor_registers(block, matrix) for matrix in later)
 
 
 def is_lagging(block: Block, phase: Phase) -> bool:

@@ -10,7 +10,6 @@ chunk before; elementwise work on what the first ones leave goes on beside the l
 """
 
 from collections.abc import Mapping, Sequence
-from math import prod
 
 from eqsat.codegen.cuda_block import Block
 from eqsat.codegen.cuda_chains import BOTH, HEADS, LATER, in_registers
@@ -20,7 +19,12 @@ from eqsat.codegen.cuda_pairs import Pairs, find_pairs
 from eqsat.codegen.cuda_pipeline import Pipeline
 from eqsat.codegen.cuda_placement import REGISTERS
 from eqsat.codegen.cuda_statements import Elementwise, Statements
-from eqsat.codegen.cuda_warpgroup import multiply, multiply_in_steps, packed_shape
+from eqsat.codegen.cuda_warpgroup import (
+    factor_registers,
+    multiply,
+    multiply_in_steps,
+    packed_shape,
+)
 from eqsat.codegen.cuda_warpgroup_operations import WarpgroupOperation
 from eqsat.kernel import Contract, Load, Phase, Statement, Update, operands
 
@@ -228,7 +232,7 @@ def hold_factors(block: Block, phase: Phase, pipeline: Pipeline) -> dict[str, st
     for n, head in enumerate(chain.heads):
         matrix = block.placement.matrices[head.name]
         assert isinstance(matrix.operation, WarpgroupOperation)
-        wanted = prod(packed_shape(block, matrix)) * matrix.operation.left_registers
+        wanted = factor_registers(block, matrix)
         narrow = matrix.operation.n <= NARROW and matrix.operation.packed == 2
         fits = narrow and matrix.left in whole and wanted <= room
         if fits and read_left(block, matrix, f"first_{n}"):

@@ -64,6 +64,11 @@ def packed_shape(block: Block, matrix: Matrix) -> tuple[int, int]:
     return steps, prod(block.distribution.parts[i].blocks for i in matrix.rows)
 
 
+def factor_registers(block: Block, matrix: Matrix) -> int:
+    """Registers of a thread that such a factor takes."""
+    return prod(packed_shape(block, matrix)) * matrix.operation.left_registers
+
+
 @dataclass(frozen=True)
 class _Operand:
     """A factor in shared memory: its tile, and whether k is contiguous there."""
