@@ -7,7 +7,7 @@ join by the law that they are carried by: weighted_sum_p(max of part p, weighted
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from eqsat.algebra import (
@@ -308,7 +308,8 @@ class Parts:
             return joined[term] if term in joined else over(term, children)
 
         bit = self.made.facts.universe.mask([self.axis])
-        own = [s for s in self.made.stored if self.axis in s.names and not binds(s.term, bit)]
+        along = (s for s in self.made.stored if self.axis in s.names and s.term.op not in SCATTERS)
+        own = [s for s in along if not binds(s.term, bit)]
         rest = [s for s in self.made.stored if s not in own]
         return Division(
             first=(
@@ -396,12 +397,20 @@ class Parts:
 
     def part_of(self, one: Stored, term: Term) -> Stored:
         """A value stored by parts, what lies beyond the axis left out."""
-        at = substitute(one.address(self.made.extents), {self.axis: self.at}, self.first.extents)
         names = [
             n for name in one.names for n in ((self.part, name) if name == self.axis else (name,))
         ]
-        guards = (self.valid,) if self.valid else ()
+        at, guards = self._at(one.address(self.made.extents)), self._guarded(one.guards)
         return replace(one, term=term, names=tuple(names), at=at, guards=guards)
+
+    def _at(self, expression: Affine) -> Affine:
+        """An expression at point x' of part p."""
+        return substitute(expression, {self.axis: self.at}, self.first.extents)
+
+    def _guarded(self, guards: Iterable[Guard]) -> tuple[Guard, ...]:
+        """Guards at point x' of part p, and that the axis has it."""
+        placed = (replace(g, expression=self._at(g.expression)) for g in guards)
+        return (*placed, self.valid) if self.valid else tuple(placed)
 
     def placed(self, term: Term) -> Term:
         """The term at point x' of part p; reads beyond the axis yield their fill."""
@@ -410,17 +419,12 @@ class Parts:
     def moved(self, term: Term) -> Term:
         """A term alone, over terms that are at point x' of part p."""
 
-        def at(expression: Affine) -> Affine:
-            return substitute(expression, {self.axis: self.at}, self.first.extents)
-
         first = term.args[0] if term.args else None
         if isinstance(first, Affine):
-            return Term(term.op, at(first))
+            return Term(term.op, self._at(first))
         if not isinstance(first, Read) or self.axis not in first.names:
             return term
-        guards = tuple(replace(g, expression=at(g.expression)) for g in first.guards)
-        guards += (self.valid,) if self.valid else ()
-        moved = replace(first, address=at(first.address), guards=guards)
+        moved = replace(first, address=self._at(first.address), guards=self._guarded(first.guards))
         return Term(term.op, moved, *term.args[1:])
 
     def neutral(self, term: Term, monoid: str) -> Term:

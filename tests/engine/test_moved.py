@@ -4,17 +4,22 @@ import itertools
 
 import numpy as np
 import pytest
+from terms import Terms, universe
 
 import eqsat.graph as g
 from eqsat import specs
+from eqsat.algebra import Facts, Term
 from eqsat.cache import Cache
 from eqsat.codegen.targets import TARGETS
 from eqsat.driver import plan
+from eqsat.form import Stored, form
+from eqsat.graph.dtypes import as_dtype
 from eqsat.graph.index import Affine, add, const, evaluate, row_major, scale, var
 from eqsat.graph.tensor import Tensor
-from eqsat.kernel import Kernel
+from eqsat.kernel import Guard, Kernel
 from eqsat.moved import invert
 from eqsat.program import Program
+from eqsat.split import divide
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 RNG = np.random.default_rng(29)
@@ -112,3 +117,29 @@ def test_what_others_read_is_stored_too() -> None:
 
 def test_a_part_that_is_reduced_is_not_moved() -> None:
     kernels([g.max(rows()[:, 3:1400], axis=1)], "example_cuda")
+
+
+@pytest.mark.parametrize("extent", [12, 13])
+def test_a_value_along_the_axis_keeps_its_places_and_guards(extent: int) -> None:
+    """y[j - 1] = e^a[i,j] where j - 1 is in y, beside s[i] = sum_j a[i,j]: the parts store y."""
+    t = Terms(universe(2, extent, 3, 2))
+    a, dtype = t.read("a", "ij"), as_dtype("float32")
+    place = add(var("j"), const(-1))
+    row = add(scale(var("i"), extent - 2), place)
+    moved = Stored(
+        "y", Term("exp", a), ("i", "j"), dtype, at=row, guards=(Guard(place, 0, extent - 2),)
+    )
+    total = Stored("s", t.sum("j", a), ("i",), dtype)
+    division = divide(form([moved, total], Facts(t.universe)), "j", 3, "k")
+    assert division is not None and [one.buffer for one in division.rest] == ["s"]
+    *_, stored = division.first
+    assert stored.buffer == "y" and stored.at is not None
+    shape = [range(division.first_facts.universe.extents[name]) for name in stored.names]
+    found = {}
+    for point in itertools.product(*shape):
+        at = dict(zip(stored.names, point, strict=True))
+        values = [(guard, evaluate(guard.expression, at)) for guard in stored.guards]
+        if all(guard.lower <= value < guard.upper for guard, value in values):
+            found[int(evaluate(stored.at, at))] = at["i"]
+    assert sorted(found) == [*range(2 * (extent - 2))]
+    assert all(i == address // (extent - 2) for address, i in found.items())
