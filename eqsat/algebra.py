@@ -83,6 +83,11 @@ class Renaming:
 Atom = int | float | str | Read | Renaming | Affine | CarryLaw
 
 
+def names_of(atom: Affine | Read | Renaming) -> frozenset[str]:
+    """Index names that an expression, a read or the targets of a re-indexing use."""
+    return free_names(atom) if isinstance(atom, Affine) else atom.names
+
+
 class Term:
     """An operation applied to terms and atoms. Interned: equal terms are the same object.
 

@@ -20,11 +20,12 @@ from eqsat.algebra import (
     Renaming,
     Term,
     Universe,
+    names_of,
     post_order,
 )
 from eqsat.carry_law import CarryLaw
 from eqsat.errors import RuleError
-from eqsat.graph.index import Affine, free_names
+from eqsat.graph.index import Affine
 from eqsat.rule import (
     Condition,
     DTypeOf,
@@ -248,8 +249,7 @@ def atom_facts(universe: Universe, table: AtomTable, finite_buffers: frozenset[s
     """The facts of the atoms in a table."""
     lines = []
     for number, atom in enumerate(table.atoms):
-        names = free_names(atom) if isinstance(atom, Affine) else atom.names
-        lines.append(f"(set (atom_free {number}) {universe.mask(names)})")
+        lines.append(f"(set (atom_free {number}) {universe.mask(names_of(atom))})")
         if isinstance(atom, Read):
             lines.append(f'(set (atom_dtype {number}) "{atom.dtype.name}")')
         if isinstance(atom, Renaming):
@@ -266,7 +266,7 @@ def atom_facts(universe: Universe, table: AtomTable, finite_buffers: frozenset[s
 def names_needed(terms: Iterable[Term], universe: Universe, table: AtomTable) -> int:
     """How many of the universe's names, from the first on, masks of terms and atoms may hold."""
     masks = [int(t.args[0]) for t in terms if t.op in BINDERS or t.op in SCANS]  # type: ignore[arg-type]
-    names = [free_names(a) if isinstance(a, Affine) else a.names for a in table.atoms]
+    names: list[Iterable[str]] = [names_of(atom) for atom in table.atoms]
     names += [a.source for a in table.atoms if isinstance(a, Renaming)]
     return max((mask.bit_length() for mask in (*masks, *map(universe.mask, names))), default=0)
 

@@ -3,9 +3,19 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from eqsat.algebra import Atom, Facts, Read, Renaming, Term, Universe, rebuild, with_children
+from eqsat.algebra import (
+    Atom,
+    Facts,
+    Read,
+    Renaming,
+    Term,
+    Universe,
+    names_of,
+    rebuild,
+    with_children,
+)
 from eqsat.form import REDUCING
-from eqsat.graph.index import Affine, floordiv, free_names, mod, substitute, var
+from eqsat.graph.index import Affine, floordiv, mod, substitute, var
 from eqsat.reindex import push
 
 Names = Mapping[str, str]
@@ -79,7 +89,7 @@ class _Comparison:
             return False
         if isinstance(a, Affine | Read | Renaming):
             assert isinstance(b, Affine | Read | Renaming)
-            names = [free_names(x) if isinstance(x, Affine) else x.names for x in (a, b)]
+            names = [names_of(x) for x in (a, b)]
             one_to_one = all(back.get(there.get(n, n), there.get(n, n)) == n for n in names[0])
             return one_to_one and self._renamed(a, there) == b
         return repr(a) == repr(b)

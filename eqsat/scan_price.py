@@ -37,7 +37,7 @@ def _steps_ahead(tiling: Tiling) -> Array:
     """
     assert tiling.blocking is not None
     form, held = tiling.form, 0 * tiling.shape
-    most = most_ahead(form.extents[form.stepped]) * (1 + held)
+    most = most_ahead(form.extents[form.stepped]) * tiling.shape
     for term in form.terms:
         own = form.facts.free(term)
         if term.op in {"read", "gather"} and own & form.steps.along:

@@ -4,10 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from eqsat.algebra import SCANS, Read, Renaming, Term, Universe, post_order
+from eqsat.algebra import SCANS, Read, Renaming, Term, Universe, names_of, post_order
 from eqsat.egglog_text import BINDERS, SCHEDULE
 from eqsat.explanation import CallRecord, Explanation, KernelRecord, RuleRecord, SegmentRecord
-from eqsat.graph.index import Affine, free_names
+from eqsat.graph.index import Affine
 from eqsat.kernel_text import show
 from eqsat.notation import Notation, letters, renamed
 from eqsat.steps import Step, Trace, replace_at, term_at
@@ -113,7 +113,7 @@ class _Segment:
         places = ", ".join(str(place + 1) for place in record.places)
         title = "The algebra" if self.count == 1 else f"Segment {places}: the algebra"
         taken = {shown for shown, _ in self.buffers.values()}
-        used = names_in(record.trace, record.names) | {n for own in record.outputs for n in own}
+        used = _names_in(record.trace, record.names) | {n for own in record.outputs for n in own}
         names = [(name, extent) for name, extent in record.names if name in used]
         shown = letters([name for name, _ in names], taken)
         notation = Notation(dict(record.names), shown, self.buffers)
@@ -180,7 +180,7 @@ def _indices(names: Sequence[tuple[str, int]], shown: Mapping[str, str]) -> str:
     return ", ".join(f"{shown[name]} < {extent}" for name, extent in names) or "none"
 
 
-def names_in(trace: Trace, names: Sequence[tuple[str, int]]) -> set[str]:
+def _names_in(trace: Trace, names: Sequence[tuple[str, int]]) -> set[str]:
     """The index names that the terms of a trace, and of what it stores, hold."""
     universe = Universe([name for name, _ in names], dict(names))
     sides = [side for step in trace.steps for side in (step.before, step.after)]
@@ -189,10 +189,10 @@ def names_in(trace: Trace, names: Sequence[tuple[str, int]]) -> set[str]:
         if term.op in BINDERS or term.op in SCANS:
             found.update(universe.members(int(term.args[0])))  # type: ignore[arg-type]
         for atom in term.args:
-            if isinstance(atom, Read | Renaming):
-                found |= atom.names | {*(atom.source if isinstance(atom, Renaming) else ())}
-            elif isinstance(atom, Affine):
-                found |= free_names(atom)
+            if isinstance(atom, Affine | Read | Renaming):
+                found |= names_of(atom)
+            if isinstance(atom, Renaming):
+                found.update(atom.source)
     return found
 
 
