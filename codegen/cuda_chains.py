@@ -79,14 +79,15 @@ def chain_registers(block: Block, phase: Phase, chain: Chain) -> int:
 
 def is_lagging(block: Block, phase: Phase) -> bool:
     """Whether a chunk's products may still run while the next chunk's begin: all of them go
-    straight into carries that nothing else of a chunk reads.
+    straight into carries that nothing else of a chunk reads. Partial sums, and products of terms,
+    are waited for and added up.
     """
     updates = {s.chunk: s for s in phase.body if isinstance(s, Update)}
     users = block.placement.users
     for s in phase.body:
         if isinstance(s, Contract) and s.name in block.placement.matrices:
             update = updates.get(s.name)
-            if block.placement.matrices[s.name].partial:
+            if block.placement.matrices[s.name].partial or s.term_index:
                 return False
             if update is None or update.scale or users[s.name] != (update.name,):
                 return False

@@ -24,6 +24,7 @@ from eqsat.codegen.cuda_overlap import (
 )
 from eqsat.codegen.cuda_pipeline import Pipeline
 from eqsat.codegen.cuda_placement import COMPUTED, SHARED
+from eqsat.codegen.cuda_ring import Ring
 from eqsat.codegen.cuda_statements import Statements
 from eqsat.codegen.cuda_steps import (
     Ahead,
@@ -251,6 +252,9 @@ def _emit_chunks(
             body: Statements = HeldStatements(block, phase, boxes, partial)
         else:
             body = Statements(block, phase, boxes, partial, lagging)
+        early = not lagging and _waits_for_readers(block, phase, boxes)
+        if early:
+            body.let_go = lambda: _let_go(pipeline, rings)
         body.emit()
         _copy_carries(block, body)
         if lagging and not held:
@@ -258,7 +262,7 @@ def _emit_chunks(
         for ring in rings:
             if lagging:  # the chunk before is done, and this one's products run
                 pipeline.release(ring, behind=True, condition=f"chunk > {first}")
-            else:
+            elif not early:
                 pipeline.release(ring)
             ring.advance(out)
     pipeline.end_turn()
@@ -266,6 +270,19 @@ def _emit_chunks(
         out.line("products_wait<0>();")
         for ring in rings:
             pipeline.release(ring, behind=True)
+
+
+def _waits_for_readers(block: Block, phase: Phase, boxes: Collection[str]) -> bool:
+    """Whether all that reads the boxes is one product of warpgroups, which a chunk waits for."""
+    found = [s.name for s in phase.body if s.name in block.placement.matrices]
+    users = {user for name in boxes for user in block.placement.users[name]}
+    return users == {*found} and len(found) == 1 and not block.placement.matrices[found[0]].partial
+
+
+def _let_go(pipeline: Pipeline, rings: Sequence[Ring]) -> None:
+    """Let go of the slot in use of each ring."""
+    for ring in rings:
+        pipeline.release(ring)
 
 
 def _live_chunks(block: Block, phase: Phase) -> tuple[str, str]:

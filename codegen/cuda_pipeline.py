@@ -49,11 +49,11 @@ from eqsat.codegen.cuda_warpgroup_operations import WARPGROUP, WarpgroupOperatio
 from eqsat.conversion_price import GROUPS, slots_made
 from eqsat.errors import UnsupportedError
 from eqsat.kernel import Load, Phase
+from eqsat.pipeline_price import whole_slots
 
 MOST_COMPUTING = 896  # threads of a block, less the producer's warpgroup
 SHARED_BYTES, RESERVED_BYTES = 233472, 1024  # of an SM of sm_90, and for each block
 LONG = 16  # times that a tile fills its rings, from which on no block stays for the next
-AHEAD, ROOM = 4, 3  # tiles whose boxes may lie there, and as what part of shared memory at most
 
 
 class Pipeline:
@@ -163,12 +163,11 @@ class Pipeline:
         return most - AROUND * 3 // 2 - chain_registers(self.block, phase, self.chains[phase])
 
     def _slots(self, boxes: Mapping[str, TensorBox]) -> int:
-        """Slots for boxes that lie there for a whole tile: where a tile is nothing but these, those
-        of the next ones are copied meanwhile, as far as room for other blocks is left.
-        """
-        alone = not any(phase.stream for phase in self.block.kernel.phases)
-        fit = SHARED_BYTES // ROOM // sum(box.bytes for box in boxes.values())
-        return max(min(AHEAD, fit), 1) if alone else 1
+        """Slots for boxes that lie there for a whole tile: several where a tile is nothing else."""
+        if any(phase.stream for phase in self.block.kernel.phases):
+            return 1
+        size = np.asarray(float(sum(box.bytes for box in boxes.values())))
+        return int(whole_slots(size, SHARED_BYTES))
 
     def allocate(self, phase: Phase) -> None:
         """Slots for the boxes of a phase, and the tiles that read them."""

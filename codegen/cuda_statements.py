@@ -1,6 +1,6 @@
 """The statements and stores of one phase body, as loops over each thread's registers."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 
 from eqsat.codegen import cuda_masks
@@ -79,6 +79,7 @@ class Statements:
         self.partial = partial or {}
         self.lagging = lagging  # products of this run may still be under way after it
         self.issued = False
+        self.let_go: Callable[[], None] = lambda: None  # of slots, once products are waited for
         self.pending: list[Elementwise] = []
         self.deferred: dict[str, Contract | Reduce] = {}
         self.in_place = {s.name for s in phase.body if isinstance(s, Update) and self.fits(s)}
@@ -491,6 +492,7 @@ class Statements:
             self.out.line("products_commit();")
             if wait or not self.lagging:
                 self.out.line("products_wait<0>();")
+                self.let_go()
         self.issued = False
 
     def accumulator(self, s: Contract | Reduce | Update) -> Accumulator:

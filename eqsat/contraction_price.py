@@ -422,12 +422,13 @@ def rows_stay(made: Form) -> bool:
     return any(made.facts.free(t) & reduced for t in products)
 
 
-def early(spec: ParallelProcessingUnit, made: Form, started: Collection[str]) -> float:
+def early(spec: ParallelProcessingUnit, made: Form, started: Collection[str], whole: bool) -> float:
     """By how many chunks a ring's slot is let go of before the next chunk is done: one where
-    products are waited for; half a chunk, where one product's factor is computed from another's
-    result: their rings differ, and either lets go of its slot as soon as its own product is done.
+    products are waited for, as those of tiles that lie there whole are; half a chunk, where one
+    product's factor is computed from another's result: their rings differ, and either lets go of
+    its slot as soon as its own product is done.
     """
-    waited = any(is_joined(term) for term in made.terms) or count_parts(spec, made) > 0
+    waited = whole or any(is_joined(t) for t in made.terms) or count_parts(spec, made) > 0
     operations = [spec.operation(name) for name in started]
     chained = len(operations) > 1 and any(map(from_registers, operations))
     return waited + 0.5 * chained

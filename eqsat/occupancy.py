@@ -28,6 +28,7 @@ from eqsat.graph.ops import ELEMENTWISE
 from eqsat.issue_price import ISSUED, instruction_seconds
 from eqsat.nearly import short_powers
 from eqsat.partial_sums import count_parts
+from eqsat.pipeline_price import whole_slots
 from eqsat.rates import Array, Blocking, Contraction, Rates
 from eqsat.scan_price import at_work
 from eqsat.stencil_price import loaded_part
@@ -303,9 +304,11 @@ class Occupancy(Tiling):
 
     def slots(self) -> Array:
         """Of a ring, as far as a chunk's copies may be ahead of its products: where all that is
-        copied for chunks is converted, those of what is made as well.
+        copied for chunks is converted, those of what is made as well; without chunks a tile's.
         """
         assert self.blocking is not None
+        if self.started and not self.chunks:
+            return whole_slots(self.shared, int(self.spec.memory("shared").size_bytes))
         streamed = self.form.facts.universe.mask(self.chunks)
         operands = {one for one in self.form.operands() if self.form.facts.free(one) & streamed}
         alone = self.converted and not any(one.op in {"read", "gather"} for one in operands)

@@ -21,6 +21,7 @@ LATE = 0.04  # of the time of copies, in a ring of three slots: 6 of half the si
 BEHIND = 0.02  # of a chain's chunks that read more than factors, for each slot of the ring below
 SLOTS_BESIDE = 6  # these: on an H200, 4 take 3 to 11 % less time than 3, and 6 another 5
 STREAMED_BYTES = 2048  # tiles from this size on are worth a copy ahead
+AHEAD, ROOM = 4, 3  # tiles at once that lie in memory whole, and the part of it for them at most
 SLOT = 1.7  # trips from asking for a ring's slot until it is asked for again, computing aside
 
 
@@ -143,6 +144,13 @@ def _arrangements(
         if whole.any():
             found.append((along, across, whole))
     return found
+
+
+def whole_slots(size: Array, shared_bytes: int) -> Array:
+    """Slots of a ring for tiles that are nothing but boxes of so many bytes, which lie there whole:
+    those of the next tiles are copied meanwhile, as far as room for other blocks is left.
+    """
+    return np.clip(np.floor(shared_bytes / ROOM / size), 1, AHEAD)
 
 
 def in_flight(

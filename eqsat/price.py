@@ -486,7 +486,7 @@ class _Pricing(Latency):
             steps=self.steps(),
             waits=np.maximum(self.steps(), count_parts(spec, self.form)),
             stages=self.slots(),
-            early=self.shape * early(spec, self.form, self.started),
+            early=self.shape * early(spec, self.form, self.started, not self.chunks),
             teams=teams,
             resident=self.resident() / spec.processors,
             stored=self.shape * sum(self.tile_points(m) * size for m, size in self.stored_points()),

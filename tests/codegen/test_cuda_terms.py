@@ -53,6 +53,15 @@ def test_large_tiles_compile_without_spills_and_products_overlap():
     assert not cubin.spills and not re.search("C75[0-9]{2}", cubin.log), cubin.log
 
 
+def test_a_slot_is_let_go_of_before_the_sums_of_its_chunk_are_joined():
+    """The products are waited for, so that it is the slot at hand, not the one before."""
+    text = emit(large().kernel, OPERATIONS).text
+    loop = text[text.rindex("for (int chunk") :]
+    release = re.search(r"barrier_arrive\w*\(barriers \+ \d+ \+ slot_0,", loop)
+    assert release and loop.index("products_wait<0>") < release.start() < loop.index("is_finite")
+    assert loop.count("barrier_arrive") == 1
+
+
 def by_warps(operation: str):
     """The first case by another operation."""
 

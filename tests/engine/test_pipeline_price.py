@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from terms import Terms, add, universe
 
+import eqsat
 from eqsat.algebra import Facts
 from eqsat.codegen.cuda_operations import OPERATIONS
 from eqsat.codegen.targets import TARGETS
 from eqsat.form import SUBSTITUTED, Stored, form
-from eqsat.pipeline_price import Flow, handed_over, in_flight, pipelined, spread
+from eqsat.pipeline_price import Flow, handed_over, in_flight, pipelined, spread, whole_slots
 from eqsat.rule import applicable
 from eqsat.rules.substitution import substitutions
 from eqsat.siblings import (
@@ -237,3 +238,22 @@ def test_sums_that_are_handed_over_take_their_time():
     whole, small = (handed_over(SPEC, parts, s, TRIP, RATE)[0] for s in (sums, sums / 2))
     assert 1e-6 < small < whole < 5e-5
     assert handed_over(SPEC, 0 * parts, sums, TRIP, RATE)[0] == 0
+
+
+# tiles that lie in memory whole
+
+
+def test_whole_tiles_have_slots_in_a_part_of_shared_memory():
+    sizes = np.array([1e3, 16384, 30000, 70000, 200000])
+    np.testing.assert_array_equal(whole_slots(sizes, 233472), [4, 4, 2, 1, 1])
+
+
+def test_a_tile_that_fills_its_part_of_memory_is_not_copied_ahead():
+    """128 points of a sum in one chunk of 64 KiB wait for each copy; two chunks of it do not."""
+    a, b = (
+        eqsat.input("a", (32, 512, 128), "bfloat16"),
+        eqsat.input("b", (32, 128, 512), "bfloat16"),
+    )
+    program = eqsat.compile(a @ b, "h200")
+    (launch,) = program.parts.launches
+    assert [axis.tile for axis in launch.kernel.phases[0].stream] == [64]
