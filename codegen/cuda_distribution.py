@@ -29,6 +29,7 @@ from eqsat.codegen.cuda_roles import (
     kept_apart,
     neighbours,
     products_only,
+    rows_of_chunks,
     rows_of_factors,
     summed_in_factors,
     summed_in_steps,
@@ -147,9 +148,8 @@ class _Choice:
     """The state of one choice: digits taken so far, and what is known of each index."""
 
     def __init__(self, kernel: Kernel, placement: Placement) -> None:
-        self.kernel = kernel
-        self.placement = placement
-        self.axes = kernel.axes()
+        self.kernel, self.placement = kernel, placement
+        self.axes, self.rows = kernel.axes(), rows_of_chunks(kernel)
         self.digits = thread_digits(kernel.tile_threads, kernel.cluster)
         self.taken: dict[str, list[tuple[int, int]]] = {}
         self.width: dict[str, int] = {}
@@ -180,8 +180,8 @@ class _Choice:
         if crossed := self.crossed([i for i in held if i not in self.factors]):
             self.assign_square(*crossed)
         open_indices = [i for i in held if i not in self.factors]
-        rows = {i for i in open_indices if self.votes[i]} & self.reduced - {*self.partners}
-        own = {i for i in rows if is_summed_alone(kernel, placement, i)}
+        moved_along = {i for i in open_indices if self.votes[i]} & self.reduced
+        own = {i for i in moved_along - {*self.partners} if is_summed_alone(kernel, placement, i)}
         again = {i for i in open_indices if is_done_again(kernel, placement, i)}
         short = {i: self.points(i) for i in own | again | self.shared}
         moved = [access for access, _ in self.accesses()]
@@ -191,8 +191,8 @@ class _Choice:
         self.width |= short
         contiguous = [i for i in open_indices if self.votes[i] and i not in short]
         contiguous.sort(key=lambda i: (-self.votes[i], -self.points(i)))
-        lanes = self.step_lanes()
-        limits = {**self.block_limits(), **lanes}
+        contiguous = [i for i in contiguous if i == contiguous[0] or i not in self.rows]
+        limits = self.block_limits() | (lanes := self.step_lanes())
         for i in contiguous:
             self.width[i] = self.vector(i)
             self.take(i, min(WARP, limits.get(i, WARP)))
@@ -205,7 +205,8 @@ class _Choice:
                 width //= 2
             self.width |= {i: width} if i in free else {}
         inside = {i for i in summed_in_factors(kernel, placement) if self.points(i) < WARP}
-        for i in [*free, *contiguous, *(i for i in open_indices if i not in inside)]:
+        rest = sorted({*open_indices} - inside, key=open_indices.index)
+        for i in [*self.rows, *free, *contiguous, *rest]:
             self.take(i, lanes.get(i, kernel.tile_threads))
         scanned = {s.over for s in kernel.statements() if isinstance(s, Scan)} & {*open_indices}
         # rows of a thread lie side by side: they share places, and are scanned at once
@@ -315,7 +316,7 @@ class _Choice:
         """
         for indices in self.held_sets:
             others = prod(self.held.get(i, self.width.get(i, 1)) for i in indices - {index})
-            points = prod(self.points(i) for i in indices)
+            points = prod(self.points(i) for i in indices | {*self.rows})
             if index in indices and width * others * self.kernel.tile_threads < points:
                 return False
         return True

@@ -174,7 +174,7 @@ def _emit_steps(block: Block, phase: Phase, partial: Mapping[str, str], ahead: A
         if not rest:
             later = f"{later} < {count} ? {later} : first"
         out.line(f"const int next = {later};")
-        out.line("#pragma unroll")
+        out.line("#pragma unroll" if ahead.unrolled else "#pragma unroll 1")
         with out.block(each_slot):
             out.line("const int chunk = first + slot;")
             with out.block(f"if (chunk < {count})" if rest else ""):

@@ -92,6 +92,18 @@ def summed_in_steps(kernel: Kernel) -> set[str]:
     return {i for over in sums for i in over} - {axis.name for p in steps for axis in p.stream}
 
 
+def rows_of_chunks(kernel: Kernel) -> list[str]:
+    """The indices of a stream's chunks of which each point has a row that is reduced by itself: as
+    far as there are warps each has one, so that few threads wait for each other's sums.
+    """
+    found: dict[str, None] = {}
+    for phase in kernel.phases:
+        names = {axis.name for axis in phase.stream if axis.tile > 1}
+        inside = [s for s in phase.body if isinstance(s, Reduce) and not {*s.over} & names]
+        found |= dict.fromkeys(i for s in inside for i in s.indices if i in names)
+    return [*found]
+
+
 def summed_in_factors(kernel: Kernel, placement: Placement) -> set[str]:
     """The indices over which factors of products alone are summed, as windows are: each thread has
     all of their points, where other indices keep threads at work.

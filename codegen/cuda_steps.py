@@ -1,9 +1,11 @@
-"""Streams of single steps: what a step reads is asked for several steps before.
+"""Streams of single steps, and of rows that are reduced: what a step reads is asked for before.
 
-Nothing else hides the latency of memory where a state is carried from step to step. Each warp has
+Nothing else hides the latency of memory where a state is carried from step to step, and little
+where threads wait for each other's sums in each chunk. Each warp has
 slots in shared memory, into which its lanes copy asynchronously what they will read: a compiler
 may put off a load into registers until just before its use, a copy it may not. What is too narrow
-for a copy is loaded into slots of registers. The loop is unrolled by the number of slots.
+for a copy is loaded into slots of registers. The loop is unrolled by the number of slots, unless
+it is long.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,14 +18,15 @@ from eqsat.codegen.cuda_distribution import WARP, Distribution
 from eqsat.codegen.cuda_exchange import exchange_for
 from eqsat.codegen.cuda_math import cast, register_type, storage_type, widen
 from eqsat.codegen.cuda_placement import REGISTERS, SHARED, Placement
+from eqsat.codegen.cuda_roles import rows_of_chunks
 from eqsat.codegen.cuda_statements import Statements
 from eqsat.codegen.cuda_tiles import owners
-from eqsat.kernel import Kernel, Load, Phase, Reduce
-from eqsat.scans import AHEAD_BYTES, most_ahead
+from eqsat.kernel import Axis, Kernel, Load, Phase, Reduce
+from eqsat.scans import AHEAD_BYTES, MOST_SLOTS_BYTES, SLOTS_BYTES, most_ahead
 
 COPIED = (4, 8, 16)  # bytes that one asynchronous copy moves
-MOST_SHARED = 32768  # bytes of a block's slots
 MOST_STATEMENTS = 800  # of the unrolled steps, so that they are compiled soon and stay in a cache
+MOST_ROLLED = 4  # slots of steps that are longer
 
 
 @dataclass(frozen=True)
@@ -44,12 +47,15 @@ class Copy:
 
 @dataclass(frozen=True)
 class Ahead:
-    """Copies and loads into registers that run so many steps ahead; bytes of registers in all."""
+    """Copies and loads into registers that run so many steps ahead; bytes of registers in all;
+    whether the loop is unrolled by them.
+    """
 
     copies: tuple[Copy, ...]
     loads: tuple[Load, ...]
     steps: int
     bytes: int
+    unrolled: bool = True
 
     @property
     def every(self) -> tuple[Load, ...]:
@@ -60,8 +66,9 @@ class Ahead:
 def loads_ahead(
     kernel: Kernel, placement: Placement, distribution: Distribution, phase: Phase
 ) -> Ahead | None:
-    """What a stream of single steps asks for ahead; None for another stream, or for nothing."""
-    if [axis.tile for axis in phase.stream] != [1] or placement.matrices:
+    """What a stream of steps asks for ahead; None for another stream, or for nothing."""
+    stepped = len(phase.stream) == 1 and is_stepped(kernel, phase.stream[0])
+    if not stepped or placement.matrices:
         return None
     tiles = [s for s in phase.body if isinstance(s, Load) and placement.where[s.name] == SHARED]
     if phase.stages > 1 and tiles:
@@ -96,14 +103,23 @@ def loads_ahead(
     shared *= kernel.threads // WARP
     over = {s.name: s.over for s in phase.body if isinstance(s, Reduce)}
     work = sum(held((*s.indices, *over.get(s.name, ()))) for s in phase.body)
-    most = min(axis.extent, MOST_SHARED // max(shared, 1), MOST_STATEMENTS // max(work, 1))
-    most = min(most, AHEAD_BYTES // max(each, 1))
-    steps = most_ahead(axis.extent)
+    slots = (
+        SLOTS_BYTES // max(shared, 1) if 2 * shared <= SLOTS_BYTES else MOST_SLOTS_BYTES // shared
+    )
+    most = min(axis.count, slots, AHEAD_BYTES // max(each, 1))
+    unrolled = bool(loads) or work <= MOST_STATEMENTS // 2
+    most = min(most, MOST_STATEMENTS // max(work, 1) if unrolled else MOST_ROLLED)
+    steps = most_ahead(axis.count)
     while steps > most:
         steps //= 2
     if steps < 2 or not (copies or loads):
         return None
-    return Ahead(tuple(copies), tuple(loads), steps, each * steps)
+    return Ahead(tuple(copies), tuple(loads), steps, each * steps, unrolled)
+
+
+def is_stepped(kernel: Kernel, axis: Axis) -> bool:
+    """Whether a stream takes one point at a time, or chunks of rows that are reduced."""
+    return axis.tile == 1 or axis.name in rows_of_chunks(kernel)
 
 
 def declare_slots(block: Block, ahead: Ahead) -> None:
@@ -213,9 +229,14 @@ class SteppedStatements(Statements):
 
 def _place(block: Block, copy: Copy, point: Point) -> str:
     """Where a piece lies behind the lane's place in the first slot."""
-    number = block.register_number(copy.load.indices, point)
-    piece = f"({number}) / {copy.width}"
-    return f"(slot * {copy.pieces} + {piece}) * {copy.lanes * copy.width}"
+    parts, stride = [f"slot * {copy.pieces}"], 1
+    for i in reversed(block.ordered(copy.load.indices)):
+        width, number = copy.width if i == copy.index else 1, point.register[i]
+        if number != "0":
+            piece = f"({number}) / {width}" if width > 1 else f"({number})"
+            parts.append(f"{piece} * {stride}")
+        stride *= block.distribution.registers(i) // width
+    return f"({' + '.join(parts)}) * {copy.lanes * copy.width}"
 
 
 def _slots(block: Block, s: Load) -> str:

@@ -5,9 +5,11 @@ phase is one more than the highest phase of the hoisted reductions inside it. Wh
 stays in the body of its loop and is done wholly inside each tile.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, reduce
+from operator import or_
 
 from eqsat.algebra import (
     LEAVES,
@@ -71,6 +73,15 @@ def is_product(term: Term, facts: Facts) -> bool:
     return shares_factors(facts.free(left), facts.free(right))
 
 
+def multiplies_matrices(terms: Iterable[Term], facts: Facts) -> bool:
+    """Whether there are sums of products of which results share both factors."""
+    for term in terms:
+        by_operation = term.op in SUBSTITUTED and shares_factors(*map(facts.free, term.children))
+        if by_operation or is_product(term, facts):
+            return True
+    return False
+
+
 def multiplies_anew(term: Term, facts: Facts) -> bool:
     """Whether a sum that is no product of two factors in memory multiplies something computed, or
     several, which are the same at many of its points.
@@ -121,8 +132,9 @@ class Form:
 
     `grid` are the parallel names; `reduced` the names of hoisted reductions, each streamed or
     resident by the schedule; `nested` those of reductions inside a stream's body, always resident.
-    `held` are names of both kinds: resident too. `phase` numbers the hoisted reductions. `steps`
-    says which of the reduced names scans may be stepped along.
+    `held` are names of both kinds: resident too. `phase` numbers the hoisted reductions; `ready`
+    says after how many phases each stored value can be computed. `steps` says which of the reduced
+    names scans may be stepped along.
     """
 
     stored: tuple[Stored, ...]
@@ -131,6 +143,7 @@ class Form:
     nested: tuple[str, ...]
     held: frozenset[str]
     phase: dict[Term, int]
+    ready: dict[Stored, int]
     uses: dict[Term, int]
     terms: tuple[Term, ...]
     facts: Facts
@@ -148,6 +161,17 @@ class Form:
         if all(one.term.op not in SCATTERS for one in self.stored):
             return self.terms
         return tuple(post_order(term for one in self.stored for term in computed(one)))
+
+    @cached_property
+    def row_points(self) -> int:
+        """Points of the rows that are reduced inside a stream's chunks and stored too, 1 for none:
+        each tile has all of them. Beside products of matrices tiles have rows of theirs.
+        """
+        if multiplies_matrices(self.terms, self.facts):
+            return 1
+        own = reduce(or_, (walked(one, self.facts) for one in self.stored))
+        rows = self.facts.universe.mask(self.nested) & own
+        return math.prod(self.extents[name] for name in self.facts.universe.members(rows))
 
     @property
     def extents(self) -> dict[str, int]:
@@ -268,9 +292,12 @@ def _form(stored: tuple[Stored, ...], facts: Facts) -> Form:
                 before = phase[term] + 1
             below[term, bound] = before
 
+    around = steps.along or _swept(stored, facts)
+    ready: dict[Stored, int] = {}
     for one in stored:
         for term in computed(one):
-            visit(term, steps.along)
+            visit(term, around)
+            ready[one] = max(ready.get(one, 0), below[term, around])
     reduced = steps.along
     for term in phase:
         reduced |= term.args[0]  # type: ignore[operator]
@@ -307,6 +334,7 @@ def _form(stored: tuple[Stored, ...], facts: Facts) -> Form:
         nested=universe.members(nested & ~reduced),
         held=frozenset(universe.members(nested & reduced)),
         phase=phase,
+        ready=ready,
         uses=uses,
         terms=terms,
         facts=facts,
@@ -314,20 +342,62 @@ def _form(stored: tuple[Stored, ...], facts: Facts) -> Form:
     )
 
 
+def _swept(stored: tuple[Stored, ...], facts: Facts) -> int:
+    """The names in one loop over which all is computed that has them, beside sums over them: of
+    which nothing that has a name of these needs a reduction over it, as gradients of the rows of a
+    norm and sums of these over all rows. None beside products of matrices: tiles of those have
+    rows of their own.
+    """
+    terms = tuple(post_order(one.term for one in stored))
+    if multiplies_matrices(terms, facts):
+        return 0
+    reduced: dict[Term, int] = {}  # names over which there are reductions beneath a term
+    apart, walks, over = 0, 0, 0
+    for term in terms:
+        below = reduce(or_, (reduced[child] for child in term.children), 0)
+        if term.op in REDUCING:
+            below |= int(term.args[0])
+        reduced[term] = below
+        apart |= facts.free(term) & below
+    for one in stored:
+        walks |= walked(one, facts)
+        over |= reduced[one.term]
+    return walks & over & ~apart
+
+
+def loops(made: Form, streamed: int) -> dict[tuple[int, int], list[Term]]:
+    """The hoisted reductions of each loop over streamed names, by its phase and these names."""
+    found: dict[tuple[int, int], list[Term]] = {}
+    for term, number in made.phase.items():
+        over = int(term.args[0])  # type: ignore[call-overload]
+        if over & streamed:
+            found.setdefault((number, over & streamed), []).append(term)
+    return found
+
+
+def stored_in(made: Form, one: Stored, streamed: int) -> tuple[int, int]:
+    """The phase and streamed names of the loop in which a value is stored, where there is one."""
+    return made.ready[one], walked(one, made.facts) & streamed
+
+
 def passes(made: Form, streamed: int) -> dict[Term, int]:
     """In how many phases a term is computed anew, where it depends on streamed names."""
     groups: dict[tuple[int, int], list[Term]] = {}
-    for term, number in made.phase.items():
-        over = term.args[0]
-        assert isinstance(over, int)
-        if over & streamed:
-            groups.setdefault((number, over & streamed), []).extend(term.children)
-    shared = 0
+    for (number, over), reductions in loops(made, streamed).items():
+        groups[number, over] = [child for term in reductions for child in term.children]
+    late = []
     for one in made.stored:
+        where = stored_in(made, one, streamed)
+        if where in groups:
+            groups[where] += computed(one)
+        else:
+            late.append(one)
+    shared = 0
+    for one in late:
         shared |= walked(one, made.facts) & streamed
     if shared:
         last = 1 + max(made.phase.values(), default=0)
-        groups[last, shared] = [term for one in made.stored for term in computed(one)]
+        groups[last, shared] = [term for one in late for term in computed(one)]
     counts: dict[Term, int] = {}
     for (number, _), roots in groups.items():
         seen: set[Term] = set()

@@ -5,6 +5,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from eqsat import row_price
 from eqsat.clusters import CLUSTER
 from eqsat.conversion_price import GROUPS
 from eqsat.copy_price import is_waited_for
@@ -27,12 +28,21 @@ FEW_TEAMS, WAITING = 2, 1.35  # 2048 rows of heads of 64: 250 us, and 177 where 
 BETWEEN = 100  # cycles of a chunk in which each team's products wait for what others' are made of
 SCATTERED = 0.02  # of memory's time, each time the threads of a block that reads on are halved:
 MOST_TOGETHER = 512  # from so many on; sums of one or two arrays of 2^26 to 2^28 numbers
+BESIDE_ROWS = 0.1  # part of what is hidden that still counts where chunks of rows wait for sums
 ALONE = 128  # threads of a block that wait for others in no chunk, beyond which more hide more
 COMPUTING = 0.4  # the part of elementwise work that nothing else of the same threads hides
 
 
 class Latency(Occupancy):
     """Trips to memory, chunks, products that threads wait for, blocks that start and meet."""
+
+    @property
+    def asks_ahead(self) -> bool:
+        """Whether what tiles read is asked for however few threads there are: a producer copies, or
+        threads for the chunks after the one at hand; steps wait for latency.
+        """
+        stepped = self.form.stepped in self.chunks
+        return bool(self.started) or stepped or row_price.has_rows(self)
 
     def between_tiles(self, waves: Array) -> Array:
         """Seconds in which teams that take turns neither multiply nor wait for operands: what they
@@ -63,8 +73,9 @@ class Latency(Occupancy):
         group = self.spec.group(self.spec.tile_group)
         return group.start_interval_cycles / self.spec.cycles_per_s
 
-    def waits(self, tiles: Array) -> Array:
-        """Seconds for which tiles wait, one after the other where they do not fit side by side.
+    def waits(self, tiles: Array, computing: Array) -> Array:
+        """Seconds for which tiles wait, one after the other where they do not fit side by side;
+        where they stream over rows, with what each has of so many seconds of instructions.
 
         A tile that holds what it reads asks for no more until it is done: of those after the first,
         memory is busy with others meanwhile, and each trip takes longer. Nor do blocks start faster
@@ -73,7 +84,7 @@ class Latency(Occupancy):
         rounds = np.ceil(tiles / self.resident())
         if self._holds:
             rounds = 1 + LOADED * (rounds - 1)
-        waits = self._tile_latency() * rounds
+        waits = (self._tile_latency() + row_price.own_seconds(self, computing, tiles)) * rounds
         if self.blocking is None or self.started or not self.pricer.overlap:
             return waits
         return np.maximum(waits, tiles * self.blocks * self._start_seconds)
@@ -116,6 +127,8 @@ class Latency(Occupancy):
         if self.blocking.staged:  # tiles that all start at once wait at once
             rounds = np.where(tiles > self.resident(), np.maximum(self.beside(tiles), 1), 1.0)
             return 0.5 * busy / rounds
+        if row_price.has_rows(self):
+            return BESIDE_ROWS * busy
         waiting = np.where(self.blocks > 1, 1.0, 0.5) if self._holds else 1.0
         apart = np.where(self._reads_on, np.maximum(self.blocking.threads / ALONE, 1), 1.0)
         return waiting * busy / np.maximum(self.beside(tiles) * apart, 1)
@@ -198,10 +211,13 @@ class Latency(Occupancy):
                 steps = np.ceil(self.form.extents[name] / chunk) * self.streams(name)
                 each = 2 * barrier + cache / self.blocking.stages
                 each = each + cache * self._reads_beside(name)
+                if row_price.has_rows(self):
+                    each = row_price.chunk_cycles(self)
+                    self.refused["products of rows"] = self.shape * row_price.multiplies(self) > 0
                 if name == self.form.stepped:  # no thread waits for others, only for what it reads
                     each = step_cycles(self)
                 cycles = cycles + steps * each
-            cycles = cycles + chain_cycles(self)
+            cycles = cycles + chain_cycles(self) + row_price.first_cycles(self)
         return cycles / self.spec.cycles_per_s
 
     def in_turn(self, parts: dict[str, Array], staging: Array, work: Array, tiles: Array) -> Array:

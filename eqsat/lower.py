@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from eqsat.algebra import REDUCTIONS, SCANS, Read, Term, post_order, read_along
-from eqsat.form import REDUCING, WEIGHTED, Form, Stored, computed, walked
+from eqsat.form import REDUCING, WEIGHTED, Form, Stored, computed, loops, stored_in, walked
 from eqsat.graph.dtypes import DType
 from eqsat.graph.index import Affine
 from eqsat.kernel import (
@@ -147,10 +147,10 @@ class _Lowering(CarryLowering):
 
     def _straight(self) -> Phase:
         body = self.statements(self.needed(t for o in self.form.stored for t in computed(o)))
-        return Phase((), tuple(body), (), self.stores())
+        return Phase((), tuple(body), (), self.stores(self.form.stored))
 
-    def stores(self) -> tuple[Store, ...]:
-        return tuple(map(self._store, self.form.stored))
+    def stores(self, stored: Iterable[Stored]) -> tuple[Store, ...]:
+        return tuple(map(self._store, stored))
 
     def _store(self, one: Stored) -> Store:
         found = scattered(one, self.facts)
@@ -275,18 +275,19 @@ class _Lowering(CarryLowering):
     # -- streams -------------------------------------------------------------------------------
 
     def _streams(self, streamed: tuple[str, ...]) -> list[Phase]:
-        """One stream per phase and index set; then the stores, in a stream over shared names."""
+        """One stream per phase and index set, in which values over the same names are stored that
+        can be; then the other stores, in a stream over shared names.
+        """
         mask = self.facts.universe.mask(streamed)
-        groups: dict[tuple[int, int], list[Term]] = {}
-        for term, number in self.form.phase.items():
-            over = term.args[0]
-            assert isinstance(over, int)
-            if over & mask:
-                groups.setdefault((number, over & mask), []).append(term)
+        groups = loops(self.form, mask)
+        inside: dict[tuple[int, int], list[Stored]] = {key: [] for key in groups}
+        late: list[Stored] = []
+        for one in self.form.stored:
+            inside.get(stored_in(self.form, one, mask), late).append(one)
         phases: list[Phase] = []
-        for (_, over), reductions in sorted(groups.items(), key=lambda item: item[0]):
-            phases += self._stream(over, reductions, mask)
-        return [*phases, *self._final(mask)]
+        for key, reductions in sorted(groups.items(), key=lambda item: item[0]):
+            phases += self._stream(key[1], reductions, mask, inside[key])
+        return [*phases, *self._final(mask, late)]
 
     def _invariant(self, roots: Iterable[Term], mask: int) -> list[Phase]:
         """A straight-line phase for what the next stream needs and no chunk changes."""
@@ -304,8 +305,11 @@ class _Lowering(CarryLowering):
             for sub in post_order([term])
         )
 
-    def _stream(self, over: int, reductions: list[Term], mask: int) -> list[Phase]:
+    def _stream(
+        self, over: int, reductions: list[Term], mask: int, stored: list[Stored]
+    ) -> list[Phase]:
         bodies = [c for r in reductions for c in self._inputs(r)]
+        bodies += (roots := [term for one in stored for term in computed(one)])
         before = self._invariant(bodies, mask)
         outer = dict(self.values)
         body: list[Statement] = []
@@ -315,9 +319,13 @@ class _Lowering(CarryLowering):
         for term in sorted(reductions, key=self.is_pivot):  # after what carries it
             body += self.statements(self.needed(self._inputs(term)))
             results[term] = self._carry(term, body, carries)
+        body += self.statements(self.needed(roots))
+        if self.form.row_points > 1:  # chunks wait for sums of rows: all is asked for before
+            body.sort(key=lambda s: not isinstance(s, Load) or bool(s.access.coordinates))
+        stores = self.stores(stored)
         self.values = {**outer, **results}
         axes = tuple(self.axis(n) for n in self.facts.universe.members(over))
-        return [*before, Phase(axes, tuple(body), tuple(carries), (), self.schedule.stages)]
+        return [*before, Phase(axes, tuple(body), tuple(carries), stores, self.schedule.stages)]
 
     def _inputs(self, term: Term) -> tuple[Term, ...]:
         """What must have a value before a reduction is carried."""
@@ -341,17 +349,17 @@ class _Lowering(CarryLowering):
         body.append(Update(self.fresh("v"), dtype, indices, carry, monoid, chunk))
         return carry
 
-    def _final(self, mask: int) -> list[Phase]:
-        """The stores; streamed over the names that are both reduced and stored."""
+    def _final(self, mask: int, stored: list[Stored]) -> list[Phase]:
+        """The stores that are left; streamed over the names that are both reduced and stored."""
         shared = 0
-        for one in self.form.stored:
+        for one in stored:
             shared |= walked(one, self.facts) & mask
-        roots = [term for o in self.form.stored for term in computed(o)]
+        roots = [term for one in stored for term in computed(one)]
         before = self._invariant(roots, shared) if shared else []
         self.carries = []
         body = self.statements(self.needed(roots))
         axes = tuple(self.axis(n) for n in self.facts.universe.members(shared))
-        return [*before, Phase(axes, tuple(body), tuple(self.carries), self.stores())]
+        return [*before, Phase(axes, tuple(body), tuple(self.carries), self.stores(stored))]
 
 
 def _number(value: object, dtype: DType) -> bool | int | float:

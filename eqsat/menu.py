@@ -34,6 +34,7 @@ SHARED_PLACES = 4  # times as many of a sum over windows, whose places lie in a 
 CHUNKS = (256, 1024, 4096)  # points of a chunk of a sum that is no product
 MASKED = (64, 128, 256)  # points of a chunk that a core may leave out
 MOST_HELD = 1 << 15  # points of a chunk beside names that lie in the tile whole
+MOST_IN_ROWS = 1 << 13  # the same of rows that are reduced and stored
 MOST_AT_ONCE = (4096, 160)  # points of a sum, and of one of products, that a tile takes at once
 MOST_POINTS = 1 << 20  # of a tile that is priced before a kernel is scheduled
 MOST_SCHEDULES = 4000  # of a body, menus are thinned until there are no more
@@ -198,6 +199,9 @@ def _masked_chunks(form: Form, names: list[str]) -> dict[str, list[int]]:
 def _lengths(form: Form) -> tuple[int, ...]:
     """Lengths of chunks beside which a tile holds all points of the names that are nested."""
     inside = math.prod(form.extents[name] for name in form.nested)
+    if form.row_points > 1:  # as many as a block's threads have a few vectors each of
+        most = _power(MOST_IN_ROWS // form.row_points)
+        return tuple(dict.fromkeys(max(most >> n, 1) for n in range(len(CHUNKS))))
     most = _power(MOST_HELD // inside) if inside > 1 else CHUNKS[0]
     return CHUNKS if most >= CHUNKS[0] else tuple(max(most >> n, 1) for n in range(len(CHUNKS)))
 

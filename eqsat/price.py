@@ -398,8 +398,7 @@ class _Pricing(Latency):
             compute = compute + self.reread() + self.read_beside()
         cache_bw, dram_bw = (one.sustained_gb_per_s * 1e9 for one in (cache, pricer.dram))
         alone = pricer.dram.bandwidth_per_processor_gb_per_s * 1e9 or dram_bw
-        steps = self.started or self.form.stepped in self.chunks
-        part = self.shape if steps else np.sqrt(busy)  # a producer copies; steps wait for latency
+        part = self.shape if self.asks_ahead else np.sqrt(busy)
         cores = np.minimum(tiles * self.blocks, spec.processors)
         asked = drawn = np.minimum(dram_bw, alone * cores) * part
         if self.blocking is not None and self.blocking.staged:
@@ -422,7 +421,7 @@ class _Pricing(Latency):
         if self.pricer.overlap:
             self.refuse_oversized()
         memory = np.maximum(parts["dram"] + self.halved / cache_bw, parts[cache.name])
-        parts["latency"] = self.waits(tiles) + self.extra_latency
+        parts["latency"] = self.waits(tiles, computing) + self.extra_latency
         if staging is not None:
             parts["latency"] = self.in_turn(parts, staging, computing, tiles)
         launch = (spec.graph_launch_latency_us or spec.launch_latency_us) * 1e-6

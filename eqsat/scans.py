@@ -13,6 +13,8 @@ from eqsat.algebra import SCANS, Facts, Term, post_order, rebuild, sum_of_produc
 AHEAD, MOST_AHEAD = 32, 64  # steps whose loads are under way at a time, at most; of long scans
 LONG = 64  # turns of the loop over the slots of those steps, from which on a scan is long
 AHEAD_BYTES = 256  # of a thread's registers, for what those loads bring
+SLOTS_BYTES = 32768  # of a block's shared memory, for the same where copies bring it
+MOST_SLOTS_BYTES = 2 * SLOTS_BYTES  # where two steps take more than that
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from eqsat.coalesce import BINDING
 from eqsat.form import REDUCING, SUBSTITUTED
 from eqsat.graph.ops import OPS
 from eqsat.rates import Array, Contraction
+from eqsat.row_price import summed_across
 from eqsat.short_integers import works_in
 from eqsat.tiling import Tiling
 
@@ -25,8 +26,8 @@ REREAD = 0.35  # part of the cache's rate at which threads read between products
 
 
 def added_again(tiling: Tiling, term: Term, work: Array) -> Array:
-    """How many threads add up each of so many elements of a sum. What each loads and computes of
-    them for itself is charged.
+    """How many threads add up each of so many elements of a sum, and what they do to join theirs.
+    What each loads and computes of them for itself is charged.
     """
     again = tiling.shape
     products = _crossed(tiling, term) if tiling.pricer.overlap else ()
@@ -41,7 +42,7 @@ def added_again(tiling: Tiling, term: Term, work: Array) -> Array:
             elif part.op in OPS.keys() - BINDING and facts.free(part) == own:
                 for unit, seconds in tiling.pricer.rates(part.op, works_in(part, facts).name):
                     tiling.charge(unit, work * (again - 1) * seconds)
-    return again
+    return again * summed_across(tiling, term)
 
 
 def _sharers(tiling: Tiling, product: Contraction, term: Term) -> Array:

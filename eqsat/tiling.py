@@ -35,7 +35,9 @@ SHORT = 40  # bytes of rows of boxes below which each takes as long, and longer,
 BROKEN = 1.5  # times as much is drawn of 160 columns, whose last box is half a line, in such rows
 PARTIAL = 4.8  # sectors in the time of which half a one is written, or less of it: 57 a ns, H100
 STREAMED = 32  # points of a reduction that a tile is taken to hold before it is scheduled
+BESIDE_ROWS = 4096  # of a chunk in which rows of a reduction inside lie whole, the same
 LEAST_PART = 128  # points of a reduction that are worth a tile of their own
+LEAST_ROWS = 8  # the same of long rows in which others are reduced
 
 
 class Tiling:
@@ -412,7 +414,8 @@ class Tiling:
         are reduced with it, where nothing is stored but what is left of them.
         """
         extents, universe = self.form.extents, self.form.facts.universe
-        longest = max((extents[name] for name in self.form.reduced), default=0) // LEAST_PART
+        least = max(LEAST_PART // self.form.row_points, LEAST_ROWS)
+        longest = max((extents[name] for name in self.form.reduced), default=0) // least
         stored = max(math.prod(extents[name] for name in one.names) for one in self.form.stored)
         for term in self.form.phase:
             over = [extents[name] for name in universe.members(term.args[0])]  # type: ignore[arg-type]
@@ -441,7 +444,8 @@ def _streamed(form: Form) -> dict[str, int]:
     """
     whole = form.facts.universe.members(form.facts.whole)
     names = [name for name in form.reduced if name not in whole]
-    chunks = {name: min(form.extents[name], STREAMED) for name in names}
+    most = min(STREAMED, max(BESIDE_ROWS // form.row_points, 1))
+    chunks = {name: min(form.extents[name], most) for name in names}
     if form.stepped:
         chunks[form.stepped] = 1
     along = dict.fromkeys(form.extents, 0)  # points of arrays that are read along a name
@@ -453,7 +457,7 @@ def _streamed(form: Form) -> dict[str, int]:
         over = term.args[0]
         assert isinstance(over, int)
         names = form.facts.universe.members(over & ~form.facts.whole)
-        room = STREAMED
+        room = most
         for name in sorted(names, key=lambda n: (along[n], form.extents[n]), reverse=True):
             chunks[name] = min(chunks[name], room)
             room = max(room // chunks[name], 1)
