@@ -14,6 +14,7 @@ from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import DType
 from eqsat.kernel import Scan
 
+FEW_WARPS = 4  # whose values each thread reads by itself
 BATCH = 8  # values that go through shared memory between two barriers
 
 
@@ -26,6 +27,7 @@ def reduce_threads(
     array, count = block.value(name), block.register_count(indices)
     factors = block.distribution.spread(over)
     kind, functor = register_type(dtype), FUNCTORS[monoid]
+    alike = all(f.stride >= WARP for f in block.distribution.spread(indices))
     for f in factors:
         if f.stride >= block.kernel.threads:
             _reduce_blocks(block, array, count, indices, f, (kind, functor, dtype))
@@ -36,7 +38,9 @@ def reduce_threads(
         batch = min(count, BATCH)
         size = batch * block.kernel.threads * (1 if kind == "bool" else dtype.compute.itemsize)
         sizes = f"{f.count}, {f.stride}, {block.kernel.threads}, {batch}"
-        block.out.line(f"reduce_warps<{sizes}, {functor}>({array}, {block.scratch(size)});")
+        by_lanes = alike and FEW_WARPS < f.count <= WARP and f.count & (f.count - 1) == 0
+        function = "reduce_alike" if by_lanes else "reduce_warps"
+        block.out.line(f"{function}<{sizes}, {functor}>({array}, {block.scratch(size)});")
 
 
 def _reduce_blocks(

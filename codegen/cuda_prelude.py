@@ -13,6 +13,7 @@ from eqsat.codegen import (
     cuda_prelude_clusters,
     cuda_prelude_floats,
     cuda_prelude_nearly,
+    cuda_prelude_reductions,
     cuda_prelude_scans,
     cuda_prelude_vectors,
 )
@@ -378,39 +379,6 @@ struct Minimum {{
         return minimum(a, b);
     }}
 }};""",
-    "reduce_lanes": f"""
-template <int Count, int Stride, typename Combine, typename T, int N>
-{DEVICE} void reduce_lanes(T (&values)[N]) {{
-#pragma unroll
-    for (int n = 0; n < N; ++n) {{
-#pragma unroll
-        for (int step = Stride; step < Count * Stride; step *= 2)
-            values[n] = Combine()(values[n], T(__shfl_xor_sync(0xffffffffu, values[n], step)));
-    }}
-}}""",
-    "reduce_warps": f"""
-template <int Count, int Stride, int Threads, int Batch, typename Combine, typename T, int N>
-{DEVICE} void reduce_warps(T (&values)[N], void* memory) {{
-    T* scratch = reinterpret_cast<T*>(memory);
-    const int first = threadIdx.x - threadIdx.x / Stride % Count * Stride;
-#pragma unroll
-    for (int start = 0; start < N; start += Batch) {{
-        block_barrier();
-#pragma unroll
-        for (int n = start; n < N && n < start + Batch; ++n)
-            scratch[(n - start) * Threads + threadIdx.x] = values[n];
-        block_barrier();
-#pragma unroll
-        for (int n = start; n < N && n < start + Batch; ++n) {{
-            const T* row = scratch + (n - start) * Threads + first;
-            T total = row[0];
-#pragma unroll
-            for (int other = 1; other < Count; ++other)
-                total = Combine()(total, row[other * Stride]);
-            values[n] = total;
-        }}
-    }}
-}}""",
     "copy_async": f"""
 template <int Bytes>
 {DEVICE} void copy_async(void* target, const void* source, bool exists) {{
@@ -461,6 +429,7 @@ FUNCTIONS.update(cuda_prelude_atomics.FUNCTIONS)
 FUNCTIONS.update(cuda_prelude_clusters.FUNCTIONS)
 FUNCTIONS.update(cuda_prelude_floats.FUNCTIONS)
 FUNCTIONS.update(cuda_prelude_nearly.FUNCTIONS)
+FUNCTIONS.update(cuda_prelude_reductions.FUNCTIONS)
 FUNCTIONS.update(cuda_prelude_scans.FUNCTIONS)
 FUNCTIONS.update(cuda_prelude_vectors.FUNCTIONS)
 FUNCTIONS.update(

@@ -185,6 +185,25 @@ def add_sums(a: "Expr", b: "Expr", c: "Expr", S: "Indices") -> Iterator[Rewrite]
 
 
 @rule("algebra")
+def sum_of_deviations(
+    a: "Expr", b: "Expr", c: "Expr", x: "Expr", S: "Indices"
+) -> Iterator[Rewrite]:
+    """sum_S (a + b * (x - c * sum_S x))  ->  sum_S a + b * ((1 - |S| * c) * sum_S x),  also without
+    a and b
+    when: no index of S is free in b or c. float: of deviations from a mean rounding is all that
+    their sum has left; infinities and NaN of x stay what they are.
+    """
+    total = sum_(S, x)
+    left = 1.0 - apply("literal", PointsIn(S), DTypeOf(x)) * c  # type: ignore[arg-type]
+    apart = x - total * c
+    guards = (disjoint(S, Free(b) | Free(c)), dtype_in(x, *WIDE_FLOATS))
+    yield rewrite(sum_(S, a + apart * b), sum_(S, a) + b * (left * total)).when(*guards)
+    yield rewrite(sum_(S, apart), left * total).when(
+        disjoint(S, Free(c)), dtype_in(x, *WIDE_FLOATS)
+    )
+
+
+@rule("algebra")
 def factor_common(a: "Expr", b: "Expr", c: "Expr", d: "Expr") -> Iterator[Rewrite]:
     """a * b + a * c  ->  a * (b + c)
     when: the terms are finite wherever the whole is (0 * inf would differ). float: rounding.

@@ -1,7 +1,7 @@
 """Rows of the laws by which sums distribute, as `algebra_rows` has them."""
 
 from algebra_rows import ROWS, Miss, Pair, Row, row
-from terms import Terms, add, mul
+from terms import Terms, add, mul, sub
 
 from eqsat.algebra import Term
 
@@ -73,5 +73,40 @@ def split_sum_of_sum(t: Terms) -> Row:
             Miss(*split(b, d), "nonempty", wrong=False),
             Miss(*split(y, z), "dtype_in", wrong=False),
             Miss(*split(b, c), "finite", wrong=False, awkward=("b", "c")),
+        ),
+    )
+
+
+@row
+def sum_of_deviations(t: Terms) -> Row:
+    """From a tenth of the sum, and from one that is weighted."""
+    points = t.universe.extents["j"]
+    x, a, b, c = t.read("x", "ij"), t.read("a", "ij"), t.read("b", "i"), t.read("c", "i")
+    w, v, k = t.read("w", "j"), t.read("v", "ij"), t.number(0.1)
+    n = t.read("n", "ij", "int32")
+
+    def apart(y: Term, factor: Term) -> Term:
+        return sub(y, mul(t.sum("j", y), factor))
+
+    def left(y: Term, factor: Term) -> Term:
+        return mul(sub(t.number(1), mul(t.number(points), factor)), t.sum("j", y))
+
+    def weighted(factor: Term, by: Term) -> Pair:
+        whole = t.sum("j", add(a, mul(apart(x, factor), by)))
+        return whole, add(t.sum("j", a), mul(by, left(x, factor)))
+
+    one, count = t.number(1, "int32"), t.number(points, "int32")
+    whole = t.sum("j", sub(n, mul(t.sum("j", n), one)))
+    return Row(
+        (
+            weighted(k, b),
+            weighted(c, b),
+            (t.sum("j", apart(x, c)), left(x, c)),
+        ),
+        (
+            Miss(*weighted(k, w), "disjoint"),
+            Miss(t.sum("j", apart(x, w)), left(x, w), "disjoint"),
+            Miss(t.sum("j", sub(x, mul(t.sum("j", v), k))), left(x, k)),
+            Miss(whole, mul(sub(one, mul(count, one)), t.sum("j", n)), "dtype_in", wrong=False),
         ),
     )
