@@ -16,7 +16,7 @@ from eqsat.graph.dtypes import float32, int32
 from eqsat.kernel import Buffer, Carry, Contract, Kernel, Phase, Update
 from eqsat.specs import ParallelProcessingUnit
 
-PARTS = (2, 3, 4)
+PARTS = (2, 4)
 MOST_WAVES = 10  # beyond which a last wave is little of all
 ROWS = 64  # of results, to whole multiples of which threads hold them
 
