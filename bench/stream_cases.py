@@ -70,6 +70,14 @@ ROWS = (
         _mn(512, 512),
     ),
     _case(
+        "rms-norm-gradients",
+        "rows",
+        lambda f, x, g, slope: f.norm_step(x, g, slope),
+        {"x": Input("m n", BF16), "g": Input("n", BF16), "slope": Input("m n", BF16)},
+        _mn(16384, 4096),
+        _mn(512, 512),
+    ),
+    _case(
         "cross-entropy",
         "rows",
         lambda f, x, t: f.cross_entropy(x, t),

@@ -53,6 +53,12 @@ class GraphVocabulary:
         return y, *G.grad(y, [q, k, v], cotangent=slope)
 
     @staticmethod
+    def norm_step(x: Tensor, weight: Tensor, slope: Tensor) -> tuple[Tensor, ...]:
+        """An RMS norm, and its gradients by x and the weight for a slope of the result."""
+        y = G.rms_norm(x, weight)
+        return y, *G.grad(y, [x, weight], cotangent=slope)
+
+    @staticmethod
     def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
         """The loss of each row."""
         return G.cross_entropy(logits, targets, reduction="none")
@@ -189,6 +195,12 @@ class TorchVocabulary:
             factors = [x.detach().requires_grad_() for x in (q, k, v)]
             y = self.attention(*factors, causal=causal)
             return y.detach(), *self.torch.autograd.grad(y, factors, slope)
+
+    def norm_step(self, x: Any, weight: Any, slope: Any) -> tuple[Any, ...]:
+        with self.torch.enable_grad():
+            x, weight = (one.detach().requires_grad_() for one in (x, weight))
+            y = self.rms_norm(x, weight)
+            return y.detach(), *self.torch.autograd.grad(y, (x, weight), slope)
 
     def cross_entropy(self, logits: Any, targets: Any) -> Any:
         return self.functional.cross_entropy(logits, targets, reduction="none")

@@ -1,11 +1,10 @@
 """Streams of single steps, and of rows that are reduced: what a step reads is asked for before.
 
 Nothing else hides the latency of memory where a state is carried from step to step, and little
-where threads wait for each other's sums in each chunk. Each warp has
-slots in shared memory, into which its lanes copy asynchronously what they will read: a compiler
-may put off a load into registers until just before its use, a copy it may not. What is too narrow
-for a copy is loaded into slots of registers. The loop is unrolled by the number of slots, unless
-it is long.
+where threads wait for each other's sums in each chunk. Each warp has slots in shared memory, into
+which its lanes copy asynchronously what they will read: a compiler may put off a load into
+registers until just before its use, a copy it may not. What is too narrow for a copy is loaded
+into slots of registers. The loop is unrolled by the number of slots, unless it is long.
 """
 
 from collections.abc import Iterator, Mapping
@@ -103,10 +102,8 @@ def loads_ahead(
     shared *= kernel.threads // WARP
     over = {s.name: s.over for s in phase.body if isinstance(s, Reduce)}
     work = sum(held((*s.indices, *over.get(s.name, ()))) for s in phase.body)
-    slots = (
-        SLOTS_BYTES // max(shared, 1) if 2 * shared <= SLOTS_BYTES else MOST_SLOTS_BYTES // shared
-    )
-    most = min(axis.count, slots, AHEAD_BYTES // max(each, 1))
+    room = SLOTS_BYTES if 2 * shared <= SLOTS_BYTES else MOST_SLOTS_BYTES
+    most = min(axis.count, room // max(shared, 1), AHEAD_BYTES // max(each, 1))
     unrolled = bool(loads) or work <= MOST_STATEMENTS // 2
     most = min(most, MOST_STATEMENTS // max(work, 1) if unrolled else MOST_ROLLED)
     steps = most_ahead(axis.count)

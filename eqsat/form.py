@@ -376,7 +376,11 @@ def loops(made: Form, streamed: int) -> dict[tuple[int, int], list[Term]]:
 
 
 def stored_in(made: Form, one: Stored, streamed: int) -> tuple[int, int]:
-    """The phase and streamed names of the loop in which a value is stored, where there is one."""
+    """The phase and streamed names of the loop in which a value is stored, where there is one; a
+    scatter is in none.
+    """
+    if one.term.op in SCATTERS:
+        return -1, 0
     return made.ready[one], walked(one, made.facts) & streamed
 
 

@@ -22,8 +22,8 @@ ONE_WARP = 0.8  # instructions a cycle that one warp starts at the most
 
 def has_rows(tiling: Tiling) -> bool:
     """Whether tiles of a schedule stream over rows that they reduce."""
-    scheduled = tiling.blocking is not None and tiling.pricer.overlap
-    return scheduled and tiling.form.row_points > 1 and bool(tiling.chunks)
+    scheduled = tiling.blocking is not None and tiling.pricer.overlap and bool(tiling.chunks)
+    return scheduled and not tiling.form.stepped and tiling.form.row_points > 1
 
 
 def summed_across(tiling: Tiling, term: Term) -> Array:

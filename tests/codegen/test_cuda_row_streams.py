@@ -11,7 +11,7 @@ from kernel_building import Sample, arrays, check, normal, wide
 from terms import Terms
 
 from eqsat.algebra import Facts, Term, Universe
-from eqsat.codegen import oracle
+from eqsat.codegen import numba_target, oracle
 from eqsat.codegen.cuda_compile import compile_cubin
 from eqsat.codegen.cuda_emit import emit
 from eqsat.form import Stored, form
@@ -112,6 +112,14 @@ def test_the_oracle_agrees(number):
     check_kernel(sample.kernel)
     found = arrays(sample)
     oracle.run(sample.kernel, found)
+    check(sample, found)
+
+
+@pytest.mark.parametrize("number", [0, 2], ids=[str(CASES[0]), str(CASES[2])])
+def test_the_cpu_agrees(number, tmp_path):
+    sample = CASES[number].sample
+    found = arrays(sample)
+    numba_target.load(sample.kernel, tmp_path)([found[b.name] for b in sample.kernel.buffers])
     check(sample, found)
 
 
