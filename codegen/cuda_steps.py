@@ -66,7 +66,7 @@ def loads_ahead(
     kernel: Kernel, placement: Placement, distribution: Distribution, phase: Phase
 ) -> Ahead | None:
     """What a stream of steps asks for ahead; None for another stream, or for nothing."""
-    stepped = len(phase.stream) == 1 and is_stepped(kernel, phase.stream[0])
+    stepped = len(phase.stream) == 1 and _is_stepped(kernel, phase.stream[0])
     if not stepped or placement.matrices:
         return None
     tiles = [s for s in phase.body if isinstance(s, Load) and placement.where[s.name] == SHARED]
@@ -114,7 +114,7 @@ def loads_ahead(
     return Ahead(tuple(copies), tuple(loads), steps, each * steps, unrolled)
 
 
-def is_stepped(kernel: Kernel, axis: Axis) -> bool:
+def _is_stepped(kernel: Kernel, axis: Axis) -> bool:
     """Whether a stream takes one point at a time, or chunks of rows that are reduced."""
     return axis.tile == 1 or axis.name in rows_of_chunks(kernel)
 

@@ -384,18 +384,21 @@ def stored_in(made: Form, one: Stored, streamed: int) -> tuple[int, int]:
     return made.ready[one], walked(one, made.facts) & streamed
 
 
+def stored_late(made: Form, streamed: int) -> list[Stored]:
+    """The values that are stored after all these loops."""
+    every = loops(made, streamed)
+    return [one for one in made.stored if stored_in(made, one, streamed) not in every]
+
+
 def passes(made: Form, streamed: int) -> dict[Term, int]:
     """In how many phases a term is computed anew, where it depends on streamed names."""
     groups: dict[tuple[int, int], list[Term]] = {}
     for (number, over), reductions in loops(made, streamed).items():
         groups[number, over] = [child for term in reductions for child in term.children]
-    late = []
+    late = stored_late(made, streamed)
     for one in made.stored:
-        where = stored_in(made, one, streamed)
-        if where in groups:
-            groups[where] += computed(one)
-        else:
-            late.append(one)
+        if one not in late:
+            groups[stored_in(made, one, streamed)] += computed(one)
     shared = 0
     for one in late:
         shared |= walked(one, made.facts) & streamed

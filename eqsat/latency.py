@@ -28,8 +28,6 @@ FEW_TEAMS, WAITING = 2, 1.35  # 2048 rows of heads of 64: 250 us, and 177 where 
 BETWEEN = 100  # cycles of a chunk in which each team's products wait for what others' are made of
 SCATTERED = 0.02  # of memory's time, each time the threads of a block that reads on are halved:
 MOST_TOGETHER = 512  # from so many on; sums of one or two arrays of 2^26 to 2^28 numbers
-BESIDE_ROWS = 0.1  # part of what is hidden that still counts where chunks of rows wait for sums
-ALONE_ROWS = 0.5  # the same where a processor has one tile: gradients of norms of 4096 x 8192
 ALONE = 128  # threads of a block that wait for others in no chunk, beyond which more hide more
 COMPUTING = 0.4  # the part of elementwise work that nothing else of the same threads hides
 
@@ -129,7 +127,7 @@ class Latency(Occupancy):
             rounds = np.where(tiles > self.resident(), np.maximum(self.beside(tiles), 1), 1.0)
             return 0.5 * busy / rounds
         if row_price.has_rows(self):
-            return np.where(tiles <= self.spec.processors, ALONE_ROWS, BESIDE_ROWS) * busy
+            return row_price.exposed_part(self, tiles) * busy
         waiting = np.where(self.blocks > 1, 1.0, 0.5) if self._holds else 1.0
         apart = np.where(self._reads_on, np.maximum(self.blocking.threads / ALONE, 1), 1.0)
         return waiting * busy / np.maximum(self.beside(tiles) * apart, 1)

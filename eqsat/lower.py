@@ -4,7 +4,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from eqsat.algebra import REDUCTIONS, SCANS, Read, Term, post_order, read_along
-from eqsat.form import REDUCING, WEIGHTED, Form, Stored, computed, loops, stored_in, walked
+from eqsat.form import (
+    REDUCING,
+    WEIGHTED,
+    Form,
+    Stored,
+    computed,
+    loops,
+    stored_in,
+    stored_late,
+    walked,
+)
 from eqsat.graph.dtypes import DType
 from eqsat.graph.index import Affine
 from eqsat.kernel import (
@@ -279,15 +289,11 @@ class _Lowering(CarryLowering):
         can be; then the other stores, in a stream over shared names.
         """
         mask = self.facts.universe.mask(streamed)
-        groups = loops(self.form, mask)
-        inside: dict[tuple[int, int], list[Stored]] = {key: [] for key in groups}
-        late: list[Stored] = []
-        for one in self.form.stored:
-            inside.get(stored_in(self.form, one, mask), late).append(one)
         phases: list[Phase] = []
-        for key, reductions in sorted(groups.items(), key=lambda item: item[0]):
-            phases += self._stream(key[1], reductions, mask, inside[key])
-        return [*phases, *self._final(mask, late)]
+        for key, reductions in sorted(loops(self.form, mask).items(), key=lambda item: item[0]):
+            inside = [one for one in self.form.stored if stored_in(self.form, one, mask) == key]
+            phases += self._stream(key[1], reductions, mask, inside)
+        return [*phases, *self._final(mask, stored_late(self.form, mask))]
 
     def _invariant(self, roots: Iterable[Term], mask: int) -> list[Phase]:
         """A straight-line phase for what the next stream needs and no chunk changes."""

@@ -15,9 +15,11 @@ from eqsat.scans import MOST_SLOTS_BYTES
 from eqsat.tiling import Tiling
 
 BY_LANES = 10  # instructions in which the lanes of a warp add up their sums of one row
-ACROSS = 60  # the same of warps that share a row, beside two of each warp
+ACROSS = 60  # of warps that share a row, and two of each: fitted before lanes took their sums
 MEETING = 8  # barriers' time for which these wait: gradients of norms on an H200
 ONE_WARP = 0.8  # instructions a cycle that one warp starts at the most
+EXPOSED = 0.1  # part of what is hidden that still counts where chunks wait for sums
+ALONE = 0.5  # the same where a processor has one tile: gradients of norms of 4096 x 8192
 
 
 def has_rows(tiling: Tiling) -> bool:
@@ -67,13 +69,13 @@ def own_seconds(tiling: Tiling, computing: Array, tiles: Array) -> Array:
         return 0 * tiling.shape
     lanes = tiling.spec.group("thread").count / tiling.spec.processors
     most = lanes / tiling.spec.members("warp", "thread")  # that a processor starts in a cycle
-    return (
-        computing
-        * tiling.spec.processors
-        / tiles
-        * most
-        / np.minimum(ONE_WARP * _warps(tiling), most)
-    )
+    slower = most / np.minimum(ONE_WARP * _warps(tiling), most)
+    return computing * tiling.spec.processors / tiles * slower
+
+
+def exposed_part(tiling: Tiling, tiles: Array) -> Array:
+    """The part of what waits and work hide of each other that counts nonetheless."""
+    return np.where(tiles <= tiling.spec.processors, ALONE, EXPOSED)
 
 
 def _trip(tiling: Tiling) -> float:

@@ -161,7 +161,8 @@ def part_menu(
     extent = form.extents[axis]
     filled = (-(-spec.processors // whole) - 1).bit_length() + 1
     multiplies = _multiplies(form)
-    filled += 0 if multiplies or form.row_points > 1 else 2
+    large = multiplies or form.row_points > 1
+    filled += 0 if large else 2
 
     def powers(least: int) -> list[int]:
         return [1 << power for power in range(1, filled + 1) if extent >= least << power]
@@ -178,7 +179,7 @@ def part_menu(
     found = dict.fromkeys(-(-extent // part_length(extent, n)) for n in offered)
     most = extent // ends[axis] if found and multiplies else 0
     filling = tuple(fill_processors(spec.processors, tuple(found), extent, most))
-    beside = BESIDE if multiplies or form.grid or form.row_points > 1 else MORE_BESIDE
+    beside = BESIDE if large or form.grid else MORE_BESIDE
     return PartMenu(axis, tuple(found), beside * spec.processors, filling)
 
 
