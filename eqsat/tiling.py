@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eqsat.algebra import Read, Term
-from eqsat.form import REDUCING, WEIGHTED, Form
+from eqsat.form import REDUCING, WEIGHTED, Form, loops, stored_late
 from eqsat.graph.dtypes import DType
 from eqsat.graph.index import (
     Affine,
@@ -374,9 +374,10 @@ class Tiling:
 
     def streams(self, name: str) -> int:
         """How many loops of a tile run over the chunks of a name."""
-        bit = self.form.facts.universe.mask([name])
-        phases = {n for t, n in self.form.phase.items() if t.args[0] & bit}  # type: ignore[operator]
-        return len(phases) + any(name in one.names for one in self.form.stored)
+        universe = self.form.facts.universe
+        bit, streamed = universe.mask([name]), universe.mask(self.chunks)
+        phases = {number for number, over in loops(self.form, streamed) if over & bit}
+        return len(phases) + any(name in one.names for one in stored_late(self.form, streamed))
 
     def chunks_of(self, mask: int) -> Array:
         """Chunks in which one loop streams a value over `mask`."""
