@@ -25,7 +25,7 @@ from eqsat.kernel import (
     operands,
 )
 from eqsat.needs import VECTOR_BYTES
-from eqsat.stencils import held_names
+from eqsat.stencils import Walk, held_names
 
 FEW, PIECES = 4, 16  # points, of which a thread may have all; where nothing is reduced
 COORDINATES = 7  # points that a thread reduces by itself: less than the bytes of a sector
@@ -203,8 +203,13 @@ def is_summed_alone(kernel: Kernel, placement: Placement, index: str) -> bool:
 
 
 def is_plain(load: Load) -> bool:
-    """Whether a load reads memory at each point, whatever it reads there."""
-    return not (load.access.guards or load.access.coordinates or load.fill)
+    """Whether a load reads one array, whatever it reads there."""
+    return not (load.rest or load.access.coordinates)
+
+
+def walk_of(load: Load) -> Walk:
+    """Where a load reads."""
+    return Walk(load.access.buffer, load.access.address, load.access.guards)
 
 
 def neighbours(kernel: Kernel) -> set[str]:
@@ -214,9 +219,9 @@ def neighbours(kernel: Kernel) -> set[str]:
     statements = [*kernel.statements()]
     if not all(isinstance(s, Map | Load | Position | Literal) for s in statements):
         return set()
-    loads = [s.access for s in statements if isinstance(s, Load) and is_plain(s)]
-    walks = ((access.buffer, access.address) for access in loads)
-    found = held_names(walks, _points(kernel), kernel.tile_threads)
+    walks = [walk_of(s) for s in statements if isinstance(s, Load) and is_plain(s)]
+    extents = {i: axis.extent for i, axis in kernel.axes().items()}
+    found = held_names(walks, extents, _points(kernel), kernel.tile_threads)
     return {name for name, holds in found.items() if holds}
 
 

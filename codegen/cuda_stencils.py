@@ -4,7 +4,7 @@ Where a thread has points side by side, as of x[i - 1, j], x[i, j] and x[i + 1, 
 of what one of them reads others read too.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import product
@@ -12,8 +12,9 @@ from math import prod
 
 from eqsat.codegen.cuda_block import INT_LIMIT, Block, Point, Reader, flat_number
 from eqsat.codegen.cuda_math import register_type
-from eqsat.codegen.cuda_roles import is_plain, neighbours
-from eqsat.kernel import Axis, Kernel, Load
+from eqsat.codegen.cuda_roles import is_plain, neighbours, walk_of
+from eqsat.graph.index import Affine, add, bounds, const, substitute, var
+from eqsat.kernel import Axis, Guard, Kernel, Load
 from eqsat.stencils import steps_between
 
 
@@ -22,13 +23,14 @@ class Stencil:
     """Loads that lie some steps apart along indices of which a thread has all points of a tile.
 
     A thread reads cells, `sizes` along each such index, the lowest `low` steps from what the first
-    load reads; each load's points are cells from `starts` on.
+    load reads; each load's points are cells from `starts` on. `guards` tell which cells are there.
     """
 
     first: Load
     low: Mapping[str, int]
     sizes: Mapping[str, int]
     starts: Mapping[str, Mapping[str, int]]
+    guards: tuple[Guard, ...]
 
     def reads_all(self, axes: Mapping[str, Axis]) -> bool:
         """Whether some load reads each cell."""
@@ -49,27 +51,31 @@ class Stencil:
 def find_stencils(kernel: Kernel, loads: Iterable[Load]) -> dict[str, Stencil]:
     """By the name of each load of one."""
     held, axes = neighbours(kernel), kernel.axes()
-    groups: dict[Load, dict[str, Mapping[str, int]]] = {}
+    extents = {i: axis.extent for i, axis in axes.items()}
+    groups: list[dict[Load, Mapping[str, int]]] = []
     for s in filter(is_plain, loads) if held else ():
-        walk = (s.access.buffer, s.access.address)
-        for first, steps in groups.items():
-            found = steps_between(walk, (first.access.buffer, first.access.address))
-            if found is not None and found.keys() <= held and first.dtype == s.dtype:
-                steps[s.name] = found
+        for steps in groups:
+            found = [steps_between(walk_of(s), walk_of(other), extents) for other in steps]
+            (first, *_), own = steps, found[0]
+            alike = (first.dtype, first.fill) == (s.dtype, s.fill)
+            if own is not None and None not in found and own.keys() <= held and alike:
+                steps[s] = own
                 break
         else:
-            groups[s] = {s.name: {}}
+            groups.append({s: {}})
     stencils: dict[str, Stencil] = {}
-    for first, steps in groups.items():
+    for steps in groups:
         names = sorted({name for own in steps.values() for name in own}, key=[*axes].index)
         if not names:
             continue
+        (first, *_) = steps
         every = {name: [own.get(name, 0) for own in steps.values()] for name in names}
+        guards = dict.fromkeys(g for s, own in steps.items() for g in walk_of(s).guards_from(own))
         low = {name: min(found) for name, found in every.items()}
         points = {name: min(axes[name].tile, axes[name].extent) for name in names}
         sizes = {name: max(every[name]) - low[name] + points[name] for name in names}
-        starts = {s: {n: own.get(n, 0) - low[n] for n in names} for s, own in steps.items()}
-        stencils |= dict.fromkeys(starts, Stencil(first, low, sizes, starts))
+        starts = {s.name: {n: own.get(n, 0) - low[n] for n in names} for s, own in steps.items()}
+        stencils |= dict.fromkeys(starts, Stencil(first, low, sizes, starts, (*guards,)))
     return stencils
 
 
@@ -92,10 +98,10 @@ def load_stencil(block: Block, stencil: Stencil) -> dict[str, Reader]:
             lowest = f" + {stencil.low[name]}" if stencil.low[name] else ""
             at[name] = f"({block.index('base', name)} + {cell}{lowest})"
         own = replace(point, at=at)
-        exists = f"({unsigned})({block.address(first.access, own)}) < {size}u"
-        if all_read and not block.valid(first.indices, own):
-            exists = ""
-        value = block.memory_element(first.access, own, first.dtype, exists)
+        conditions = [*_there(block, stencil, own)]
+        if not all_read or block.valid(first.indices, own):
+            conditions.append(f"({unsigned})({block.address(first.access, own)}) < {size}u")
+        value = block.loaded(first, own, " && ".join(conditions))
         out.line(f"{_element(block, stencil, array, point, cells)} = {value};")
 
     def reader(starts: Mapping[str, int]) -> Reader:
@@ -107,6 +113,21 @@ def load_stencil(block: Block, stencil: Stencil) -> dict[str, Reader]:
         return read
 
     return {name: reader(starts) for name, starts in stencil.starts.items()}
+
+
+def _there(block: Block, stencil: Stencil, cell: Point) -> Iterator[str]:
+    """What guards tell of a cell, but for what they tell of all."""
+    sizes, lows = {i: axis.extent for i, axis in block.axes.items()}, dict[str, Affine]()
+    for name, low in stencil.low.items():
+        sizes[name] += stencil.sizes[name] - min(block.axes[name].tile, sizes[name])
+        lows[name] = add(var(name), const(low))
+    for guard in stencil.guards:
+        low, high = bounds(substitute(guard.expression, lows), sizes)
+        text = block.affine(guard.expression, cell)
+        if low < guard.lower:
+            yield f"{text} >= {guard.lower}"
+        if high >= guard.upper:
+            yield f"{text} < {guard.upper}"
 
 
 def _element(

@@ -21,7 +21,7 @@ from eqsat.kernel import Buffer, Guard
 from eqsat.narrow import TERMS
 from eqsat.needs import WIDE, Need, started_needs, waited_needs
 from eqsat.pixels import pixel_axes
-from eqsat.relayout import WalkedAxis, first_place, in_order
+from eqsat.relayout import WalkedAxis, composed_axes, first_place, in_order
 from eqsat.scatter import starts
 from eqsat.specs import ParallelProcessingUnit
 from eqsat.window_factors import sliding_axes, strided_factors, window_places
@@ -175,7 +175,7 @@ def lies_right(read: Read, need: Need, summed: int, batch: int, made: Form) -> b
     if read.guards:
         axes = pixel_axes(read, made.extents)
         if axes is None:
-            return True
+            return composed_axes(read, made.extents) is None
         backwards = any(by < 0 for axis in axes for _, by in axis.place.terms)
         own = axes[-1].place
         steps = sorted([by for _, by in own.terms])[1:]  # the run itself may begin at any of these
@@ -255,7 +255,8 @@ def _layout(read: Read, need: Need, summed: int, places: int, made: Form) -> _La
     divided = divided_names(read.address) & {*universe.members(summed)}
     if run := _run(read, need, divided, made):
         return _Layout((), run[-1].extent, need.converts, need.terms, run)
-    axes = () if divided else pixel_axes(read, extents) or ()
+    axes = None if divided else pixel_axes(read, extents)
+    axes = axes or composed_axes(read, extents) or ()
     if any(axis.slides for axis in axes):
         return _by_axes(read, need, summed, made, axes)
     inner = summed & ~places or summed
@@ -333,7 +334,7 @@ def _prepared(
     name = f"t{made.stored[0].buffer}_prepared{number}"
     if layout.axes:
         names = tuple(universe.add(axis.extent) for axis in layout.axes)
-        steps = (scale(var(n), a.stride) for n, a in zip(names, layout.axes, strict=True))
+        steps = (axis.address(own) for own, axis in zip(names, layout.axes, strict=True))
         address = add(const(first_place(read, layout.axes)), *steps)
         value = Term("read", Read(read.buffer, read.dtype, address))
     dtype, values = read.dtype, [value]

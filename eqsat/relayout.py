@@ -4,9 +4,10 @@ Where several indices run along one axis, as in the windows of a convolution, a 
 indices would hold each element many times. A copy by axes holds each once.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise, zip_longest
 from math import prod
 
 import numpy as np
@@ -21,14 +22,19 @@ from eqsat.graph.index import (
     const,
     divided_names,
     evaluate,
+    floordiv,
     free_names,
+    mod,
     scale,
     sub,
+    substitute,
     unit_names,
     var,
 )
+from eqsat.kernel import Guard
 from eqsat.needs import VECTOR_BYTES
 
+PLACE = "place"  # the name of a place in what an axis adds to an address
 SECTOR = 32  # bytes that memory reads together
 LARGEST_RUN = 1 << 16  # elements of a permuted run that are told one by one
 
@@ -38,18 +44,26 @@ class WalkedAxis:
     """One axis: elements from each of its `extent` places to the next, and where a read is on it.
 
     Places that the read's guards exclude are not counted. `slides`: several indices reach the same
-    place, as those of a window do.
+    place, as those of a window do. `steps`: what the address adds at the place `PLACE`, where that
+    is no number of strides, as of a window that slides over an image's pixels repeated.
     """
 
     stride: int
     extent: int
     place: Affine
     slides: bool = False
+    steps: Affine | None = None
 
     @property
     def names(self) -> list[str]:
         """The indices that walk it."""
         return [str(atom) for atom, _ in self.place.terms]
+
+    def address(self, name: str) -> Affine:
+        """What the read's address adds at the place of a name."""
+        if self.steps is None:
+            return scale(var(name), self.stride)
+        return substitute(self.steps, {PLACE: var(name)}, {name: self.extent})
 
     @property
     def alone(self) -> str:
@@ -91,6 +105,86 @@ def _walked_axes(read: Read, sizes: tuple[tuple[str, int], ...]) -> tuple[Walked
     return tuple(sorted(found, key=lambda axis: -axis.stride))
 
 
+def composed_axes(read: Read, extents: Mapping[str, int]) -> tuple[WalkedAxis, ...] | None:
+    """As `walked_axes`, where the address is no number of strides of a place that a guard tells of,
+    or has quotients and remainders of one, but depends on that place alone.
+    """
+    found: list[WalkedAxis] = []
+    left, guards, divided = read.address, [*read.guards], divided_names(read.address)
+    for guard in guards:
+        if _stride(left, guard.expression) is None:
+            divided |= free_names(guard.expression)
+    while divided:
+        asked = [*(g.expression for g in guards), *_numerators(left)]
+        place = max((one for one in asked if free_names(one) & divided), key=_breadth)
+        own = Affine(tuple(t for t in left.terms if atom_names(t[0]) & free_names(place)), 0)
+        guard = next((g for g in guards if g.expression == place), None)
+        axis = _composed(own, place, guard, extents)
+        if axis is None or read.extent:
+            return None
+        found.append(axis)
+        left, divided = sub(left, own), divided - free_names(place)
+        guards = [g for g in guards if g is not guard]
+    others = walked_axes(replace(read, address=left, guards=(*guards,)), extents)
+    names = [name for axis in (*found, *(others or ())) for name in free_names(axis.place)]
+    if others is None or len(names) != len({*names}):
+        return None
+    return tuple(sorted((*found, *others), key=lambda axis: -axis.stride))
+
+
+def _numerators(address: Affine) -> Iterator[Affine]:
+    return (atom.numerator for atom, _ in address.terms if not isinstance(atom, str))
+
+
+def _breadth(place: Affine) -> int:
+    return len(free_names(place))
+
+
+def _composed(
+    own: Affine, place: Affine, guard: Guard | None, extents: Mapping[str, int]
+) -> WalkedAxis | None:
+    """The axis of what an address adds at a place, from its lowest on, or from where the guard
+    says; None where that depends on more than the place, or no name moves it by one.
+    """
+    names = sorted(free_names(place), key=extents.__getitem__)
+    low, high = bounds(place, extents)
+    if guard is None:
+        place, high = sub(place, const(low)), high - low
+    extent = high + 1 if guard is None else min(guard.upper, high + 1)
+    count = prod(extents[name] for name in names)
+    beside = free_names(own) - {*names}
+    digits = _digits(place, extent, extents)
+    if not digits or beside or (guard and guard.lower) or count > LARGEST_RUN:
+        return None
+    others = {name: const(0) for name in names}
+    steps = substitute(own, {**others, **digits}, {PLACE: extent})
+    grid = np.meshgrid(*(np.arange(extents[name]) for name in names), indexing="ij")
+    points = dict(zip(names, grid, strict=True))
+    where = evaluate(place, points)
+    inside = (where >= 0) & (where < extent)
+    if np.any(inside & (evaluate(own, points) != evaluate(steps, {PLACE: where}))):
+        return None
+    longest = max((abs(step) for _, step in steps.terms), default=1)
+    return WalkedAxis(longest, extent, place, is_sliding(place, extents), steps)
+
+
+def _digits(place: Affine, extent: int, extents: Mapping[str, int]) -> dict[str, Affine]:
+    """Values of some names, one of each step, that lead to the place `PLACE` where the others are
+    0; none where steps are no multiples of shorter ones.
+    """
+    terms = [(str(atom), step) for atom, step in place.terms if isinstance(atom, str)]
+    longest = {step: name for name, step in sorted(terms, key=lambda term: extents[term[0]])}
+    steps, sizes = sorted(longest), {PLACE: extent}
+    if not steps or steps[0] != 1 or any(b % a for a, b in pairwise(steps)):
+        return {}
+    left = sub(var(PLACE), const(place.constant))
+    found: dict[str, Affine] = {}
+    for step, longer in zip_longest(steps, steps[1:]):
+        digit = floordiv(left, step, sizes)
+        found[longest[step]] = mod(digit, longer // step, sizes) if longer else digit
+    return found
+
+
 def in_order(read: Read, buffer: str, axes: tuple[WalkedAxis, ...], pitch: int) -> Read:
     """The read of a copy whose axes lie in this order, rows of the last one `pitch` apart."""
     address, stride = const(0), 1
@@ -102,8 +196,8 @@ def in_order(read: Read, buffer: str, axes: tuple[WalkedAxis, ...], pitch: int) 
 
 def first_place(read: Read, axes: tuple[WalkedAxis, ...]) -> int:
     """The address where every axis is at its first place."""
-    walked = add(*(scale(axis.place, axis.stride) for axis in axes))
-    return sub(read.address, walked).constant
+    walked = sum(axis.place.constant * axis.stride for axis in axes if axis.steps is None)
+    return read.address.constant - walked
 
 
 def points(axes: tuple[WalkedAxis, ...]) -> int:

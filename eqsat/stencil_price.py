@@ -19,7 +19,7 @@ def beyond_neighbours(tiling: Tiling, read: Read, names: int, drawn: Array) -> t
     """What tiles draw from the cache for a read over `names`, `drawn` by itself, beyond what others
     read of a point's neighbours; and seconds of loads where it is near since others did.
     """
-    found = _parts(tiling).get((read.buffer, read.address))
+    found = _parts(tiling).get(_walk(read))
     if found is None:
         return drawn, 0 * tiling.shape
     part, loaded = found
@@ -33,17 +33,20 @@ def loaded_part(tiling: Tiling, term: Term) -> Array:
     """The part of a read that a thread loads beside what it reads of neighbours."""
     read = term.args[0]
     assert isinstance(read, Read)
-    return _parts(tiling).get((read.buffer, read.address), (tiling.shape, tiling.shape))[1]
+    return _parts(tiling).get(_walk(read), (tiling.shape, tiling.shape))[1]
+
+
+def _walk(read: Read) -> Walk:
+    return Walk(read.buffer, read.address, read.guards)
 
 
 def _parts(tiling: Tiling) -> Mapping[Walk, tuple[Array, Array]]:
     """Of reads of neighbours of a point, but for the first, the part that a tile draws from the
-    cache, and that a thread loads, where threads share tiles, nothing is reduced or left out.
+    cache, and that a thread loads, where threads share tiles and nothing is reduced.
     """
     if tiling.neighbours is None:
         reads = [term.args[0] for term in tiling.form.terms if term.op == "read"]
-        plain = [one for one in reads if isinstance(one, Read) and not one.guards]
-        walks = [(one.buffer, one.address) for one in plain]
+        walks = [_walk(one) for one in reads if isinstance(one, Read)]
         counts = tiling.pricer.overlap and not tiling.form.reduced
         tiling.neighbours = dict(_found(tiling, tuple(dict.fromkeys(walks)))) if counts else {}
     return tiling.neighbours
@@ -52,8 +55,10 @@ def _parts(tiling: Tiling) -> Mapping[Walk, tuple[Array, Array]]:
 def _found(tiling: Tiling, walks: tuple[Walk, ...]) -> Iterator[tuple[Walk, tuple[Array, Array]]]:
     one = tiling.shape
     threads = THREADS * one if tiling.blocking is None else tiling.blocking.threads
-    held = held_names(walks, tiling.tiles, threads)
-    for walk, found in zip(walks, steps_from(walks), strict=True):
+    extents = tiling.form.extents
+    held = held_names(walks, extents, tiling.tiles, threads)
+    between = steps_from(walks, tuple(extents.items()))
+    for walk, found in zip(walks, between, strict=True):
         part = loaded = one
         for steps in found:
             inside = {name: 1 - abs(by) / tiling.tiles[name] for name, by in steps.items()}

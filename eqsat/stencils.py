@@ -4,54 +4,94 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from eqsat.graph.index import Affine
+from eqsat.graph.index import Affine, add, bounds, const
+from eqsat.kernel import Guard
 
 HELD = 8  # neighbouring points that a thread has at the most: they share what they read
 
-Walk = tuple[str, Affine]  # a buffer, and where in it
+
+class Walk(NamedTuple):
+    """A buffer, where in it, and which guards tell whether an element is there."""
+
+    buffer: str
+    address: Affine
+    guards: tuple[Guard, ...] = ()
+
+    def guards_from(self, steps: Mapping[str, int]) -> tuple[Guard, ...]:
+        """What guards it, by where the walk stands that it is so many steps behind."""
+        return tuple(
+            Guard(add(guard.expression, const(-_moved(guard, steps))), guard.lower, guard.upper)
+            for guard in self.guards
+        )
 
 
-def steps_between(one: Walk, other: Walk) -> dict[str, int] | None:
-    """By how many steps of each name a walk lies behind another; None where they differ by more."""
-    (buffer, address), (near, start) = one, other
-    if buffer != near or address.terms != start.terms:
+def steps_between(one: Walk, other: Walk, extents: Mapping[str, int]) -> dict[str, int] | None:
+    """By how many steps of each name a walk lies behind another; None where they differ by more, or
+    one misses an element that the other reads.
+    """
+    if one.buffer != other.buffer or one.address.terms != other.address.terms:
         return None
-    rest, found = address.constant - start.constant, dict[str, int]()
-    for atom, stride in sorted(address.terms, key=lambda term: -abs(term[1])):
+    rest, found = one.address.constant - other.address.constant, dict[str, int]()
+    for atom, stride in sorted(one.address.terms, key=lambda term: -abs(term[1])):
         if not isinstance(atom, str):
             return None
         found[atom] = round(rest / stride)
         rest -= found[atom] * stride
-    return None if rest else {name: steps for name, steps in found.items() if steps}
+    steps = {name: by for name, by in found.items() if by}
+    back = {name: -by for name, by in steps.items()}
+    alike = _holds(one, other.guards_from(back), extents) and _holds(
+        other, one.guards_from(steps), extents
+    )
+    return None if rest or not alike else steps
+
+
+def _holds(walk: Walk, guards: Iterable[Guard], extents: Mapping[str, int]) -> bool:
+    """Whether a walk is guarded by these too, or stays within them."""
+    for guard in guards:
+        if guard not in walk.guards:
+            if not {atom for atom, _ in guard.expression.terms} <= extents.keys():
+                return False
+            low, high = bounds(guard.expression, extents)
+            if low < guard.lower or high >= guard.upper:
+                return False
+    return True
+
+
+def _moved(guard: Guard, steps: Mapping[str, int]) -> int:
+    """By how much steps move what a guard is about."""
+    return sum(stride * steps.get(str(atom), 0) for atom, stride in guard.expression.terms)
 
 
 @lru_cache(maxsize=4096)
-def steps_from(walks: tuple[Walk, ...]) -> tuple[tuple[Mapping[str, int], ...], ...]:
+def steps_from(
+    walks: tuple[Walk, ...], extents: tuple[tuple[str, int], ...]
+) -> tuple[tuple[Mapping[str, int], ...], ...]:
     """For each of some walks the steps between those before it and it."""
     alike: dict[tuple[str, object], list[Walk]] = {}
-    found = []
+    found, sizes = [], dict(extents)
     for walk in walks:
-        before = alike.setdefault((walk[0], walk[1].terms), [])
-        ways = (steps_between(walk, other) for other in before)
+        before = alike.setdefault((walk.buffer, walk.address.terms), [])
+        ways = (steps_between(walk, other, sizes) for other in before)
         found.append(tuple(steps for steps in ways if steps is not None))
         before.append(walk)
     return tuple(found)
 
 
 def held_names(
-    walks: Iterable[Walk], points: Mapping[str, Any], threads: Any
+    walks: Iterable[Walk], extents: Mapping[str, int], points: Mapping[str, Any], threads: Any
 ) -> dict[str, np.ndarray]:
     """The names along which neighbours are read but which memory does not hold together; and where
     a thread has all of the `points` of a tile along each, those of other names keeping `threads`
     at work.
     """
     walks = tuple(dict.fromkeys(walks))
-    crossed = Counter(name for ways in steps_from(walks) for steps in ways for name in steps)
-    terms = [(atom, abs(stride)) for _, address in walks for atom, stride in address.terms]
+    between = steps_from(walks, tuple(extents.items()))
+    crossed = Counter(name for ways in between for steps in ways for name in steps)
+    terms = [(atom, abs(stride)) for walk in walks for atom, stride in walk.address.terms]
     unit = {atom for atom, stride in terms if stride == 1}
     strides = dict(sorted(terms, key=lambda term: term[1]))  # the longest of each
     names = sorted(crossed.keys() - unit, key=lambda name: (-crossed[name], -strides[name]))

@@ -8,7 +8,7 @@ from cuda_cases import Case, case
 from kernel_building import Body, Sample, at, buffers, normal
 
 from eqsat.graph.index import Affine
-from eqsat.kernel import Axis, Kernel, Scan, Store
+from eqsat.kernel import Axis, Guard, Kernel, Scan, Store
 
 FIVE = [(0, 1), (1, 0), (1, 1), (1, 2), (2, 1)]
 DOWN = [(0, 0), (1, 0), (4, 0)]
@@ -19,25 +19,40 @@ def moved(name: str, by: int) -> Affine:
     return Affine(((name, 1),), by)
 
 
-def stencil(shape: tuple[int, ...], tile: tuple[int, ...], places: list[tuple[int, ...]]) -> Sample:
-    """y[i, ...] = sum_n n x[i + p_n, ...] z[i, ...] of places p in each direction"""
+def stencil(
+    shape: tuple[int, ...],
+    tile: tuple[int, ...],
+    places: list[tuple[int, ...]],
+    beyond: float | None = None,
+) -> Sample:
+    """y[i, ...] = z[i, ...] + sum_n n x[i + p_n, ...] of places p in each direction; where x ends
+    before y does it is `beyond`, on both sides as far, if that is a number.
+    """
     names = "ijk"[: len(shape)]
     reach = tuple(max(place[axis] for place in places) for axis in range(len(shape)))
-    out = tuple(size - far for size, far in zip(shape, reach, strict=True))
+    around = tuple(0 if beyond is None else far // 2 for far in reach)
+    out = tuple(n - f + 2 * a for n, f, a in zip(shape, reach, around, strict=True))
     x, z, y = buffers(x=shape, z=out, y=out)
     b = Body()
     total = b.load("total", " ".join(names), at(z, *names))
     for n, place in enumerate(places):
-        where = [moved(name, by) for name, by in zip(names, place, strict=True)]
-        b.load(f"x{n}", " ".join(names), at(x, *where))
+        steps = [by - before for by, before in zip(place, around, strict=True)]
+        where = [moved(name, by) for name, by in zip(names, steps, strict=True)]
+        inside = tuple(
+            Guard(expression, 0, size)
+            for expression, size, own in zip(where, shape, out, strict=True)
+            if expression.constant < 0 or expression.constant + own > size
+        )
+        b.load(f"x{n}", " ".join(names), at(x, *where, guards=inside), fill=beyond or 0.0)
         b.literal(f"n{n}", float(n))
         b.map(f"p{n}", " ".join(names), "mul", f"x{n}", f"n{n}")
         total = b.map(f"s{n}", " ".join(names), "add", total, f"p{n}")
     first, other = normal(shape, out)
-    answer = other.astype("d")
+    answer, whole = other.astype("d"), first.astype("d")
+    whole = np.pad(whole, [(a, a) for a in around], constant_values=beyond or 0.0)
     for n, place in enumerate(places):
         part = tuple(slice(by, by + size) for by, size in zip(place, out, strict=True))
-        answer = answer + n * first.astype("d")[part]
+        answer = answer + n * whole[part]
     axes = tuple(Axis(n, size, t) for n, size, t in zip(names, out, tile, strict=True))
     kernel = Kernel("stencil", (x, z, y), axes, (), (b.phase(Store(at(y, *names), total)),))
     return Sample(kernel, {"x": first, "z": other}, {"y": answer}, 1e-4)
@@ -83,6 +98,16 @@ def stencil_cases() -> Iterator[Case]:
     ):
         label = "x".join(map(str, shape))
         yield case(f"stencil-{label}-{len(places)}", stencil(shape, tile, places), 32)
+    for shape, tile, places, beyond in (
+        ((19, 37), (4, 32), FIVE, 0.0),
+        ((20, 64), (8, 64), FIVE, 0.5),
+        ((35, 66), (8, 64), DOWN, 0.0),
+        ((7, 12, 34), (2, 4, 32), CUBE, -1.0),
+        ((3, 4, 32), (2, 2, 32), CUBE, 0.0),
+    ):
+        label = "x".join(map(str, shape))
+        sample = stencil(shape, tile, places, beyond)
+        yield case(f"stencil-{label}-{len(places)}-beyond-{beyond}", sample, 32)
     for m, n in ((70, 3), (64, 5), (33, 7), (40, 4), (64, 24)):
         yield case(f"directions-{m}x{n}", directions(m, n, 64), 64)
     for m, n in ((96, 20), (33, 16), (5, 40)):

@@ -12,8 +12,8 @@ from stencil_cases import CUBE, FIVE, directions, scanned_columns, stencil, sten
 
 from eqsat.codegen.cuda_emit import choose, emit
 from eqsat.graph.index import Affine
-from eqsat.kernel import Load
-from eqsat.stencils import held_names, steps_between
+from eqsat.kernel import Guard, Load
+from eqsat.stencils import Walk, held_names, steps_between
 
 CASES = list(stencil_cases())
 
@@ -47,6 +47,15 @@ def test_what_points_share_is_read_once(shape, tile, places, cells):
     assert found == cells
 
 
+def test_what_may_be_missing_is_shared_too():
+    """Beyond an edge the cells say so: 2 x 4 points read 3 times 4 x 6 of them, all with guards."""
+    kernel = with_threads(stencil((16, 32, 64), (2, 4, 32), CUBE, 0.0), 32)
+    text = emit(kernel).text
+    assert sorted(re.findall(r"float near_\w+\[(\d+)\];", text)) == ["24"] * 3
+    loads = [line for line in text.splitlines() if "= element_or_zero(" in line]
+    assert len(loads) == 3 and all(">= 0" in line and "< 32" in line for line in loads)
+
+
 def test_a_tile_too_small_for_its_threads_shares_nothing():
     assert "near_" not in emit(with_threads(stencil((66, 66), (4, 32), FIVE), 128)).text
 
@@ -69,37 +78,56 @@ def test_a_threads_run_of_a_column_is_scanned_at_once():
 
 def test_steps_between_walks():
     def walk(constant, buffer="x"):
-        return buffer, Affine((("i", 100), ("j", 1)), constant)
+        return Walk(buffer, Affine((("i", 100), ("j", 1)), constant))
 
-    assert steps_between(walk(101), walk(0)) == {"i": 1, "j": 1}
-    assert steps_between(walk(99), walk(0)) == {"i": 1, "j": -1}
-    assert steps_between(walk(7), walk(7)) == {}
-    assert steps_between(walk(7, "y"), walk(7)) is None
-    assert steps_between(("x", Affine((("i", 100),), 30)), ("x", Affine((("i", 100),), 0))) is None
+    assert steps_between(walk(101), walk(0), {}) == {"i": 1, "j": 1}
+    assert steps_between(walk(99), walk(0), {}) == {"i": 1, "j": -1}
+    assert steps_between(walk(7), walk(7), {}) == {}
+    assert steps_between(walk(7, "y"), walk(7), {}) is None
+    far, near = (Walk("x", Affine((("i", 100),), constant)) for constant in (30, 0))
+    assert steps_between(far, near, {}) is None
+
+
+def test_steps_between_walks_that_may_miss():
+    """Guards must tell the same of an element, whichever walk comes there."""
+    extents = {"i": 10, "j": 100}
+
+    def walk(i, guards):
+        rows = (Guard(Affine((("i", 1),), by), 0, size) for by, size in guards)
+        return Walk("x", Affine((("i", 100), ("j", 1)), 100 * i), tuple(rows))
+
+    middle, up, down = walk(0, ()), walk(-1, [(-1, 10)]), walk(1, [(1, 10)])
+    assert steps_between(up, middle, extents) == {"i": -1}
+    assert steps_between(middle, down, extents) == {"i": -1}
+    assert steps_between(up, down, extents) == {"i": -2}
+    assert steps_between(walk(1, ()), middle, extents) == {"i": 1}
+    assert steps_between(walk(1, ()), down, extents) is None  # it reads a row that the other misses
+    assert steps_between(walk(1, [(1, 9)]), down, extents) is None
+    assert steps_between(walk(0, [(0, 9)]), up, extents) is None
 
 
 def test_names_of_which_threads_hold_all_points():
     def walk(i, j, k):
-        return "x", Affine((("i", 1000), ("j", 10), ("k", 1)), 1000 * i + 10 * j + k)
+        return Walk("x", Affine((("i", 1000), ("j", 10), ("k", 1)), 1000 * i + 10 * j + k))
 
     points = {name: np.array([2, 4, 16]) for name in "ij"} | {"k": np.array([64, 64, 64])}
     walks = [walk(0, 0, 0), walk(1, 0, 0), walk(0, 1, 0), walk(0, 2, 0), walk(0, 0, 1)]
-    found = held_names(walks, points, np.array([64, 64, 64]))
+    found = held_names(walks, {}, points, np.array([64, 64, 64]))
     assert found.keys() == {"i", "j"}
     assert found["j"].tolist() == [True, True, False] and found["i"].tolist() == [
         True,
         False,
         False,
     ]
-    few = held_names(walks, points, np.array([512, 64, 64]))
+    few = held_names(walks, {}, points, np.array([512, 64, 64]))
     assert not few["i"][0] and not few["j"][0]
 
 
 def test_of_names_that_are_crossed_alike_the_outermost_is_held_first():
     """Whichever of the walks comes first: a price and a kernel may have them in other orders."""
     strides = (("i", 1000), ("j", 10), ("k", 1))
-    walks = [("x", Affine(strides, constant)) for constant in (0, 10, 1000)]
+    walks = [Walk("x", Affine(strides, constant)) for constant in (0, 10, 1000)]
     points = {"i": 8, "j": 4, "k": 64}
     for order in (walks, walks[::-1]):
-        found = held_names(order, points, 32)
+        found = held_names(order, {}, points, 32)
         assert [name for name, holds in found.items() if holds] == ["i"]

@@ -6,6 +6,7 @@ run on the tile interpreter; what is planned for the real one is looked at.
 
 import json
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
@@ -264,6 +265,52 @@ def test_convolutions_with_channels_first_compute_the_same(options):
     given = {"x": x.astype(bfloat16.numpy), "w": w.astype(bfloat16.numpy)}
     (wanted,) = g.evaluate([out], given)
     np.testing.assert_array_equal(run(program, **given), wanted)
+    explanation = program.explain()
+    assert not explanation.notes
+    check_trace(explanation, program.segments, program.search.rules, FAST)
+
+
+def repeated(x: g.Tensor) -> g.Tensor:
+    """Each pixel as 2 x 2."""
+    return g.repeat(g.repeat(x, 2, axis=2), 2, axis=3)
+
+
+def pixels_of_channels(x: g.Tensor) -> g.Tensor:
+    """Of four channels one, each pixel as the 2 x 2 that they have there."""
+    n, c, h, w = x.shape
+    quarters = g.permute_dims(g.reshape(x, (n, c // 4, 2, 2, h, w)), (0, 1, 4, 2, 5, 3))
+    return g.reshape(quarters, (n, c // 4, 2 * h, 2 * w))
+
+
+def channels_of_pixels(x: g.Tensor) -> g.Tensor:
+    """Of 2 x 2 pixels one, with four times as many channels."""
+    n, c, h, w = x.shape
+    quarters = g.permute_dims(g.reshape(x, (n, c, h // 2, 2, w // 2, 2)), (0, 1, 3, 5, 2, 4))
+    return g.reshape(quarters, (n, 4 * c, h // 2, w // 2))
+
+
+@pytest.mark.parametrize(
+    ("image", "moved", "options"),
+    [
+        ((2, 32, 8, 8), repeated, {"padding": 1}),
+        ((2, 32, 8, 8), repeated, {"stride": 3}),
+        ((2, 128, 6, 10), pixels_of_channels, {"padding": 2}),
+        ((2, 16, 20, 16), channels_of_pixels, {"padding": 1}),
+    ],
+)
+def test_windows_over_pixels_that_are_moved_copy_each_once(image, moved, options):
+    """The copy is the moved image, channels last, not all windows of it."""
+    x = moved(g.input("x", image, "bfloat16"))
+    out = g.conv(x, g.input("w", (40, x.shape[1], 3, 3), "bfloat16"), **options)
+    program = planned(out)
+    *copies, main = program.parts.launches
+    assert "prepare x2" in main.kernel.rules
+    sizes = [buffer.size for buffer in copies[0].kernel.buffers]
+    assert sizes[0] == prod(image) and sizes[1] <= x.size  # in no window are the last, by steps
+    own = (image, (40, x.shape[1], 3, 3))
+    x, w = (np.rint(3 * normal(*shape)).astype(bfloat16.numpy) for shape in own)
+    (wanted,) = g.evaluate([out], {"x": x, "w": w})
+    np.testing.assert_array_equal(run(program, x=x, w=w), wanted)
     explanation = program.explain()
     assert not explanation.notes
     check_trace(explanation, program.segments, program.search.rules, FAST)

@@ -4,9 +4,9 @@ import pytest
 
 from eqsat.algebra import Read
 from eqsat.graph.dtypes import bfloat16
-from eqsat.graph.index import add, const, floordiv, scale, var
+from eqsat.graph.index import add, const, evaluate, floordiv, mod, scale, var
 from eqsat.kernel import Guard
-from eqsat.relayout import first_place, in_order, points, walked_axes
+from eqsat.relayout import composed_axes, first_place, in_order, points, walked_axes
 
 EXTENTS = {"n": 4, "c": 6, "p": 10, "q": 11, "r": 3, "s": 3}
 
@@ -62,3 +62,49 @@ def test_parts_of_an_axis_do_not_slide():
         walked_axes(Read("x", bfloat16, along, (Guard(along, 0, 10),)), {"i": 3, "p": 4}) or ()
     )
     assert not axis.slides and not axis.alone and axis.extent == 10
+
+
+def test_axes_are_found_of_what_windows_walk_in_quotients():
+    """Windows of 3 places over 2 x 10 pixels that come of 10 channels' halves, edges around."""
+    along = add(var("q"), var("s"), const(-1))
+    extents = {"n": 4, "c": 6, "q": 20, "s": 3}
+    half, rest = floordiv(along, 2), mod(along, 2, extents)
+    where = add(address(n=660, c=40), scale(half, 3), scale(rest, 20), const(7))
+    read = Read("x", bfloat16, where, (Guard(along, 0, 20),))
+    assert walked_axes(read, extents) is None
+    axes = composed_axes(read, extents)
+    assert axes is not None and [axis.extent for axis in axes] == [4, 6, 20]
+    assert axes[2].place == along and axes[2].slides and axes[0].alone == "n"
+    copied = add(
+        const(first_place(read, axes)), *(a.address(n) for a, n in zip(axes, "abd", strict=True))
+    )
+    for n, c, q, s in ((0, 0, 1, 0), (3, 5, 19, 1), (1, 2, 7, 2)):
+        here = {"n": n, "c": c, "q": q, "s": s}
+        there = dict(zip("abd", (evaluate(axis.place, here) for axis in axes), strict=True))
+        assert evaluate(copied, there) == evaluate(where, here)
+
+
+def test_a_place_that_several_steps_lead_to():
+    """Of steps of 2 over rows that come of two halves: the half and what is left of a place."""
+    place = add(scale(var("i"), 2), var("h"), scale(var("k"), 2), const(-2))
+    where = add(address(i=10, h=120, k=10), const(-10))
+    extents = {"i": 6, "h": 2, "k": 3}
+    read = Read("x", bfloat16, where, (Guard(place, 0, 12),))
+    (axis,) = composed_axes(read, extents) or ()
+    copied = add(const(first_place(read, (axis,))), axis.address("p"))
+    assert axis.extent == 12 and axis.slides
+    for i, h, k in ((0, 0, 1), (0, 1, 1), (5, 1, 1), (3, 0, 2)):
+        here = {"i": i, "h": h, "k": k}
+        assert evaluate(copied, {"p": evaluate(place, here)}) == evaluate(where, here)
+    odd = add(scale(var("i"), 3), scale(var("h"), 2))
+    assert composed_axes(Read("x", bfloat16, where, (Guard(odd, 0, 12),)), extents) is None
+
+
+def test_a_name_inside_a_quotient_and_beside_it_tells_no_axis():
+    extents = {"i": 6, "j": 3}
+    half = floordiv(add(var("i"), var("j")), 2)
+    assert composed_axes(Read("x", bfloat16, add(half, address(i=9))), extents) is None
+    axes = composed_axes(Read("x", bfloat16, add(half, address(i=9, j=9))), extents)
+    assert axes is not None and [axis.extent for axis in axes] == [8]
+    both = add(half, scale(floordiv(var("i"), 3), 50))
+    assert composed_axes(Read("x", bfloat16, both), extents) is None
