@@ -25,7 +25,7 @@ from eqsat.kernel import (
     operands,
 )
 from eqsat.needs import VECTOR_BYTES
-from eqsat.stencils import Walk, held_names
+from eqsat.stencils import Walk, held_names, walk
 
 FEW, PIECES = 4, 16  # points, of which a thread may have all; where nothing is reduced
 COORDINATES = 7  # points that a thread reduces by itself: less than the bytes of a sector
@@ -207,9 +207,10 @@ def is_plain(load: Load) -> bool:
     return not (load.rest or load.access.coordinates)
 
 
-def walk_of(load: Load) -> Walk:
+def walk_of(kernel: Kernel, load: Load) -> Walk:
     """Where a load reads."""
-    return Walk(load.access.buffer, load.access.address, load.access.guards)
+    access, extents = load.access, {i: axis.extent for i, axis in kernel.axes().items()}
+    return walk(access.buffer, access.address, access.guards, extents)
 
 
 def neighbours(kernel: Kernel) -> set[str]:
@@ -219,7 +220,7 @@ def neighbours(kernel: Kernel) -> set[str]:
     statements = [*kernel.statements()]
     if not all(isinstance(s, Map | Load | Position | Literal) for s in statements):
         return set()
-    walks = [walk_of(s) for s in statements if isinstance(s, Load) and is_plain(s)]
+    walks = [walk_of(kernel, s) for s in statements if isinstance(s, Load) and is_plain(s)]
     extents = {i: axis.extent for i, axis in kernel.axes().items()}
     found = held_names(walks, extents, _points(kernel), kernel.tile_threads)
     return {name for name, holds in found.items() if holds}

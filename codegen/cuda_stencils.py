@@ -13,9 +13,9 @@ from math import prod
 from eqsat.codegen.cuda_block import INT_LIMIT, Block, Point, Reader, flat_number
 from eqsat.codegen.cuda_math import register_type
 from eqsat.codegen.cuda_roles import is_plain, neighbours, walk_of
-from eqsat.graph.index import Affine, add, bounds, const, substitute, var
+from eqsat.graph.index import Affine, Mod, add, bounds, const, scale, sub, substitute, var
 from eqsat.kernel import Axis, Guard, Kernel, Load
-from eqsat.stencils import steps_between
+from eqsat.stencils import Walk, steps_between
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,11 @@ def find_stencils(kernel: Kernel, loads: Iterable[Load]) -> dict[str, Stencil]:
     held, axes = neighbours(kernel), kernel.axes()
     extents = {i: axis.extent for i, axis in axes.items()}
     groups: list[dict[Load, Mapping[str, int]]] = []
+    walks: dict[Load, Walk] = {}
     for s in filter(is_plain, loads) if held else ():
+        walks[s] = walk_of(kernel, s)
         for steps in groups:
-            found = [steps_between(walk_of(s), walk_of(other), extents) for other in steps]
+            found = [steps_between(walks[s], walks[other], extents) for other in steps]
             (first, *_), own = steps, found[0]
             alike = (first.dtype, first.fill) == (s.dtype, s.fill)
             if own is not None and None not in found and own.keys() <= held and alike:
@@ -70,13 +72,28 @@ def find_stencils(kernel: Kernel, loads: Iterable[Load]) -> dict[str, Stencil]:
             continue
         (first, *_) = steps
         every = {name: [own.get(name, 0) for own in steps.values()] for name in names}
-        guards = dict.fromkeys(g for s, own in steps.items() for g in walk_of(s).guards_from(own))
+        guards = dict.fromkeys(g for s, own in steps.items() for g in walks[s].guards_from(own))
+        around = {i: axes[i].extent for s in steps for i in walks[s].shifts}
         low = {name: min(found) for name, found in every.items()}
         points = {name: min(axes[name].tile, axes[name].extent) for name in names}
         sizes = {name: max(every[name]) - low[name] + points[name] for name in names}
         starts = {s.name: {n: own.get(n, 0) - low[n] for n in names} for s, own in steps.items()}
-        stencils |= dict.fromkeys(starts, Stencil(first, low, sizes, starts, (*guards,)))
+        access = replace(first.access, address=_around(walks[first], around), guards=())
+        made = Stencil(replace(first, access=access), low, sizes, starts, (*guards,))
+        stencils |= dict.fromkeys(starts, made)
     return stencils
+
+
+def _around(walk: Walk, sizes: Mapping[str, int]) -> Affine:
+    """A walk's address where names of so many points begin anew where they end."""
+    found = walk.address
+    for atom, stride in walk.address.terms:
+        if (size := sizes.get(str(atom))) and isinstance(atom, str):
+            by = walk.shifts.get(atom, 0)
+            moved = Mod(add(var(atom), const(by + size)), size)
+            own = add(scale(var(atom), stride), const(by * stride))
+            found = add(sub(found, own), Affine(((moved, stride),), 0))
+    return found
 
 
 def load_stencil(block: Block, stencil: Stencil) -> dict[str, Reader]:

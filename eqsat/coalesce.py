@@ -71,8 +71,8 @@ def coalesce(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, ..
 def with_few_names(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, ...], Facts]:
     """As `coalesce`, for a price before a schedule is searched for, where memory is read along
     names too short for a vector, or by groups of a name that share it. The values as they are where
-    reduced names would merge, which come of windows that were copied, where a re-indexing stands
-    among their terms, and where an access may miss.
+    reduced names would merge and all reads of them are along short ones, which come of windows that
+    were copied, where a re-indexing stands among their terms, and where an access may miss.
     """
     terms = list(post_order(one.term for one in stored))
     if any(term.op == "reindex" for term in terms) or guarded_names(terms):
@@ -80,8 +80,16 @@ def with_few_names(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stor
     if not any(_is_short(term, facts) or _is_shared(term) for term in terms):
         return stored, facts
     merged, fewer = coalesce(stored, facts)
-    same = len(_reduced(stored, facts)) == len(_reduced(merged, fewer))
-    return (merged, fewer) if same else (stored, facts)
+    reduced = _reduced(stored, facts)
+    same = len(reduced) == len(_reduced(merged, fewer))
+    reads = (t for t in terms if t.op == "read" and _reads_along(t, reduced))
+    whole = same or not all(_is_short(term, facts) for term in reads)
+    return (merged, fewer) if whole else (stored, facts)
+
+
+def _reads_along(term: Term, names: set[str]) -> bool:
+    read = term.args[0]
+    return isinstance(read, Read) and bool(read.names & names)
 
 
 def _is_short(term: Term, facts: Facts) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 
 from eqsat.algebra import Read, Term
 from eqsat.rates import Array
-from eqsat.stencils import Walk, held_names, steps_from
+from eqsat.stencils import Walk, held_names, steps_from, walk
 from eqsat.tiling import LINE, Tiling
 
 THREADS = 128  # of a tile, before they are chosen
@@ -19,7 +19,7 @@ def beyond_neighbours(tiling: Tiling, read: Read, names: int, drawn: Array) -> t
     """What tiles draw from the cache for a read over `names`, `drawn` by itself, beyond what others
     read of a point's neighbours; and seconds of loads where it is near since others did.
     """
-    found = _parts(tiling).get(_walk(read))
+    found = _parts(tiling).get(_walk(tiling, read))
     if found is None:
         return drawn, 0 * tiling.shape
     part, loaded = found
@@ -33,11 +33,11 @@ def loaded_part(tiling: Tiling, term: Term) -> Array:
     """The part of a read that a thread loads beside what it reads of neighbours."""
     read = term.args[0]
     assert isinstance(read, Read)
-    return _parts(tiling).get(_walk(read), (tiling.shape, tiling.shape))[1]
+    return _parts(tiling).get(_walk(tiling, read), (tiling.shape, tiling.shape))[1]
 
 
-def _walk(read: Read) -> Walk:
-    return Walk(read.buffer, read.address, read.guards)
+def _walk(tiling: Tiling, read: Read) -> Walk:
+    return walk(read.buffer, read.address, read.guards, tiling.form.extents)
 
 
 def _parts(tiling: Tiling) -> Mapping[Walk, tuple[Array, Array]]:
@@ -46,7 +46,7 @@ def _parts(tiling: Tiling) -> Mapping[Walk, tuple[Array, Array]]:
     """
     if tiling.neighbours is None:
         reads = [term.args[0] for term in tiling.form.terms if term.op == "read"]
-        walks = [_walk(one) for one in reads if isinstance(one, Read)]
+        walks = [_walk(tiling, one) for one in reads if isinstance(one, Read)]
         counts = tiling.pricer.overlap and not tiling.form.reduced
         tiling.neighbours = dict(_found(tiling, tuple(dict.fromkeys(walks)))) if counts else {}
     return tiling.neighbours
@@ -58,7 +58,7 @@ def _found(tiling: Tiling, walks: tuple[Walk, ...]) -> Iterator[tuple[Walk, tupl
     extents = tiling.form.extents
     held = held_names(walks, extents, tiling.tiles, threads)
     between = steps_from(walks, tuple(extents.items()))
-    for walk, found in zip(walks, between, strict=True):
+    for own, found in zip(walks, between, strict=True):
         part = loaded = one
         for steps in found:
             inside = {name: 1 - abs(by) / tiling.tiles[name] for name, by in steps.items()}
@@ -67,4 +67,4 @@ def _found(tiling: Tiling, walks: tuple[Walk, ...]) -> Iterator[tuple[Walk, tupl
             shared = [share * held.get(name, False) for name, share in kept.items()]
             loaded = np.minimum(loaded, 1 - np.prod([one, *shared], axis=0))
         if found:
-            yield walk, (part, loaded)
+            yield own, (part, loaded)

@@ -8,18 +8,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from eqsat.graph.index import Affine, add, bounds, const
+from eqsat.graph.index import Affine, Atom, Mod, add, bounds, const, free_names
 from eqsat.kernel import Guard
 
 HELD = 8  # neighbouring points that a thread has at the most: they share what they read
 
 
 class Walk(NamedTuple):
-    """A buffer, where in it, and which guards tell whether an element is there."""
+    """A buffer, where in it, and which guards tell whether an element is there; names that begin
+    anew where they end, and by how much each is moved on, which the address has as if it went on.
+    """
 
     buffer: str
     address: Affine
     guards: tuple[Guard, ...] = ()
+    around: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def shifts(self) -> dict[str, int]:
+        """By how much names are moved that begin anew."""
+        return dict(self.around)
 
     def guards_from(self, steps: Mapping[str, int]) -> tuple[Guard, ...]:
         """What guards it, by where the walk stands that it is so many steps behind."""
@@ -29,9 +37,36 @@ class Walk(NamedTuple):
         )
 
 
+def walk(
+    buffer: str, address: Affine, guards: tuple[Guard, ...], extents: Mapping[str, int]
+) -> Walk:
+    """The walk of an access; `(i + 7) % 8` of 8 is one step back."""
+    parts, around = [const(address.constant)], dict[str, int]()
+    for atom, stride in address.terms:
+        name, by = _moved_around(atom, extents)
+        if name and name not in around:
+            around[name] = by
+            atom = name
+            parts.append(const(by * stride))
+        parts.append(Affine(((atom, stride),), 0))
+    return Walk(buffer, add(*parts), guards, tuple(sorted(around.items())))
+
+
+def _moved_around(atom: Atom, extents: Mapping[str, int]) -> tuple[str, int]:
+    """The name, and by how much it is moved, of a remainder by all that it counts; "" of others."""
+    if not isinstance(atom, Mod) or len(atom.numerator.terms) != 1:
+        return "", 0
+    ((name, step),) = atom.numerator.terms
+    size = atom.divisor
+    if not isinstance(name, str) or step != 1 or extents.get(name) != size:
+        return "", 0
+    by = atom.numerator.constant % size
+    return name, by - size if by > size // 2 else by
+
+
 def steps_between(one: Walk, other: Walk, extents: Mapping[str, int]) -> dict[str, int] | None:
-    """By how many steps of each name a walk lies behind another; None where they differ by more, or
-    one misses an element that the other reads.
+    """By how many steps of each name a walk lies behind another; None where they differ by more,
+    one misses an element that the other reads, or goes on where the other begins anew.
     """
     if one.buffer != other.buffer or one.address.terms != other.address.terms:
         return None
@@ -42,6 +77,11 @@ def steps_between(one: Walk, other: Walk, extents: Mapping[str, int]) -> dict[st
         found[atom] = round(rest / stride)
         rest -= found[atom] * stride
     steps = {name: by for name, by in found.items() if by}
+    ahead, behind = one.shifts, other.shifts
+    for name in ahead.keys() | behind.keys():
+        asked = any(name in free_names(g.expression) for g in (*one.guards, *other.guards))
+        if asked or steps.get(name, 0) != ahead.get(name, 0) - behind.get(name, 0):
+            return None
     back = {name: -by for name, by in steps.items()}
     alike = _holds(one, other.guards_from(back), extents) and _holds(
         other, one.guards_from(steps), extents

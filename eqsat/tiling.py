@@ -429,12 +429,15 @@ class Tiling:
 @lru_cache(maxsize=4096)
 def _unwound(address: Affine) -> Affine:
     """The address with the remainders of a moved name taken as that name, which they are but where
-    they begin anew: how far neighbours lie apart.
+    they begin anew: how far neighbours lie apart. Most of the way round is a little way back.
     """
     parts = [const(address.constant)]
     for atom, step in address.terms:
-        around = isinstance(atom, Mod) and len(atom.numerator.terms) == 1
-        one = atom.numerator if isinstance(atom, Mod) and around else Affine(((atom, 1),), 0)
+        one = Affine(((atom, 1),), 0)
+        if isinstance(atom, Mod) and len(atom.numerator.terms) == 1:
+            by = atom.numerator.constant % atom.divisor
+            back = atom.divisor if by > atom.divisor // 2 else 0
+            one = Affine(atom.numerator.terms, by - back)
         parts.append(scale(one, step))
     return add(*parts)
 

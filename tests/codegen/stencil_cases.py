@@ -7,7 +7,7 @@ import numpy as np
 from cuda_cases import Case, case
 from kernel_building import Body, Sample, at, buffers, normal
 
-from eqsat.graph.index import Affine
+from eqsat.graph.index import Affine, mod
 from eqsat.kernel import Axis, Guard, Kernel, Scan, Store
 
 FIVE = [(0, 1), (1, 0), (1, 1), (1, 2), (2, 1)]
@@ -56,6 +56,32 @@ def stencil(
     axes = tuple(Axis(n, size, t) for n, size, t in zip(names, out, tile, strict=True))
     kernel = Kernel("stencil", (x, z, y), axes, (), (b.phase(Store(at(y, *names), total)),))
     return Sample(kernel, {"x": first, "z": other}, {"y": answer}, 1e-4)
+
+
+def torus(shape: tuple[int, ...], tile: tuple[int, ...], places: list[tuple[int, ...]]) -> Sample:
+    """y[i, ...] = sum_n n x[i + p_n, ...], the first beyond the last, of places from -1 on"""
+    names = "ijk"[: len(shape)]
+    extents = dict(zip(names, shape, strict=True))
+    x, y = buffers(x=shape, y=shape)
+    b = Body()
+    total = b.literal("total", 0.0)
+    (first,) = normal(shape)
+    answer = np.zeros(shape)
+    for n, place in enumerate(places):
+        steps = tuple(by - 1 for by in place)
+        where = [
+            mod(moved(name, by), extents[name], extents)
+            for name, by in zip(names, steps, strict=True)
+        ]
+        b.load(f"x{n}", " ".join(names), at(x, *where))
+        b.literal(f"n{n}", float(n))
+        b.map(f"p{n}", " ".join(names), "mul", f"x{n}", f"n{n}")
+        total = b.map(f"s{n}", " ".join(names), "add", total, f"p{n}")
+        back = tuple(-by for by in steps)
+        answer += n * np.roll(first.astype("d"), back, tuple(range(len(shape))))
+    axes = tuple(Axis(n, size, t) for n, size, t in zip(names, shape, tile, strict=True))
+    kernel = Kernel("torus", (x, y), axes, (), (b.phase(Store(at(y, *names), total)),))
+    return Sample(kernel, {"x": first}, {"y": answer}, 1e-4)
 
 
 def directions(m: int, n: int, tile: int) -> Sample:
@@ -108,6 +134,13 @@ def stencil_cases() -> Iterator[Case]:
         label = "x".join(map(str, shape))
         sample = stencil(shape, tile, places, beyond)
         yield case(f"stencil-{label}-{len(places)}-beyond-{beyond}", sample, 32)
+    for shape, tile, places in (
+        ((16, 64), (4, 32), FIVE),
+        ((21, 33), (8, 32), FIVE),
+        ((4, 6, 32), (2, 4, 32), CUBE),
+    ):
+        label = "x".join(map(str, shape))
+        yield case(f"torus-{label}-{len(places)}", torus(shape, tile, places), 32)
     for m, n in ((70, 3), (64, 5), (33, 7), (40, 4), (64, 24)):
         yield case(f"directions-{m}x{n}", directions(m, n, 64), 64)
     for m, n in ((96, 20), (33, 16), (5, 40)):

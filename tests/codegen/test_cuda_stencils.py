@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cuda_emulation import emulate, run_between_guards
-from stencil_cases import CUBE, FIVE, directions, scanned_columns, stencil, stencil_cases
+from stencil_cases import CUBE, FIVE, directions, scanned_columns, stencil, stencil_cases, torus
 
 from eqsat.codegen.cuda_emit import choose, emit
-from eqsat.graph.index import Affine
+from eqsat.graph.index import Affine, add, mod, scale, var
 from eqsat.kernel import Guard, Load
-from eqsat.stencils import Walk, held_names, steps_between
+from eqsat.stencils import Walk, held_names, steps_between, walk
 
 CASES = list(stencil_cases())
 
@@ -56,6 +56,12 @@ def test_what_may_be_missing_is_shared_too():
     assert len(loads) == 3 and all(">= 0" in line and "< 32" in line for line in loads)
 
 
+def test_what_begins_anew_is_shared_too():
+    text = emit(with_threads(torus((16, 32, 64), (2, 4, 32), CUBE), 32)).text
+    assert sorted(re.findall(r"float near_\w+\[(\d+)\];", text)) == ["24"] * 3
+    assert text.count("% 32)") == text.count("% 16)") == 3
+
+
 def test_a_tile_too_small_for_its_threads_shares_nothing():
     assert "near_" not in emit(with_threads(stencil((66, 66), (4, 32), FIVE), 128)).text
 
@@ -77,13 +83,13 @@ def test_a_threads_run_of_a_column_is_scanned_at_once():
 
 
 def test_steps_between_walks():
-    def walk(constant, buffer="x"):
+    def row(constant, buffer="x"):
         return Walk(buffer, Affine((("i", 100), ("j", 1)), constant))
 
-    assert steps_between(walk(101), walk(0), {}) == {"i": 1, "j": 1}
-    assert steps_between(walk(99), walk(0), {}) == {"i": 1, "j": -1}
-    assert steps_between(walk(7), walk(7), {}) == {}
-    assert steps_between(walk(7, "y"), walk(7), {}) is None
+    assert steps_between(row(101), row(0), {}) == {"i": 1, "j": 1}
+    assert steps_between(row(99), row(0), {}) == {"i": 1, "j": -1}
+    assert steps_between(row(7), row(7), {}) == {}
+    assert steps_between(row(7, "y"), row(7), {}) is None
     far, near = (Walk("x", Affine((("i", 100),), constant)) for constant in (30, 0))
     assert steps_between(far, near, {}) is None
 
@@ -92,26 +98,43 @@ def test_steps_between_walks_that_may_miss():
     """Guards must tell the same of an element, whichever walk comes there."""
     extents = {"i": 10, "j": 100}
 
-    def walk(i, guards):
+    def row(i, guards):
         rows = (Guard(Affine((("i", 1),), by), 0, size) for by, size in guards)
         return Walk("x", Affine((("i", 100), ("j", 1)), 100 * i), tuple(rows))
 
-    middle, up, down = walk(0, ()), walk(-1, [(-1, 10)]), walk(1, [(1, 10)])
+    middle, up, down = row(0, ()), row(-1, [(-1, 10)]), row(1, [(1, 10)])
     assert steps_between(up, middle, extents) == {"i": -1}
     assert steps_between(middle, down, extents) == {"i": -1}
     assert steps_between(up, down, extents) == {"i": -2}
-    assert steps_between(walk(1, ()), middle, extents) == {"i": 1}
-    assert steps_between(walk(1, ()), down, extents) is None  # it reads a row that the other misses
-    assert steps_between(walk(1, [(1, 9)]), down, extents) is None
-    assert steps_between(walk(0, [(0, 9)]), up, extents) is None
+    assert steps_between(row(1, ()), middle, extents) == {"i": 1}
+    assert steps_between(row(1, ()), down, extents) is None  # it reads a row that the other misses
+    assert steps_between(row(1, [(1, 9)]), down, extents) is None
+    assert steps_between(row(0, [(0, 9)]), up, extents) is None
+
+
+def test_steps_around():
+    """The last row is behind the first; but not of a row that lies before the array."""
+    extents = {"i": 8, "j": 100}
+
+    def moved(by):
+        row = mod(Affine((("i", 1),), by), 8, extents)
+        return walk("x", add(scale(row, 100), var("j")), (), extents)
+
+    assert moved(7) == Walk("x", Affine((("i", 100), ("j", 1)), -100), (), (("i", -1),))
+    middle = walk("x", Affine((("i", 100), ("j", 1)), 0), (), extents)
+    assert steps_between(moved(1), moved(7), extents) == {"i": 2}
+    assert steps_between(moved(7), middle, extents) == {"i": -1}
+    before = walk("x", Affine((("i", 100), ("j", 1)), -100), (), extents)
+    assert steps_between(moved(7), before, extents) is None
+    assert steps_between(middle, before, extents) == {"i": 1}
 
 
 def test_names_of_which_threads_hold_all_points():
-    def walk(i, j, k):
+    def at(i, j, k):
         return Walk("x", Affine((("i", 1000), ("j", 10), ("k", 1)), 1000 * i + 10 * j + k))
 
     points = {name: np.array([2, 4, 16]) for name in "ij"} | {"k": np.array([64, 64, 64])}
-    walks = [walk(0, 0, 0), walk(1, 0, 0), walk(0, 1, 0), walk(0, 2, 0), walk(0, 0, 1)]
+    walks = [at(0, 0, 0), at(1, 0, 0), at(0, 1, 0), at(0, 2, 0), at(0, 0, 1)]
     found = held_names(walks, {}, points, np.array([64, 64, 64]))
     assert found.keys() == {"i", "j"}
     assert found["j"].tolist() == [True, True, False] and found["i"].tolist() == [

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from numeric import Meaning
-from terms import Terms, universe
+from terms import Terms, mul, universe
 
 from eqsat.algebra import Facts
-from eqsat.coalesce import as_digits, taken_whole
+from eqsat.coalesce import as_digits, taken_whole, with_few_names
 from eqsat.form import Stored, form
 from eqsat.graph.dtypes import float32
 from eqsat.graph.index import evaluate
@@ -62,3 +62,13 @@ def test_who_takes_but_some_of_the_names_keeps_them_apart():
     assert whole() and whole(Stored("z", X, tuple("ikj"), float32))
     assert not whole(Stored("z", T.sum("k", X), ("i", "j"), float32))  # summed, and stored
     assert not whole(Stored("z", T.read("x", "j"), ("j",), float32))
+
+
+@pytest.mark.parametrize(("weights", "names"), [("jki", 3), ("ijk", 4)])
+def test_a_price_has_a_sum_as_one_where_a_factor_is_long_beside_it(weights, names):
+    """Of x[t, 2 j + k] w[i, 2 j + k] both are short along k, as windows that were copied are."""
+    over = universe(64, 32, 2, 16)
+    terms = Terms(over)
+    total = terms.sum("jk", mul(terms.read("x", "tjk"), terms.read("w", weights)))
+    stored, facts = with_few_names((Stored("y", total, ("t", "i"), float32),), Facts(over))
+    assert len(facts.universe.names) == names and len(stored) == 1
