@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from eqsat.cache_folder import temporary_folder
 from eqsat.codegen import (
     cuda_compile,
     cuda_emit,
@@ -68,7 +69,7 @@ class CudaBackend:
 
     def __init__(self, spec: ParallelProcessingUnit, cache_dir: Path | None) -> None:
         self.spec = spec
-        self.folder = (cache_dir or Path(".")).parent / "cubin"
+        self.folder = (cache_dir or temporary_folder()) / "cubin"
         self.operations = {operation.name: operation for operation in spec.operations}
 
     @property

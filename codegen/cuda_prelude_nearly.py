@@ -37,7 +37,8 @@ FUNCTIONS: dict[str, str] = {
     "quotient": f"""
 {DEVICE} float quotient(float a, float b) {{
     const float near = (a == 0.0f ? 1.0f : a) / b;  // three times as slow where it divides zeros
-    return a == 0.0f ? a * near : near;
+    if (a != 0.0f) return near;
+    return fabsf(b) > 0.0f ? a * copysignf(1.0f, b) : a * near;  // 1 / b may be infinite
 }}
 {DEVICE} double quotient(double a, double b) {{
     return a / b;

@@ -28,6 +28,7 @@ _INTEGER_FUNCTIONS = {
     "remainder": "remainder_integer",
     "pow": "power_integer",
 }
+_WRAPPING = {"add": "+", "sub": "-", "mul": "*", "square": "*", "neg": "-"}
 _SHIFTS = frozenset({"shift_left", "shift_right"})
 
 # Functions of cpu_math, by op, that take one or two floats.
@@ -172,6 +173,10 @@ def _integer(op: str, dtype: DType, a: str, b: str) -> str | None:
         return f"{_INTEGER_FUNCTIONS[op]}(np.int64({a}), np.int64({b}))"
     if op in _SHIFTS:
         return f"{op}(np.int64({a}), np.int64({b}), {8 * dtype.itemsize})"
+    if dtype.itemsize == 8 and op in _WRAPPING:  # signed sums would be taken not to overflow
+        first, second = (f"np.uint64({x})" for x in (a, a if op == "square" else b))
+        first = "np.uint64(0)" if op == "neg" else first
+        return f"{first} {_WRAPPING[op]} {second}"
     simple = {
         "neg": f"-{a}",
         "abs": f"abs({a})" if dtype.kind == "int" else a,

@@ -18,6 +18,7 @@ from types import ModuleType
 
 import numpy as np
 
+from eqsat.cache_folder import temporary_folder
 from eqsat.codegen import numba_emit
 from eqsat.codegen.host_memory import address_of
 from eqsat.codegen.oracle import MONOIDS, identity
@@ -207,16 +208,12 @@ _lock = threading.Lock()
 
 
 @cache
-def _temporary_folder() -> tempfile.TemporaryDirectory:
-    return tempfile.TemporaryDirectory(prefix="eqsat-")
-
-
-@cache
 def _emitter_fingerprint() -> str:
     """Over the modules whose code is inlined into compiled kernels, and the versions beneath."""
     digest = hashlib.sha256(f"{version('numba')} {version('llvmlite')}".encode())
     modules = (
-        "cpu_bits", "cpu_math", "numba_blas", "numba_pool", "numba_products", "numba_runtime",
+        "cpu_bits", "cpu_coefficients", "cpu_math", "numba_blas", "numba_pool", "numba_products",
+        "numba_runtime",
     )  # fmt: skip
     for name in (f"{module}.py" for module in modules):
         digest.update(Path(__file__).with_name(name).read_bytes())
@@ -228,7 +225,7 @@ def _compiled(source: str, elements: Sequence[np.dtype], cache_dir: Path | str |
     from numba import njit, types
     from numba.core.errors import NumbaError
 
-    folder = Path(cache_dir if cache_dir is not None else _temporary_folder().name)
+    folder = Path(cache_dir if cache_dir is not None else temporary_folder())
     source = _from_a_table(source, elements)
     key = f"{source}\n{_emitter_fingerprint()}"
     name = f"eqsat_kernel_{hashlib.sha256(key.encode()).hexdigest()[:32]}"

@@ -2,9 +2,11 @@
 
 import os
 import stat
+import tempfile
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from eqsat.errors import CacheError
@@ -38,6 +40,16 @@ def private_folder(path: Path) -> Path:
             f"Run chmod 700 {path}, or set EQSAT_CACHE_DIR to another folder, or to off."
         )
     return path
+
+
+@cache
+def _process_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="eqsat-")
+
+
+def temporary_folder() -> Path:
+    """A private folder that goes with this process."""
+    return Path(_process_folder().name)
 
 
 def sizes(folder: Path) -> dict[Path, int]:

@@ -131,6 +131,9 @@ class Decisions:
                 return int(value.min()), int(value.max())
             case "view" if tensor.attributes["fill"] is None:
                 return self._bounds[tensor.operands[0]]
+            case "cast" if tensor.dtype.kind == "bool":
+                found = self._bounds[tensor.operands[0]]
+                return found and (int(found[0] > 0 or found[1] < 0), int(found != (0, 0)))
             case "cast" if tensor.operands[0].dtype.kind != "float":
                 return self._bounds[tensor.operands[0]]
         known = [self._bounds[operand] for operand in tensor.operands]

@@ -2,9 +2,11 @@
 
 Inputs are taken to be finite and arithmetic not to overflow. NaN does not count: where the source
 has NaN, whatever a law gives is as good. Facts: `finite`; `below`, never +inf; `nonzero`;
-`nonneg`, at least 0; `positive`, above 0; `summed`, made of a sum, whose rounding moves it by some
-units in the last place already, or -inf, as masks are: a large finite number beside it would be
-exact. The same tables serve the search and the checker.
+`nonneg`, at least 0; `positive`, above 0; `given`, made of what is read, point by point: no
+deviation from a mean; `short`, of 16-bit floats; `summed`, a sum of their products, which the
+rounding of these moves far more than that of a sum or of what is added to it does, or -inf, as
+masks are: a large finite number beside it would be exact. The same tables serve the search and the
+checker.
 """
 
 import math
@@ -15,7 +17,8 @@ from eqsat.algebra import COMPARISONS
 
 LARGEST = 1.7e308
 INTEGRAL = ("bool", "int8", "int16", "int32", "int64", "uint8")
-FLOATING = ("float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32", "float64")
+SHORT = ("float8_e4m3fn", "float8_e5m2", "float16", "bfloat16")
+FLOATING = (*SHORT, "float32", "float64")
 
 IMPLIES = (("finite", "below"), ("positive", "nonneg"), ("positive", "nonzero"))
 # What has a fact whatever its arguments are.
@@ -23,12 +26,13 @@ ALWAYS = {
     "finite": COMPARISONS
     | {"position", "tanh", "erf", "one_plus_erf", "sin", "cos", "atan", "sign"},
     "nonneg": frozenset({"square", "abs", "exp", "sqrt", "one_plus_erf"}),
-    "summed": frozenset({"reduce_sum", "contract", "narrow_contract"}),
+    "given": frozenset({"read", "position"}),
 }
 # What has a fact where all of its arguments do.
 MONOTONE = frozenset(
-    {"add", "maximum", "where", "cast", "rounded", "reduce_sum", "reduce_max", "reduce_min"}
+    {"add", "maximum", "cast", "rounded", "reduce_sum", "reduce_max", "reduce_min"}
 )
+MOVED = frozenset({"cast", "rounded", "neg", "mul", "reindex", "gather"})
 KEPT = {
     "finite": MONOTONE
     | {"sub", "mul", "neg", "abs", "square", "minimum", "floor", "ceil", "trunc", "round", "sqrt"}
@@ -37,8 +41,11 @@ KEPT = {
     | {"gather", "reindex"},
     "below": MONOTONE | {"minimum"},
     "nonneg": MONOTONE | {"mul", "div", "minimum", "rsqrt", "reciprocal"},
+    "given": MOVED | {"add", "sub", "div"},
+    "short": MOVED,
     "summed": frozenset({"cast", "rounded", "reindex", "add", "sub"}),
 }
+CHOSEN = ("finite", "below", "nonneg", "positive")  # of both branches, so of either
 Needs = tuple[tuple[str, ...], ...]  # for each argument the facts that it must have
 SPECIAL: tuple[tuple[str, str, Needs], ...] = (
     ("finite", "exp", (("below",),)),
@@ -51,11 +58,16 @@ SPECIAL: tuple[tuple[str, str, Needs], ...] = (
     ("below", "sub", (("below",), ("finite",))),
     ("positive", "add", (("nonneg",), ("positive",))),
     ("positive", "add", (("positive",), ("nonneg",))),
+    *((fact, "where", ((), (fact,), (fact,))) for fact in CHOSEN),
+    ("given", "mul", (("nonneg",), ("given",))),
+    ("given", "mul", (("given",), ("nonneg",))),
+    ("summed", "reduce_sum", (("short",),)),
+    ("summed", "contract", (("short",), ("short",))),
     ("summed", "mul", (("summed",), ())),
     ("summed", "mul", ((), ("summed",))),
     ("summed", "where", ((), ("summed",), ("summed",))),
 )
-FACTS = ("finite", "below", "nonzero", "nonneg", "positive", "summed")
+FACTS = ("finite", "below", "nonzero", "nonneg", "positive", "given", "short", "summed")
 
 
 def required(op: str, count: int) -> list[tuple[str, Needs]]:
@@ -68,7 +80,7 @@ def required(op: str, count: int) -> list[tuple[str, Needs]]:
 
 def of_number(value: float) -> set[str]:
     """The facts of a literal."""
-    known = {"nonzero"} if value != 0 else set()
+    known = {"given", "short"} | ({"nonzero"} if value != 0 else set())
     known |= {"below"} if value < LARGEST else set()
     known |= {"finite"} if abs(value) < LARGEST else set()
     known |= {"nonneg"} if value >= 0 else set()
@@ -96,6 +108,8 @@ def declarations(constructors: Mapping[str, str]) -> list[str]:
             lines.append(f"(rule ({below} {total}) ((positive e)) :ruleset facts)")
     lines += [f"(rule (({a} e)) (({b} e)) :ruleset facts)" for a, b in IMPLIES]
     lines.append("(rule ((= d (dtype e)) (integral d)) ((finite e)) :ruleset facts)")
+    lines.append('(rule ((= d (dtype e)) (dtype_is d "short")) ((short e)) :ruleset facts)')
+    lines += [f'(dtype_is "{name}" "short")' for name in SHORT]
     return [*lines, *(f'(integral "{name}")' for name in INTEGRAL)]
 
 
@@ -110,6 +124,7 @@ def rules(op: str, head: str, exprs: Sequence[str]) -> list[str]:
             parts += [f'(= d_{a} (dtype {a})) (dtype_is d_{a} "floating")' for a in exprs[-1:]]
         when.append((fact, " ".join(parts)))
     if op == "literal":
+        when += [("given", ""), ("short", "")]
         when.append(("finite", f"(< x0 {LARGEST!r}) (> x0 -{LARGEST!r})"))
         when += [("below", f"(< x0 {LARGEST!r})"), ("nonzero", "(!= x0 0.0)")]
         when += [("nonneg", "(>= x0 0.0)"), ("positive", "(> x0 0.0)")]

@@ -4,8 +4,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from eqsat.algebra import Facts, Term
 from eqsat.decided import COMPARISONS, compares
+from eqsat.graph.dtypes import as_dtype, iinfo
 from eqsat.graph.index import Affine, add, bounds, const, scale, sub, substitute, var
 
 ARITHMETIC = {
@@ -41,7 +44,7 @@ class Known:
         return None
 
     def _compared(self, op: str, a: Term, b: Term) -> bool | None:
-        found, number = branches(a), number_of(b)
+        found, number = branches(a, self.facts), number_of(b)
         if found and number is not None:  # truth values as numbers
             condition, *values = found
             first, second = (compares(op, value, value, number, number) for value in values)
@@ -105,7 +108,8 @@ def _not(known: bool | None) -> bool | None:
 def number_of(term: Term) -> float | None:
     """The value of a literal, cast or negated."""
     if term.op in {"cast", "rounded"}:
-        return number_of(term.children[0])
+        inner = number_of(term.children[0])
+        return None if inner is None else _as(str(term.args[0]), inner)
     if term.op == "neg":
         inner = number_of(term.children[0])
         return None if inner is None else -inner
@@ -113,7 +117,18 @@ def number_of(term: Term) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def branches(term: Term) -> tuple[Term, float, float] | None:
+def _as(dtype: str, value: float) -> float:
+    """A number as an element of a dtype; NaN where it is none of an integer one."""
+    kind = as_dtype(dtype)
+    if kind.kind in ("int", "uint"):
+        limits = iinfo(kind)
+        whole = math.trunc(value) if math.isfinite(value) else limits.max + 1
+        return float(whole) if limits.min <= whole <= limits.max else math.nan
+    with np.errstate(over="ignore"):
+        return float(np.asarray(value).astype(kind.numpy))
+
+
+def branches(term: Term, facts: Facts) -> tuple[Term, float, float] | None:
     """(condition, a, b) of a term that is a where the condition holds, else b."""
     if term.op == "where":
         a, b = map(number_of, term.children[1:])
@@ -121,14 +136,19 @@ def branches(term: Term) -> tuple[Term, float, float] | None:
     if term.op in {"cast", "rounded"}:
         (child,) = term.children
         truth = child.op in COMPARISONS or child.op.startswith("logical_")
-        return (child, 1.0, 0.0) if truth else branches(child)
+        found = (child, 1.0, 0.0) if truth else branches(child, facts)
+        dtype = str(term.args[0])
+        return found and (found[0], _as(dtype, found[1]), _as(dtype, found[2]))
     if term.op == "neg":
-        found = branches(term.children[0])
+        found = branches(term.children[0], facts)
         return found and (found[0], -found[1], -found[2])
     if term.op in ARITHMETIC:
         apply, (left, right) = ARITHMETIC[term.op], term.children
-        if (found := branches(left)) and (number := number_of(right)) is not None:
-            return found[0], apply(found[1], number), apply(found[2], number)
-        if (found := branches(right)) and (number := number_of(left)) is not None:
-            return found[0], apply(number, found[1]), apply(number, found[2])
+        dtype = facts.dtype(term).name
+        if (found := branches(left, facts)) and (number := number_of(right)) is not None:
+            first, second = (_as(dtype, apply(value, number)) for value in found[1:])
+            return found[0], first, second
+        if (found := branches(right, facts)) and (number := number_of(left)) is not None:
+            first, second = (_as(dtype, apply(number, value)) for value in found[1:])
+            return found[0], first, second
     return None

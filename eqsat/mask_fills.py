@@ -2,8 +2,8 @@
 
     where(c, s, F)   s + where(c, 0, F)   s + (1 - c) * F   s - (1 - c) / G   ->   where(c, s, -inf)
 
-where F is so low that scores are taken to lie far above it, as inputs are taken to be finite; where
-the mask keeps a score of every row; and where nothing but maxima of rows, and exponentials below
+where F is so low that scores which are made of products, positions and numbers are taken to lie far
+above it (what is read may be a mask too); where the mask keeps a score of every row; and where nothing but maxima of rows, and exponentials below
 these, reads what is filled: the weights of what is masked are zero either way. A mask keeps one of
 a row where it holds at a position that follows from the row's, as `i >= j` does at j = i. One that
 comes from memory, such as the length of a sequence, may keep none.
@@ -20,6 +20,9 @@ from eqsat.known import Known, branches, number_of
 from eqsat.reindex import push
 
 LOWEST = -5e4  # such numbers and lower ones; float16 has none below -65504
+COMBINING = frozenset(
+    {"abs", "add", "sub", "neg", "cast", "rounded", "where", "maximum", "minimum"}
+)
 FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 Users = Mapping[Term, list[Term]]
 
@@ -36,7 +39,7 @@ def with_infinite_fills(roots: Iterable[Term], facts: Facts) -> dict[Term, Term]
     for term in every:
         over = _weighed_over(term, users, given)
         masked = _masked(term, facts) if over else None
-        if masked and _keeps_one(masked, over, facts):
+        if masked and _keeps_one(masked, over, facts) and _is_moderate(masked.scores):
             done[term] = masked.filled(done, facts.dtype(term).name)
         else:
             done[term] = with_children(term, tuple(done[child] for child in term.children))
@@ -110,13 +113,30 @@ def _masked(term: Term, facts: Facts) -> _Masked | None:
     left, right = term.children
     sides = [(left, right), (right, left)] if term.op == "add" else [(left, Term("neg", right))]
     for scores, mask in sides:
-        if found := branches(mask):
+        if found := branches(mask, facts):
             condition, a, b = found
             if a == 0 and _is_fill(b):
                 return _Masked(condition, scores, True)
             if b == 0 and _is_fill(a):
                 return _Masked(condition, scores, False)
     return None
+
+
+def _is_moderate(scores: Term) -> bool:
+    """Whether scores are made of products, positions and numbers: what is read may be a mask too,
+    or lie as low as what fills it.
+    """
+    match scores.op, scores.children:
+        case "literal", _:
+            number = number_of(scores)
+            return number is not None and abs(number) < -LOWEST
+        case (("reduce_sum" | "position" | "tanh"), _):
+            return True
+        case (("mul" | "div"), (a, b)):
+            return any(_is_moderate(part) and number_of(part) is None for part in (a, b))
+        case op, parts if op in COMBINING:
+            return all(_is_moderate(part) for part in parts[op == "where" :])
+    return False
 
 
 def _is_fill(number: float | None) -> bool:

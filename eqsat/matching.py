@@ -77,7 +77,10 @@ class Setting:
         held = isinstance(first, Renaming) or (
             isinstance(first, Read) and first.buffer in self.finite
         )
-        found: set[str] = {"finite"} if self.facts.dtype(term).name in finite.INTEGRAL else set()
+        dtype = self.facts.dtype(term).name
+        found: set[str] = {"finite"} if dtype in finite.INTEGRAL else set()
+        found |= {"short"} if dtype in finite.SHORT else set()
+        found |= {"given"} if term.op == "read" else set()
         if isinstance(first, Read | Renaming) and not (held and abs(first.fill) < finite.LARGEST):
             return found | ({"below"} if held and first.fill < finite.LARGEST else set())
         if term.op == "read":

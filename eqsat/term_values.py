@@ -1,7 +1,7 @@
 """What a term is worth at a few points, its inputs being made-up numbers: no lowering, no kernels.
 
 Names that are free in the whole term take few values, summed ones all of theirs. Floats are
-computed in float64, integers in int64.
+computed in float64, integers in their own dtype, where they wrap.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,6 @@ from eqsat.scatter import neutral
 
 MOST_POINTS, MOST_AXES = 1 << 22, 30
 MONOIDS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
-TYPES = {"float": np.float64, "int": np.int64, "uint": np.int64, "bool": np.bool_}
 
 
 class TooLarge(Exception):
@@ -75,7 +74,8 @@ class TermValues:
         names = self.universe.members(self.facts.free(term))
         if prod(len(self._points(name, whole)) for name in names) > MOST_POINTS:
             raise TooLarge
-        kind = TYPES[self.facts.dtype(term).kind]
+        dtype = self.facts.dtype(term)
+        kind = np.dtype(np.float64) if dtype.kind == "float" else dtype.numpy
         first = term.args[0] if term.args else None
         match term.op, term.args:
             case (("read" | "gather"), (Read() as read, *_)):
@@ -111,7 +111,7 @@ class TermValues:
             case _:
                 assert not isinstance(first, int), f"{term.op} has no value here"
                 arrays = [self.term(child, whole) for child in term.children]
-                value = OPS[term.op].meaning(arrays, {}, (), np.dtype(kind))
+                value = OPS[term.op].meaning(arrays, {}, (), kind)
         return np.asarray(value).astype(kind)
 
     def _over(self, mask: int, body: Term, whole: int) -> np.ndarray:
@@ -176,7 +176,7 @@ class TermValues:
             return value
         address, exists = self._affine(read.address, whole), self._exists(read.guards, whole)
         if index is not None:
-            address = address + index * read.stride
+            address = address + index.astype(np.int64) * read.stride
             exists = exists & (index >= 0) & (index < read.extent)
         return np.where(exists, made_up(read.buffer, address, read.dtype.kind), read.fill)
 

@@ -19,6 +19,7 @@ from eqsat.cache import Cache, content_key
 from eqsat.graph.dtypes import DType, iinfo
 from eqsat.kernel import Access, Buffer, Kernel, Load, Map, Statement
 from eqsat.program import Backend, Launch
+from eqsat.version import code_digest
 
 ROUNDS = 7
 FASTER = 0.99  # times the seconds of the best predicted, from where on another is faster,
@@ -80,7 +81,7 @@ def _fastest(
     """
     if len(candidates) == 1:
         return 0, None
-    key = content_key("tuned there and back", backend.device, *sorted(warm), *prints)
+    key = content_key("tuned", backend.device, code_digest(), *sorted(warm), *prints)
     record = store.get("tuned", key)
     if record is not None and record.get("winner") in prints:
         place = prints.index(record["winner"])
@@ -285,13 +286,14 @@ def _is_sound(
 
 
 def _is_near(values: np.ndarray, expected: np.ndarray) -> bool:
-    """Whether values are as expected, and finite where that is: what is drawn at random may grow
-    beyond all numbers, in a recurrence say.
+    """Whether values are as expected, and infinite where that is: what is drawn at random may grow
+    beyond all numbers, in a recurrence say. NaN is what NaN is expected for alone.
     """
     finite = np.isfinite(expected)
     scale = np.abs(expected[finite]).max(initial=1.0)
     near = np.isclose(values[finite], expected[finite], rtol=2e-2, atol=2e-2 * scale)
-    return bool(near.all() and not np.isfinite(values[~finite]).any())
+    beyond = np.isnan(values[~finite]) == np.isnan(expected[~finite])
+    return bool(near.all() and beyond.all() and not np.isfinite(values[~finite]).any())
 
 
 def _refuse(candidate: Candidate, why: str) -> None:

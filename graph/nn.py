@@ -193,7 +193,8 @@ def attention(
     q: (..., heads, queries, size), k: (..., kv heads, keys, size), v: (..., kv heads, keys, any).
     Where kv heads divide heads, each serves the same number of consecutive heads (grouped query).
     causal: the last query sees all keys, each earlier one a key fewer. scale: 1 / sqrt(size).
-    mask: added to the scores, broadcast. A query that sees no key gives NaN. For 16-bit floats
+    mask: added to the scores, broadcast; of bools, which keys a query sees. A query that sees no
+    key gives NaN. For 16-bit floats
     scores and softmax are float32; the weights are rounded to the dtype of q before they meet v.
     """
     with composition("attention"):
@@ -242,13 +243,15 @@ def _serve_heads(x: Tensor, q: Tensor) -> Tensor:
 
 
 def _add_mask(scores: Tensor, mask: TensorLike) -> Tensor:
-    mask = _floats("attention mask", mask)
+    mask = as_tensor(mask)
+    seen = mask.dtype.kind == "bool"
+    mask = mask if seen else _floats("attention mask", mask)
     if broadcast_shapes([scores.shape, mask.shape]) != scores.shape:
         raise ShapeError(
             f"attention: mask {mask} does not broadcast to the scores {scores.shape}. "
             f"Use (..., queries, keys) with axes of 1 to repeat."
         )
-    return add(scores, cast(mask, scores.dtype))
+    return where(mask, scores, -inf) if seen else add(scores, cast(mask, scores.dtype))
 
 
 def cross_entropy(

@@ -32,7 +32,8 @@ from eqsat.rule import (
     rule,
 )
 
-INTEGERS = ("int8", "int16", "int32", "int64", "uint8")
+SIGNED = ("int8", "int16", "int32", "int64")
+INTEGERS = (*SIGNED, "uint8")
 RING = (*WIDE_FLOATS, *INTEGERS)
 
 
@@ -74,11 +75,11 @@ def mul_associate(a: "Expr", b: "Expr", c: "Expr") -> Iterator[Rewrite]:
     yield rewrite(left, right).when(disjoint(inner, inner), nonempty(Free(a)), dtype_in(a, *RING))
 
 
-@rule("algebra")
+@rule("algebra", precision="default")
 def divide_by_reciprocal(a: "Expr", b: "Expr") -> Iterator[Rewrite]:
     """a / b  ->  a * (1 / b)
     when: b spans fewer indices than a, so that the division is done less often. float: rounding;
-    1 / b is infinite for divisors below the smallest normal number.
+    1 / b is infinite for divisors below the smallest normal number, and 0 / b NaN.
     """
     yield rewrite(a / b, a * apply("reciprocal", b)).when(
         differ(Free(a) | Free(b), Free(b)), dtype_in(a, *FLOATS)
@@ -149,8 +150,9 @@ def swap_in_sum(a: "Expr", b: "Expr", S: "Indices") -> Iterator[Rewrite]:
 @rule("algebra")
 def scale_weight(x: "Read", b: "Expr", s: "Expr", S: "Indices") -> Iterator[Rewrite]:
     """s * sum_S a * b  ->  sum_S (s * a) * b,  for what is read, a
-    when: s spans nothing; b spans an index, none of S, that a lacks, so that fewer points are
-    scaled. float: rounding changes.
+    when: s spans nothing, and is finite (inf times each product differs from inf times their sum);
+    b spans an index, none of S, that a lacks, so that fewer points are scaled. float: rounding
+    changes.
     """
     a = apply("read", x)
     yield rewrite(s * sum_(S, a * b), sum_(S, (s * a) * b)).when(
@@ -158,6 +160,7 @@ def scale_weight(x: "Read", b: "Expr", s: "Expr", S: "Indices") -> Iterator[Rewr
         nonempty(Free(a)),
         nonempty(Free(b).without(Free(a) | S)),
         dtype_in(b, *RING),
+        *finite(s),
     )
 
 
@@ -334,12 +337,16 @@ def multiply_selected(
 def distribute_in_sum(a: "Expr", b: "Expr", c: "Expr", S: "Indices") -> Iterator[Rewrite]:
     """sum_S a * (b + c)  ->  sum_S a * b + sum_S a * c,  and the same for b - c
     when: b or c lacks an index of S, so that it may leave the sum; all are finite (0 * inf would
-    differ). float: rounding changes.
+    differ); where b - c may be a deviation from a mean, a is none, but made of what is read, or at
+    least 0: a sum of products of deviations, a covariance, would have no right digit left where the
+    mean is large. float: rounding changes.
     """
     for lacking in (b, c):
         guards = (nonempty(S.without(Free(lacking))), dtype_in(a, *WIDE_FLOATS), *finite(a, b, c))
         yield rewrite(sum_(S, a * (b + c)), sum_(S, a * b) + sum_(S, a * c)).when(*guards)
-        yield rewrite(sum_(S, a * (b - c)), sum_(S, a * b) - sum_(S, a * c)).when(*guards)
+        for plain in (known("given", a), known("nonneg", a)):
+            apart = rewrite(sum_(S, a * (b - c)), sum_(S, a * b) - sum_(S, a * c))
+            yield apart.when(*guards, *plain)
 
 
 @rule("distribute")

@@ -250,11 +250,12 @@ def weight_is_finite(
     yield rewrite(apply("where", apply("logical_and", c, lost), a, b), b)
 
 
-@rule("algebra")
+@rule("algebra", precision="default")
 def weight_of_logsumexp(s: "Expr", S: "Indices", x: "Expr", y: "Expr") -> Iterator[Rewrite]:
     """e * r  ->  exp(s - (m + log t)),  e * (r * x + -(r * y))  ->  exp(s - (m + log t)) * (x - y)
     for m = max_S s, e = exp(s - m), t = sum_S e, r = 1 / t: one number of a row tells its weights.
-    when: s is made of sums, whose rounding moves it as much as that of m + log t does. float: so.
+    when: s is made of sums of products of 16-bit floats, whose rounding moves it far more than that
+    of m + log t does. float: so.
     """
     top = _pivot(SOFTMAX)
     power = apply("exp", s - top)

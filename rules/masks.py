@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 
 from eqsat.rule import FLOATS, Rewrite, apply, dtype_in, rewrite, rule
-from eqsat.rules.algebra import INTEGERS
+from eqsat.rules.algebra import INTEGERS, SIGNED
 
 INVERSE = {
     "greater": "less_equal",
@@ -93,10 +93,10 @@ def rest_of_mask(c: "Expr", d: "Text") -> Iterator[Rewrite]:
 def within_distance(a: "Expr", b: "Expr", c: "Expr") -> Iterator[Rewrite]:
     """abs(a - b) < c  ->  a - b < c and b - a < c,  abs(a - b) > c  ->  a - b > c or b - a > c,
     and the same with <= and >=.
-    when: a is an integer (two comparisons of floats cost more).
+    when: a is a signed integer (two comparisons of floats cost more; below 0 unsigned ones wrap).
     """
     for op in INVERSE:
         apart = apply(op, apply("abs", a - b), c)
         joined = "logical_and" if op.startswith("less") else "logical_or"
         sides = apply(joined, apply(op, a - b, c), apply(op, b - a, c))
-        yield rewrite(apart, sides).when(dtype_in(a, *INTEGERS))
+        yield rewrite(apart, sides).when(dtype_in(a, *SIGNED))

@@ -55,7 +55,7 @@ def divide_by_power_of_two(a: "Expr", d: "Text") -> Iterator[Rewrite]:
 @rule("algebra")
 def half_power(a: "Expr", d: "Text") -> Iterator[Rewrite]:
     """a ** (n / 2)  ->  b ** (n // 2) * sqrt(b),  a ** (-n / 2)  ->  rsqrt(b) ** n,  n = 1, 3, 5;
-    b is a, but inf for -inf and, under a negative power, 0 for -0, whose powers are none of theirs
+    b is a, but inf for -inf and 0 for -0, whose powers are none of theirs
     when: a is wide, as what a kernel computes. float: rounding changes.
     """
 
@@ -80,8 +80,8 @@ def half_power(a: "Expr", d: "Text") -> Iterator[Rewrite]:
         yield rewrite(power(-2.5), root * ((root * root) * (root * root)))
 
     wide = dtype_in(a, *WIDE_FLOATS)
-    b = instead(-math.inf, math.inf, a)
-    for one in (*products(b), *inverses(instead(0.0, 0.0, b))):
+    b = instead(0.0, 0.0, instead(-math.inf, math.inf, a))
+    for one in (*products(b), *inverses(b)):
         yield one.when(wide)
     for one in products(a):
         yield one.when(*known("nonneg", a), wide)

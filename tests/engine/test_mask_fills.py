@@ -33,7 +33,7 @@ def fills(result: Tensor) -> set[float]:
 
 
 def scores(dtype: str = "float32") -> Tensor:
-    return g.input("x", (3, N, N), dtype)
+    return g.input("x", (3, N, 8), dtype) @ g.input("w", (8, N), dtype)
 
 
 def places() -> tuple[Tensor, Tensor]:
@@ -97,9 +97,10 @@ def test_where_a_row_may_keep_none_the_fill_stays(name):
 def test_however_it_is_written(way):
     result = WAYS[way](scores(), KEPT["causal"]())
     assert -math.inf in fills(result)
-    data = np.random.default_rng(3).standard_normal((3, N, N)).astype(np.float32)
-    (with_number,) = g.evaluate([result], {"x": data})
-    masked = np.where(np.arange(N)[:, None] >= np.arange(N), data, -np.inf)
+    random = np.random.default_rng(3)
+    x, w = (random.standard_normal(shape).astype(np.float32) for shape in ((3, N, 8), (8, N)))
+    (with_number,) = g.evaluate([result], {"x": x, "w": w})
+    masked = np.where(np.arange(N)[:, None] >= np.arange(N), x @ w, -np.inf)
     e = np.exp(masked - masked.max(-1, keepdims=True))
     np.testing.assert_allclose(with_number, e / e.sum(-1, keepdims=True), rtol=1e-5)
 
@@ -120,6 +121,31 @@ def test_of_16_bits_too(dtype):
 )
 def test_what_is_read_otherwise_keeps_its_number(other):
     assert -math.inf not in fills(other(g.where(i >= j, scores(), FILL)))
+
+
+@pytest.mark.parametrize(
+    "score",
+    [
+        lambda: g.input("s", (3, N, N)),
+        lambda: scores() + g.input("padding", (3, 1, N)),  # -inf where there is nothing
+        lambda: scores() - g.input("row", (3, N, 1)),
+        lambda: g.input("s", (3, N, N)) * 0.5,
+    ],
+)
+def test_scores_that_may_lie_as_low_keep_the_number(score):
+    assert fills(g.softmax(g.where(i >= j, score(), FILL))) == {np.float32(FILL)}
+
+
+@pytest.mark.parametrize(
+    "score",
+    [
+        lambda: 30 * g.tanh(scores() / 30),
+        lambda: scores() - 0.5 * g.astype(g.abs(i - j), "float32"),
+        lambda: scores() * g.input("temperature", ()),
+    ],
+)
+def test_scores_made_of_products_do_not(score):
+    assert fills(g.softmax(g.where(i >= j, score(), FILL))) == {-math.inf}
 
 
 def test_numbers_that_scores_may_reach_stay():

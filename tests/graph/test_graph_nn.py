@@ -118,6 +118,10 @@ def test_attention(dtype, kv_heads, causal):
     agree(graph.attention(q, k, v, causal), inputs, np_attention(*wide, causal), dtype)
     masked = graph.attention(q, k, v, causal, mask=mask)
     agree(masked, inputs, np_attention(*wide, causal, m.astype("f8")), dtype)
+    kept = m > -0.5
+    kept[..., 0] = True
+    seen = graph.attention(q, k, v, causal, mask=graph.constant(kept))
+    agree(seen, inputs, np_attention(*wide, causal, np.where(kept, 0.0, -np.inf)), dtype)
 
 
 def test_attention_refuses_what_does_not_fit():
@@ -135,7 +139,7 @@ def test_attention_refuses_what_does_not_fit():
         with pytest.raises(ShapeError, match=message):
             call()
     with pytest.raises(DTypeError, match="attention mask: takes floating dtypes"):
-        graph.attention(q, q, q, mask=graph.ones((5, 5), "bool"))
+        graph.attention(q, q, q, mask=graph.ones((5, 5), "int32"))
 
 
 def np_conv(x, w, stride, padding, dilation, groups):

@@ -112,22 +112,6 @@ def factor_out_of_sum(t: Terms) -> Row:
 
 
 @row
-def scale_weight(t: Terms) -> Row:
-    a, b, c = t.read("a", "ij"), t.read("b", "jk"), t.read("c", "i")
-    e, s, r = Term("exp", a), t.read("s", ""), t.read("r", "", "float16")
-    h, k = t.read("h", "ij", "float16"), t.read("k", "jk", "float16")
-    return Row(
-        ((mul(s, t.sum("j", mul(a, b))), t.sum("j", mul(mul(s, a), b))),),
-        (
-            Miss(mul(c, t.sum("j", mul(a, b))), t.sum("j", mul(mul(c, a), b)), "disjoint", False),
-            Miss(mul(s, t.sum("j", mul(a, a))), t.sum("j", mul(mul(s, a), a)), "nonempty", False),
-            Miss(mul(s, t.sum("j", mul(e, b))), t.sum("j", mul(mul(s, e), b)), wrong=False),
-            Miss(mul(r, t.sum("j", mul(h, k))), t.sum("j", mul(mul(r, h), k)), "dtype_in", False),
-        ),
-    )
-
-
-@row
 def negate_outside_sum(t: Terms) -> Row:
     a, n = t.read("a", "ij"), t.read("n", "ij", "int32")
     h = t.read("h", "ij", "float16")

@@ -184,7 +184,8 @@ def weight_is_finite(t: Terms) -> Row:
 @row
 def weight_of_logsumexp(t: Terms) -> Row:
     a, b, x, y = t.read("a", "ik"), t.read("b", "jk"), t.read("x", "ij"), t.read("y", "i")
-    s, u = t.sum("k", mul(a, b)), t.read("u", "ij")
+    h, k = (t.cast("float32", t.read(n, m, "bfloat16")) for n, m in (("h", "ik"), ("k", "jk")))
+    s, u, long = t.sum("k", mul(h, k)), t.read("u", "ij"), t.sum("k", mul(a, b))
 
     def parts(s: Term) -> tuple[Term, Term, Term]:
         top = t.max("j", s)
@@ -211,6 +212,7 @@ def weight_of_logsumexp(t: Terms) -> Row:
             Miss(*weighted(masked(-1e9)), "summed", wrong=False),  # a row of it alone: 1e9 is exact
             Miss(*weighted(add(s, u)), "summed", wrong=False),
             Miss(*weighted(u), "summed", wrong=False),  # of what lies in memory more bits count
+            Miss(*weighted(long), "summed", wrong=False),  # as of float32 factors
             Miss(*differing(s, t.read("r", "i"))),
             Miss(weighted(s)[0], weighted(hidden)[1]),
         ),

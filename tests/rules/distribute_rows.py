@@ -13,7 +13,9 @@ def distribute_in_sum(t: Terms) -> Row:
     a, b, c = t.read("a", "j"), t.read("b", "ij"), t.read("c", "i")
     x, y, z = t.read("x", "j", "float16"), t.read("y", "ij", "float16"), t.read("z", "i", "float16")
 
-    def split(join: str, p: Term, q: Term) -> Pair:
+    far = sub(b, mul(t.sum("j", b), t.number(1 / 3)))
+
+    def split(join: str, p: Term, q: Term, a: Term = a) -> Pair:
         return (
             t.sum("j", mul(a, Term(join, p, q))),
             Term(join, t.sum("j", mul(a, p)), t.sum("j", mul(a, q))),
@@ -21,7 +23,10 @@ def distribute_in_sum(t: Terms) -> Row:
 
     infinite = split("add", b, c)
     return Row(
-        (split("add", c, b), split("add", b, c), split("sub", c, b), split("sub", b, c)),
+        (
+            *(split("add", c, b), split("add", b, c), split("sub", c, b), split("sub", b, c)),
+            *(split("sub", c, b, Term("square", far)), split("sub", b, c, Term("square", far))),
+        ),
         (
             Miss(*split("add", b, b), "nonempty", wrong=False),
             Miss(
@@ -31,6 +36,27 @@ def distribute_in_sum(t: Terms) -> Row:
                 wrong=False,
             ),
             Miss(*infinite, "finite", awkward=("a",)),
+            Miss(*split("sub", b, c, far), "given", wrong=False),  # a covariance
+        ),
+    )
+
+
+@row
+def scale_weight(t: Terms) -> Row:
+    a, b, c, s = t.read("a", "ij"), t.read("b", "jk"), t.read("c", "i"), t.read("s")
+    h, k, r = t.read("h", "ij", "float16"), t.read("k", "jk", "float16"), t.read("r", "", "float16")
+
+    def scaled(s: Term, a: Term, b: Term) -> Pair:
+        return mul(s, t.sum("j", mul(a, b))), t.sum("j", mul(mul(s, a), b))
+
+    return Row(
+        (scaled(s, a, b),),
+        (
+            Miss(*scaled(c, a, b), "disjoint", False),
+            Miss(*scaled(s, a, a), "nonempty", False),
+            Miss(*scaled(s, Term("exp", a), b), wrong=False),
+            Miss(*scaled(s, a, b), "finite", awkward=("s",)),
+            Miss(*scaled(r, h, k), "dtype_in", False),
         ),
     )
 

@@ -132,6 +132,7 @@ def rest_of_mask(t: Terms) -> Row:
 def within_distance(t: Terms) -> Row:
     a, b, c = (t.read(name, "ij", "int32") for name in "abc")
     x, y, z = (t.read(name, "ij") for name in "xyz")
+    u, v, w = (t.read(name, "ij", "uint8") for name in "uvw")
 
     def sides(op: str, joined: str, a: Term, b: Term, c: Term) -> Pair:
         both = Term(joined, Term(op, sub(a, b), c), Term(op, sub(b, a), c))
@@ -149,6 +150,7 @@ def within_distance(t: Terms) -> Row:
             Miss(*sides("less", "logical_or", a, b, c)),
             Miss(*sides("greater", "logical_and", a, b, c)),
             Miss(*sides("less", "logical_and", x, y, z), "dtype_in", wrong=False),
+            Miss(*sides("less", "logical_and", u, v, w), "dtype_in"),
         ),
     )
 

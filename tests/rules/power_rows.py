@@ -90,16 +90,15 @@ def half_power(t: Terms) -> Row:
         two = mul(Term("rsqrt", x), Term("rsqrt", x))
         return mul(Term("rsqrt", x), mul(two, two))
 
-    b = instead(-math.inf, math.inf, a)
-    c = instead(0, 0, b)
+    b = instead(0, 0, instead(-math.inf, math.inf, a))
     return Row(
         (
             (power(a, 0.5), Term("sqrt", b)),
             (power(a, 1.5), mul(b, Term("sqrt", b))),
             (power(a, 2.5), mul(mul(b, b), Term("sqrt", b))),
-            (power(a, -0.5), Term("rsqrt", c)),
-            (power(a, -1.5), cube(c)),
-            (power(a, -2.5), fifth(c)),
+            (power(a, -0.5), Term("rsqrt", b)),
+            (power(a, -1.5), cube(b)),
+            (power(a, -2.5), fifth(b)),
             (power(square, 0.5), Term("sqrt", square)),
             (power(square, 1.5), mul(square, Term("sqrt", square))),
             (power(square, 2.5), mul(mul(square, square), Term("sqrt", square))),
