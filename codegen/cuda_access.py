@@ -13,6 +13,12 @@ from eqsat.window_price import neighbours_at_once
 WORD_BYTES = 4  # of the registers in which vectors are shifted
 
 
+def guarded_read(kernel: Kernel, buffer: str) -> str:
+    """The device function that reads an element which may be missing."""
+    written = {store.access.buffer for phase in kernel.phases for store in phase.stores}
+    return "element_or_zero" if buffer in written else "given_or_zero"
+
+
 def unit_stride(access: Access, index: str) -> bool:
     """Whether the address moves by one element with the index, but for steps at whole runs."""
     return (index, 1) in access.address.terms and _run(access.address, index) != 1

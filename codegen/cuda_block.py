@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from eqsat.codegen.cuda_access import guarded_read
 from eqsat.codegen.cuda_box import TensorBox
 from eqsat.codegen.cuda_distribution import Distribution, Factor
 from eqsat.codegen.cuda_math import apply, cast, literal, operand_dtypes, widen
@@ -350,7 +351,8 @@ class Block:
         reach = abs(expression.constant)
         for atom, coefficient in expression.terms:
             low, high = bounds(Affine(((atom, 1),), 0), self.extents)
-            reach += abs(coefficient) * (max(abs(low), abs(high)) + 1024)
+            beyond = 2 * self.axes[atom].tile + 64 if atom in self.axes else 1024
+            reach += abs(coefficient) * (max(abs(low), abs(high)) + beyond)
             if not isinstance(atom, str) and self.is_wide(atom.numerator):
                 return True
         return reach > INT_LIMIT
@@ -443,9 +445,8 @@ class Block:
         pointer, where = self.buffer(buffer.name), self.address(access, point)
         text = f"{pointer}[{where}]"
         if condition:
-            text = f"element_or_zero({pointer}, {condition}, {where})"
-        text = widen(buffer.dtype, text)
-        return cast(buffer.dtype, dtype, text)
+            text = f"{guarded_read(self.kernel, buffer.name)}({pointer}, {condition}, {where})"
+        return cast(buffer.dtype, dtype, widen(buffer.dtype, text))
 
     def mapped(self, s: Map, point: Point, op: str = "") -> str:
         """A map's value at a point; by another operation `op` of the same operands."""

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
+from eqsat.codegen.cuda_access import guarded_read
 from eqsat.codegen.cuda_block import INT_LIMIT, Block, Point, Reader, flat_number
-from eqsat.codegen.cuda_math import register_type
+from eqsat.codegen.cuda_math import cast, literal, register_type, widen
 from eqsat.codegen.cuda_roles import is_plain, neighbours, walk_of
 from eqsat.graph.index import Affine, Mod, add, bounds, const, scale, sub, substitute, var
 from eqsat.kernel import Axis, Guard, Kernel, Load
@@ -106,19 +107,26 @@ def load_stencil(block: Block, stencil: Stencil) -> dict[str, Reader]:
     count = prod(stencil.sizes.values()) * block.register_count(stencil.beside)
     out.line(f"{register_type(first.dtype)} {array}[{count}];")
     cells = {name: block.index("cell", name) for name in stencil.sizes}
+    strides = {str(atom): stride for atom, stride in first.access.address.terms}
     with block.points(stencil.beside) as point, ExitStack() as loops:
-        at = dict(point.at)
+        at, base, offsets = dict(point.at), dict(point.at), list[str]()
         for name, cell in cells.items():
             out.line("#pragma unroll")
             loop = f"for (int {cell} = 0; {cell} < {stencil.sizes[name]}; ++{cell})"
             loops.enter_context(out.block(loop))
             lowest = f" + {stencil.low[name]}" if stencil.low[name] else ""
             at[name] = f"({block.index('base', name)} + {cell}{lowest})"
+            if step := strides.get(name):
+                base[name] = f"({block.index('base', name)}{lowest})"
+                offsets.append(f"{cell} * {step}")
+            else:
+                base[name] = at[name]
         own = replace(point, at=at)
         conditions = [*_there(block, stencil, own)]
         if not all_read or block.valid(first.indices, own):
             conditions.append(f"({unsigned})({block.address(first.access, own)}) < {size}u")
-        value = block.loaded(first, own, " && ".join(conditions))
+        where = block.address(first.access, replace(point, at=base)), " + ".join(offsets) or "0"
+        value = _value(block, first, where, " && ".join(conditions))
         out.line(f"{_element(block, stencil, array, point, cells)} = {value};")
 
     def reader(starts: Mapping[str, int]) -> Reader:
@@ -130,6 +138,21 @@ def load_stencil(block: Block, stencil: Stencil) -> dict[str, Reader]:
         return read
 
     return {name: reader(starts) for name, starts in stencil.starts.items()}
+
+
+def _value(block: Block, load: Load, where: tuple[str, str], condition: str) -> str:
+    """An element at a place, so many elements beyond that of the first cell: a number that the
+    compiler knows, so that cells have one address.
+    """
+    buffer = block.kernel.buffer(load.access.buffer)
+    first, beyond = where
+    pointer = f"{block.buffer(buffer.name)} + ({first})"
+    text = f"({pointer})[{beyond}]"
+    if condition:
+        text = f"{guarded_read(block.kernel, buffer.name)}({pointer}, {condition}, {beyond})"
+    text = cast(buffer.dtype, load.dtype, widen(buffer.dtype, text))
+    filled = condition and load.fill
+    return f"({condition} ? {text} : {literal(load.dtype, load.fill)})" if filled else text
 
 
 def _there(block: Block, stencil: Stencil, cell: Point) -> Iterator[str]:

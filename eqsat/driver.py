@@ -68,8 +68,8 @@ def compile(
     `Launch.alternatives`). drawn: how many more to draw at random, by `seed`, from all legal ones,
     whatever their price. tune: measure them on the device and use the fastest. grid_dim,
     block_dim: the number of tiles, and the threads of a tile, that every kernel must have.
-    precision: what may be rounded beyond the dtypes as written. "exact": nothing, though sums may be
-    grouped anew; inputs are taken to be finite, and arithmetic not to overflow. "default": values
+    precision: what may be rounded beyond the dtypes as written. "exact": nothing, though sums may
+    be grouped anew; inputs are taken to be finite, arithmetic not to overflow. "default": values
     may keep more bits than written, a float32 factor of a 16-bit one may be rounded to that, and
     products of float32 may be made of narrower ones that are as accurate. "tf32", "bf16": products
     of float32 factors may round those so. None: what EQSAT_PRECISION says. Raises the errors of

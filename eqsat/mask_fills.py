@@ -3,10 +3,11 @@
     where(c, s, F)   s + where(c, 0, F)   s + (1 - c) * F   s - (1 - c) / G   ->   where(c, s, -inf)
 
 where F is so low that scores which are made of products, positions and numbers are taken to lie far
-above it (what is read may be a mask too); where the mask keeps a score of every row; and where nothing but maxima of rows, and exponentials below
-these, reads what is filled: the weights of what is masked are zero either way. A mask keeps one of
-a row where it holds at a position that follows from the row's, as `i >= j` does at j = i. One that
-comes from memory, such as the length of a sequence, may keep none.
+above it (what is read may be a mask too); where the mask keeps a score of every row; and where
+nothing but maxima of rows, and exponentials below these, reads what is filled: the weights of what
+is masked are zero either way. A mask keeps one of a row where it holds at a position that follows
+from the row's, as `i >= j` does at j = i. One that comes from memory, such as the length of a
+sequence, may keep none.
 """
 
 import math

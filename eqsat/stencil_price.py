@@ -19,7 +19,8 @@ def beyond_neighbours(tiling: Tiling, read: Read, names: int, drawn: Array) -> t
     """What tiles draw from the cache for a read over `names`, `drawn` by itself, beyond what others
     read of a point's neighbours; and seconds of loads where it is near since others did.
     """
-    found = _parts(tiling).get(_walk(tiling, read))
+    parts = _parts(tiling)
+    found = parts.get(_walk(tiling, read)) if parts else None
     if found is None:
         return drawn, 0 * tiling.shape
     part, loaded = found
@@ -33,7 +34,9 @@ def loaded_part(tiling: Tiling, term: Term) -> Array:
     """The part of a read that a thread loads beside what it reads of neighbours."""
     read = term.args[0]
     assert isinstance(read, Read)
-    return _parts(tiling).get(_walk(tiling, read), (tiling.shape, tiling.shape))[1]
+    parts = _parts(tiling)
+    found = parts.get(_walk(tiling, read)) if parts else None
+    return found[1] if found else tiling.shape
 
 
 def _walk(tiling: Tiling, read: Read) -> Walk:

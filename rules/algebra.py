@@ -75,11 +75,22 @@ def mul_associate(a: "Expr", b: "Expr", c: "Expr") -> Iterator[Rewrite]:
     yield rewrite(left, right).when(disjoint(inner, inner), nonempty(Free(a)), dtype_in(a, *RING))
 
 
+@rule("algebra")
+def divide_by_positive(a: "Expr", b: "Expr") -> Iterator[Rewrite]:
+    """a / b  ->  a * (1 / b)
+    when: b spans fewer indices than a, so that the division is done less often; it is known to be
+    positive, as the sum of a softmax's weights is, and far above 0. float: rounding changes.
+    """
+    yield rewrite(a / b, a * apply("reciprocal", b)).when(
+        differ(Free(a) | Free(b), Free(b)), dtype_in(a, *FLOATS), *known("positive", b)
+    )
+
+
 @rule("algebra", precision="default")
 def divide_by_reciprocal(a: "Expr", b: "Expr") -> Iterator[Rewrite]:
     """a / b  ->  a * (1 / b)
-    when: b spans fewer indices than a, so that the division is done less often. float: rounding;
-    1 / b is infinite for divisors below the smallest normal number, and 0 / b NaN.
+    when: b spans fewer indices than a, as in divide_by_positive. float: rounding; 1 / b is infinite
+    for divisors below the smallest normal number, and 0 / b NaN.
     """
     yield rewrite(a / b, a * apply("reciprocal", b)).when(
         differ(Free(a) | Free(b), Free(b)), dtype_in(a, *FLOATS)

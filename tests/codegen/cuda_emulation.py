@@ -183,6 +183,10 @@ HOST = {
 void unpack_float8_e4m3fn(const Pack<unsigned, Words>& from, float (&values)[Count]) {
     for (int n = 0; n < Count; ++n) values[n] = operand(from.item[n / 4], '3', n % 4);
 }""",
+    "given_or_zero": """template <typename T, typename I>
+T given_or_zero(const T* values, bool present, I place) {
+    return present ? values[place] : T(0);
+}""",
     "hold": "template <typename T> inline void hold(T&) {}",
     "earlier_launches_done": "inline void earlier_launches_done() {}",
     "next_launch_may_begin": "inline void next_launch_may_begin() {}",

@@ -52,7 +52,7 @@ def test_what_may_be_missing_is_shared_too():
     kernel = with_threads(stencil((16, 32, 64), (2, 4, 32), CUBE, 0.0), 32)
     text = emit(kernel).text
     assert sorted(re.findall(r"float near_\w+\[(\d+)\];", text)) == ["24"] * 3
-    loads = [line for line in text.splitlines() if "= element_or_zero(" in line]
+    loads = [line for line in text.splitlines() if "= given_or_zero(" in line]
     assert len(loads) == 3 and all(">= 0" in line and "< 32" in line for line in loads)
 
 

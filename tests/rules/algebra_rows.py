@@ -80,6 +80,19 @@ def mul_associate(t: Terms) -> Row:
 
 
 @row
+def divide_by_positive(t: Terms) -> Row:
+    a, b, c = t.read("a", "ij"), t.read("b", "i"), t.read("c", "ij")
+    above, wide = (add(Term("square", x), t.number(1)) for x in (b, c))
+    return Row(
+        ((div(a, above), mul(a, Term("reciprocal", above))),),
+        (
+            Miss(div(a, b), mul(a, Term("reciprocal", b)), "positive", wrong=False),
+            Miss(div(a, wide), mul(a, Term("reciprocal", wide)), "differ", wrong=False),
+        ),
+    )
+
+
+@row
 def divide_by_reciprocal(t: Terms) -> Row:
     a, b = t.read("a", "ij"), t.read("b", "i")
     n, m = t.read("n", "ij", "int32"), t.read("m", "i", "int32")
