@@ -82,6 +82,11 @@ def compile(
             f"spec {unit.name} is for target {unit.target!r}; this installation runs "
             f"{', '.join(sorted(TARGETS))}."
         )
+    if cache is not None and not isinstance(cache, Cache):
+        raise ArgumentError(
+            f"cache={cache!r} is no eqsat.Cache. Use Cache(folder), Cache(None) for one in memory, "
+            f"or set EQSAT_CACHE_DIR."
+        )
     store = cache or Cache.open()
     planned = plan(
         outputs,

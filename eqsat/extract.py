@@ -55,7 +55,7 @@ MOVES = 8  # values that might be stored besides
 MOST_CHANGED = 400  # classes, up to which plans with them are made
 ROUNDS = 3  # of plans, each from what the one before it stores
 WHOLE = frozenset((*REDUCING, *SCANS, "reindex", "gather"))  # no points of their own
-MANY, FEW = 120, 16  # classes, beyond which only so many choices of each are priced
+MANY, FEW = 60, 32  # classes, beyond which only so many choices of each are priced
 LEAST = 3  # of those, of each node
 
 

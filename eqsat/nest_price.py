@@ -183,7 +183,9 @@ def broken(tiling: Tiling, address: Affine, dtype: DType) -> Array:
     """
     run, going, reached = tiling.shape, tiling.shape > 0, 1
     made = tiling.form
-    if tiling.pricer.overlap or _turns(made):
+    if tiling.lies_across is None:
+        tiling.lies_across = _turns(made)
+    if tiling.pricer.overlap or tiling.lies_across:
         return run
     steps = [(abs(step), str(name)) for name, step in address.terms if str(name) in made.extents]
     for step, name in sorted(steps, key=lambda one: (one[0], -made.extents[one[1]])):

@@ -75,6 +75,7 @@ class Tiling:
         self._points: dict[int, float] = {}
         self._inside: dict[int, Array] = {}
         self.neighbours: Mapping[Walk, tuple[Array, Array]] | None = None  # `stencil_price`
+        self.lies_across: bool | None = None  # what is read, to what is stored: `nest_price`
         self.paddings: dict[tuple[object, ...], Array] = {}  # of whole operations, once found
         self._walks: dict[tuple[object, ...], dict[int, float]] = {}  # bytes read, by start
 

@@ -57,6 +57,8 @@ def evaluate(
     the reference) every float is computed and kept in that dtype instead. ArgumentError for an
     input that is missing or of another shape or dtype.
     """
+    if isinstance(outputs, Tensor):
+        raise ArgumentError(f"evaluate: {outputs} is one tensor. Write evaluate([x], ...).")
     input_nodes(outputs)
     order = topological(outputs)
     wanted = None if float_dtype is None else as_dtype(np.dtype(float_dtype))

@@ -461,3 +461,11 @@ def test_outputs_have_memory_and_names_of_their_own():
 def test_a_mask_is_not_lost():
     with pytest.raises(ArgumentError, match=r"'x' is a masked array, .* Pass .filled\(value\)"):
         compiled(g.input("x", (2,)) + 1.0)(np.ma.array(np.ones(2, np.float32), mask=[0, 1]))
+
+
+def test_what_is_no_cache_or_no_list_is_named():
+    x = g.input("x", (3,))
+    with pytest.raises(ArgumentError, match="cache='/tmp/x' is no eqsat.Cache"):
+        compile(x + 1, ORACLE, cache="/tmp/x")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r"is one tensor. Write evaluate\(\[x\], ...\)"):
+        g.evaluate(x * 2, {"x": X[0, :3]})  # type: ignore[arg-type]
