@@ -76,6 +76,7 @@ ROWS = (
         {"x": Input("m n", BF16), "g": Input("n", BF16), "slope": Input("m n", BF16)},
         _mn(16384, 4096),
         _mn(512, 512),
+        rows="",  # the gradient by the gain is a sum over all
     ),
     _case(
         "cross-entropy",

@@ -465,7 +465,7 @@ def test_a_mask_is_not_lost():
 
 def test_what_is_no_cache_or_no_list_is_named():
     x = g.input("x", (3,))
-    with pytest.raises(ArgumentError, match="cache='/tmp/x' is no eqsat.Cache"):
+    with pytest.raises(ArgumentError, match=r"cache='/tmp/x' is no eqsat\.Cache"):
         compile(x + 1, ORACLE, cache="/tmp/x")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match=r"is one tensor. Write evaluate\(\[x\], ...\)"):
         g.evaluate(x * 2, {"x": X[0, :3]})  # type: ignore[arg-type]

@@ -110,7 +110,7 @@ def test_each_piece_is_computed_once_and_the_best_plan_knows_it():
     assert points(launch.kernel, "sin") == points(launch.kernel, "cos") == [65536 * 3] * 6
     source = emit(launch.kernel, {one.name: one for one in H200.operations}).text
     assert compile_cubin(source, "sm_90a").spills == 0
-    assert source.count("element_or_zero(p_x") == 1  # read once for all pieces
+    assert source.count("given_or_zero(p_x") == 1  # read once for all pieces
 
 
 def test_reads_of_one_piece_have_no_guards():
