@@ -62,7 +62,7 @@ def _with_gradients(name: str, full: Sizes, function: Any, share: str = "1") -> 
     axes = Input("b h s d", BF16)
     work = {**made.work, "contract bfloat16": (f"7 {share} b h s s d",)}
     # Where few keys are met, rounded weights and slopes tell.
-    return replace(made, inputs={**made.inputs, "slope": axes}, work=work, tolerance=1e-1)
+    return replace(made, inputs={**made.inputs, "slope": axes}, work=work, tolerance=5e-2)
 
 
 DECODE = Case(
@@ -97,7 +97,13 @@ CASES = (
     _attention("attention-64", _sizes(8, 16, 2048, 64), _plain),
     DECODE,
     _with_gradients("attention-gradients", _sizes(4, 16, 2048, 64), _step),
-    _with_gradients("attention-gradients-causal", _sizes(2, 16, 4096, 128), _causal_step, "0.5"),
+    # torch's are off by 1.1e-1 there.
+    replace(
+        _with_gradients(
+            "attention-gradients-causal", _sizes(2, 16, 4096, 128), _causal_step, "0.5"
+        ),
+        tolerance=1.5e-1,
+    ),
     # As written, scores are rounded to bfloat16: half a unit of a score of 8 is 1.6% of its weight.
     replace(_attention("attention-naive", _sizes(4, 32, 4096, 128), _naive), tolerance=6e-2),
 )
