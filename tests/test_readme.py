@@ -49,7 +49,7 @@ def test_the_results_are_those_of_the_committed_runs(capsys):
     results = ROOT / "bench" / "results"
     every = (
         *("cpu", "cpu-avx2", "cpu-xeon"),
-        *("h200", "h200-turned", "h200-more", "h200-scan", "h200-attention"),
+        *("h200", "h200-turned", "h200-more", "h200-scan", "h200-attention", "h200-gradients"),
     )
     names = tuple(f"{name}.json" for name in every)
     files = [str(results / name) for name in names]
