@@ -82,12 +82,7 @@ def compile(
             f"spec {unit.name} is for target {unit.target!r}; this installation runs "
             f"{', '.join(sorted(TARGETS))}."
         )
-    if cache is not None and not isinstance(cache, Cache):
-        raise ArgumentError(
-            f"cache={cache!r} is no eqsat.Cache. Use Cache(folder), Cache(None) for one in memory, "
-            f"or set EQSAT_CACHE_DIR."
-        )
-    store = cache or Cache.open()
+    store = _cache(cache)
     planned = plan(
         outputs,
         unit,
@@ -210,6 +205,18 @@ def _check_numbers(**given: tuple[object, int]) -> None:
                 f"{name}={value!r} is no whole number of at least {least}. Give one, or leave it "
                 f"out."
             )
+
+
+def _cache(given: object) -> Cache:
+    """The cache that is asked for: the user's where none is."""
+    if given is None:
+        return Cache.open()
+    if isinstance(given, Cache):
+        return given
+    raise ArgumentError(
+        f"cache={given!r} is no eqsat.Cache. Use Cache(folder), Cache(None) for one in memory, "
+        f"or set EQSAT_CACHE_DIR."
+    )
 
 
 def _precision(given: str | None, settings: Settings) -> str:
