@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -21,7 +21,7 @@ from eqsat.kernel_json import decode, encode
 from eqsat.library import LibraryCall, PricedCall, served
 from eqsat.planned import Planned
 from eqsat.program import Argument, Launch, Parts, Program, Report, flatten
-from eqsat.rule import PRECISIONS, Rule, allowed, collect, distinct, priced
+from eqsat.rule import PRECISIONS, Rule, allowed, collect, distinct, nearest, priced
 from eqsat.rule_check import checked
 from eqsat.rules import algebra, carries, kernels, masks, powers, roundings
 from eqsat.rules.carries import LAWS, carry_rules
@@ -194,6 +194,7 @@ def plan(
     arguments = _arguments(tensors, inputs)
     parts = _assemble(folded, arguments, segments, solutions, unit)
     report = _report(tensors, segments, solutions, time.perf_counter() - started)
+    report = replace(report, notes=(*report.notes, *_unwritten(unit, target.operations)))
     return Planned(parts, report, outputs, tuple(segments), tuple(solutions), search)
 
 
@@ -427,6 +428,20 @@ def _with_outputs(
         launches=tuple(launches),
         spec=unit.name,
     )
+
+
+def _unwritten(unit: ParallelProcessingUnit, emitted: frozenset[str]) -> Iterator[str]:
+    """A note for each product of a spec that its target cannot write, so that no kernel uses it."""
+    for one in unit.operations:
+        written = one.invocation_name in emitted or unit.target in one.native_implementation
+        if one.semantics and one.semantics.contraction and not written:
+            hint = nearest(one.invocation_name, sorted(emitted))
+            yield (
+                f"no kernel uses {one.name}: target {unit.target!r} has no row for its "
+                f"invocation_name {one.invocation_name!r}, and {unit.name}.toml no "
+                f"native_implementation for it. "
+                f"{hint if hint.startswith('Did') else 'Give one of them (docs/specs.md).'}"
+            )
 
 
 def _report(

@@ -469,3 +469,14 @@ def test_what_is_no_cache_or_no_list_is_named():
         compile(x + 1, ORACLE, cache="/tmp/x")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match=r"is one tensor. Write evaluate\(\[x\], ...\)"):
         g.evaluate(x * 2, {"x": X[0, :3]})  # type: ignore[arg-type]
+
+
+def test_a_product_that_the_target_cannot_write_is_named():
+    unit = load("h200")
+    name = "mma_m16n8k16_bf16"
+    typo = unit.replace_operation(name, invocation_name="mma.sync.aligned.m16n8k16.row.cl")
+    report = plan([product()], typo, cache=Cache(None)).report
+    (note,) = report.notes
+    assert note.startswith(f"no kernel uses {name}: target 'cuda' has no row for")
+    assert note.endswith("Did you mean mma.sync.aligned.m16n8k16.row.col?")
+    assert plan([product()], unit, cache=Cache(None)).report.notes == ()
