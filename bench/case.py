@@ -67,13 +67,12 @@ class Case:
 
 @dataclass(frozen=True)
 class Instance:
-    """A case at given extents, as a graph. `structure` nests the outputs as the function did."""
+    """A case at given extents, as a graph."""
 
     case: Case
     sizes: Sizes
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
-    structure: Any
     precision: str = "default"
 
     @property
@@ -106,8 +105,8 @@ def instance(case: Case, sizes: Sizes, precision: str = "default") -> Instance:
     inputs = tuple(
         graph_input(name, one.shape(sizes), one.dtype) for name, one in case.inputs.items()
     )
-    structure = case.function(GraphVocabulary, *inputs)
-    return Instance(case, dict(sizes), inputs, tuple(flatten(structure)), structure, precision)
+    outputs = flatten(case.function(GraphVocabulary, *inputs))
+    return Instance(case, dict(sizes), inputs, tuple(outputs), precision)
 
 
 def row_axes(case: Case, whole: Instance, few: Instance) -> list[int | None]:

@@ -22,7 +22,7 @@ COPIED = frozenset({"read", "gather"})
 
 
 def computed_of_reads(
-    found: Contraction, converted: Term | None = None
+    found: Contraction, converted: Term | None
 ) -> Iterator[tuple[Term, list[Term]]]:
     """Factors that are computed of nothing but what is read, and the terms of which each is; not
     one that is `converted` by threads of their own.

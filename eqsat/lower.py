@@ -66,10 +66,9 @@ def lower(
     schedule: Schedule,
     buffers: Mapping[str, Buffer],
     spec: str,
-    rules: tuple[str, ...] = (),
 ) -> Kernel:
     """The kernel that computes and stores the values under the schedule."""
-    return _Lowering(name, made, schedule, buffers, spec, rules).run()
+    return _Lowering(name, made, schedule, buffers, spec).run()
 
 
 class _Lowering(CarryLowering):
@@ -80,12 +79,11 @@ class _Lowering(CarryLowering):
         schedule: Schedule,
         buffers: Mapping[str, Buffer],
         spec: str,
-        rules: tuple[str, ...],
     ) -> None:
         super().__init__()
         self.name, self.form, self.schedule = name, made, schedule
         self.operations = schedule.operations
-        self.buffers, self.spec, self.rules = buffers, spec, rules
+        self.buffers, self.spec = buffers, spec
         self.facts = made.facts
         self.values: dict[Term, str] = {}
         self.carries: list[Carry] = []
@@ -124,7 +122,6 @@ class _Lowering(CarryLowering):
             phases=tuple(phases),
             threads=self.schedule.threads,
             spec=self.spec,
-            rules=self.rules,
             cluster=self.schedule.cluster,
             multicast=self.schedule.shared,
             stream_k=self.schedule.last_parts,

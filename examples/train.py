@@ -177,13 +177,12 @@ def train(
     model: str = "mlp",
     steps: int = 300,
     batch: int = 128,
-    adam: Adam = Adam(),  # noqa: B008 - frozen
     spec: ParallelProcessingUnit | str | None = None,
 ) -> Run:
     """Compile the step, and take `steps` of them."""
     logits, shapes = MODELS[model]
     parameters = initial(shapes)
-    program = eqsat.compile(step_graph(logits, parameters, batch, adam), spec)
+    program = eqsat.compile(step_graph(logits, parameters, batch, Adam()), spec)
     state = dict(parameters)
     for name, array in parameters.items():
         state[f"m_{name}"], state[f"v_{name}"] = np.zeros_like(array), np.zeros_like(array)
