@@ -149,7 +149,7 @@ def sliding_axes(kernel: Kernel, load: Load) -> tuple[WalkedAxis, ...]:
     """
     if load.access.coordinates:
         return ()
-    found = walked_axes(_read_of(load), _extents(kernel)) or ()
+    found = walked_axes(_read_of(load), extents_of(kernel)) or ()
     steps = [[step for _, step in axis.place.terms] for axis in found]
     return tuple(a for a, own in zip(found, steps, strict=True) if a.slides and min(own) == 1)
 
@@ -159,7 +159,7 @@ def places_in_vectors(kernel: Kernel, load: Load, axis: WalkedAxis, index: str) 
     each thread has results enough.
     """
     size = kernel.buffer(load.access.buffer).dtype.itemsize
-    width = neighbours_at_once(_read_of(load), axis, index, _extents(kernel), size)
+    width = neighbours_at_once(_read_of(load), axis, index, extents_of(kernel), size)
     own = [kernel.axes()[name] for name in axis.names]
     results = prod(min(a.tile, a.extent) for a in kernel.grid if a.name in load.indices)
     even = all(a.count == 1 or a.tile % width == 0 for a in own) if width else False
@@ -170,7 +170,8 @@ def _read_of(load: Load) -> Read:
     return Read(load.access.buffer, load.dtype, load.access.address, load.access.guards)
 
 
-def _extents(kernel: Kernel) -> dict[str, int]:
+def extents_of(kernel: Kernel) -> dict[str, int]:
+    """How many points lie along each index."""
     return {name: axis.extent for name, axis in kernel.axes().items()}
 
 

@@ -5,6 +5,7 @@ from math import prod
 
 from eqsat.codegen.cuda_access import (
     WORD_BYTES,
+    extents_of,
     unit_stride,
     vector_width,
     width_anywhere,
@@ -209,8 +210,8 @@ def is_plain(load: Load) -> bool:
 
 def walk_of(kernel: Kernel, load: Load) -> Walk:
     """Where a load reads."""
-    access, extents = load.access, {i: axis.extent for i, axis in kernel.axes().items()}
-    return walk(access.buffer, access.address, access.guards, extents)
+    access = load.access
+    return walk(access.buffer, access.address, access.guards, extents_of(kernel))
 
 
 def neighbours(kernel: Kernel) -> set[str]:
@@ -221,8 +222,7 @@ def neighbours(kernel: Kernel) -> set[str]:
     if not all(isinstance(s, Map | Load | Position | Literal) for s in statements):
         return set()
     walks = [walk_of(kernel, s) for s in statements if isinstance(s, Load) and is_plain(s)]
-    extents = {i: axis.extent for i, axis in kernel.axes().items()}
-    found = held_names(walks, extents, _points(kernel), kernel.tile_threads)
+    found = held_names(walks, extents_of(kernel), _points(kernel), kernel.tile_threads)
     return {name for name, holds in found.items() if holds}
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
-from eqsat.codegen.cuda_access import guarded_read
+from eqsat.codegen.cuda_access import extents_of, guarded_read
 from eqsat.codegen.cuda_block import INT_LIMIT, Block, Point, Reader, flat_number
 from eqsat.codegen.cuda_math import cast, literal, register_type, widen
 from eqsat.codegen.cuda_roles import is_plain, neighbours, walk_of
@@ -52,7 +52,7 @@ class Stencil:
 def find_stencils(kernel: Kernel, loads: Iterable[Load]) -> dict[str, Stencil]:
     """By the name of each load of one."""
     held, axes = neighbours(kernel), kernel.axes()
-    extents = {i: axis.extent for i, axis in axes.items()}
+    extents = extents_of(kernel)
     groups: list[dict[Load, Mapping[str, int]]] = []
     walks: dict[Load, Walk] = {}
     for s in filter(is_plain, loads) if held else ():

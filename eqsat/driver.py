@@ -190,7 +190,7 @@ def plan(
             ),
         )
         segments = partition([t for t in dict.fromkeys(folded) if t.size])
-        solutions = _solve_all(segments, search, cache or Cache.open())
+        solutions = _solve_all(segments, search, _cache(cache))
     arguments = _arguments(tensors, inputs)
     parts = _assemble(folded, arguments, segments, solutions, unit)
     report = _report(tensors, segments, solutions, time.perf_counter() - started)

@@ -19,8 +19,7 @@ def beyond_neighbours(tiling: Tiling, read: Read, names: int, drawn: Array) -> t
     """What tiles draw from the cache for a read over `names`, `drawn` by itself, beyond what others
     read of a point's neighbours; and seconds of loads where it is near since others did.
     """
-    parts = _parts(tiling)
-    found = parts.get(_walk(tiling, read)) if parts else None
+    found = _part(tiling, read)
     if found is None:
         return drawn, 0 * tiling.shape
     part, loaded = found
@@ -34,9 +33,14 @@ def loaded_part(tiling: Tiling, term: Term) -> Array:
     """The part of a read that a thread loads beside what it reads of neighbours."""
     read = term.args[0]
     assert isinstance(read, Read)
-    parts = _parts(tiling)
-    found = parts.get(_walk(tiling, read)) if parts else None
+    found = _part(tiling, read)
     return found[1] if found else tiling.shape
+
+
+def _part(tiling: Tiling, read: Read) -> tuple[Array, Array] | None:
+    """`_parts` of a read, if it is one of neighbours."""
+    parts = _parts(tiling)
+    return parts.get(_walk(tiling, read)) if parts else None
 
 
 def _walk(tiling: Tiling, read: Read) -> Walk:
