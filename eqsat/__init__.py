@@ -59,6 +59,17 @@ def _from_graph(name: str) -> Any:
     names = [*_PUBLIC, *getattr(graph, "__all__", ())]
     if name in names:
         return getattr(graph, name)
-    close = difflib.get_close_matches(name, names, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    hint = _hint(name, names)
     raise AttributeError(f"module 'eqsat' has no attribute {name!r}{hint}")
+
+
+def _hint(name: str, names: list[str]) -> str:
+    """What to write for a name of another library, or one that is nearly one here or there."""
+    elsewhere = importlib.import_module("eqsat.graph.elsewhere")
+    if here := elsewhere.written(name, names):
+        return f"; write {here}"
+    close = difflib.get_close_matches(name, [*names, *elsewhere.ELSEWHERE], n=1, cutoff=0.8)
+    if not close:
+        return ""
+    meant = repr(close[0]) if close[0] in names else elsewhere.written(close[0], names)
+    return f"; did you mean {meant}?"

@@ -17,7 +17,7 @@ from eqsat.region import Region
 from eqsat.replay import check
 from eqsat.rule import ALGEBRA, Rule
 from eqsat.saturate import SearchWorker
-from eqsat.scatter import starts
+from eqsat.scattered import starts
 from eqsat.schedule import Chosen, Predicted, Search
 from eqsat.segments import Segment
 from eqsat.solve import Findings, investigate

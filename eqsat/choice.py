@@ -15,7 +15,7 @@ from eqsat.form import Form, form
 from eqsat.lower import Schedule
 from eqsat.price import Array, Blocking, Pricer
 from eqsat.priced import Price
-from eqsat.split import Division, divide
+from eqsat.reduction_parts import Division, divide
 from eqsat.split_scans import divide_scans
 from eqsat.turned import turn
 

@@ -76,6 +76,7 @@ def compile(
     eqsat.errors.
     """
     started = time.perf_counter()
+    _check_tune(tune)
     unit = _spec(spec)
     if unit.target not in TARGETS:
         raise UnsupportedError(
@@ -206,6 +207,15 @@ def _check_numbers(**given: tuple[object, int]) -> None:
                 f"{name}={value!r} is no whole number of at least {least}. Give one, or leave it "
                 f"out."
             )
+
+
+def _check_tune(given: object) -> None:
+    """Raise ArgumentError for what does not say whether to measure."""
+    if not isinstance(given, bool):
+        raise ArgumentError(
+            f"tune={given!r} is neither True nor False. Give one of them; candidates= says how "
+            f"many kernels of each region are measured."
+        )
 
 
 def _cache(given: object) -> Cache:

@@ -16,7 +16,8 @@ import importlib.util
 import inspect
 import json
 import sys
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import ModuleType
@@ -34,6 +35,7 @@ from eqsat.rule import PRECISIONS, Rule, collect
 
 STYLES = {"heading": "bold", "rule": "bold green", "cost": "cyan", "quiet": "dim", "code": ""}
 FAILED, WRONG_TRACE = 2, 1
+NOTED = 4  # lines of a program that failed, at its beginning and at its end
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return WRONG_TRACE
     except EqsatError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        print(*getattr(error, "__notes__", ()), sep="", end="", file=sys.stderr)
         return FAILED
     except BrokenPipeError:  # the reader has seen enough
         sys.stderr.close()
@@ -176,13 +179,35 @@ def _imported(place: str, load: Callable[[], ModuleType]) -> ModuleType:
                 f"there is no module {place}. Give a module that Python finds from here, or the "
                 f"path of a .py file."
             ) from error
-        raise ArgumentError(f"importing {place} failed: {error}. Install it first.") from error
-    except EqsatError:
+        failure = ArgumentError(f"importing {place} failed: {error}. Install it first.")
+        raise _noted(failure, error) from error
+    except EqsatError as error:
+        _noted(error, error)
         raise
     except Exception as error:
-        raise ArgumentError(
-            f"importing {place} failed: {type(error).__name__}: {error}. Mend it first."
-        ) from error
+        raise _failure(f"importing {place}", error) from error
+
+
+def _failure(what: str, error: Exception) -> EqsatError:
+    message = f"{what} failed: {type(error).__name__}: {error}. Mend it first."
+    return _noted(ArgumentError(message), error)
+
+
+def _noted(failure: EqsatError, error: Exception) -> EqsatError:
+    """The failure with a note of the lines that led to the error, those of this package aside."""
+    ours = [_is_ours(frame.f_globals) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    lines = traceback.extract_tb(error.__traceback__)
+    theirs = [line for line, own in zip(lines, ours, strict=True) if not own]
+    if theirs:
+        few = theirs if len(theirs) <= 2 * NOTED else [*theirs[:NOTED], *theirs[-NOTED:]]
+        failure.add_note("".join(traceback.format_list(few)))
+    return failure
+
+
+def _is_ours(names: Mapping[str, Any]) -> bool:
+    """Whether a module with these globals is of this package, or of Python's imports."""
+    package = str(names.get("__name__")).partition(".")[0]
+    return names is globals() or package in ("eqsat", "importlib")
 
 
 def call(function: Callable[..., Any], name: str) -> Any:
@@ -201,12 +226,11 @@ def call(function: Callable[..., Any], name: str) -> Any:
         )
     try:
         result = function()
-    except EqsatError:
+    except EqsatError as error:
+        _noted(error, error)
         raise
     except Exception as error:
-        raise ArgumentError(
-            f"calling {name}() failed: {type(error).__name__}: {error}. Mend it first."
-        ) from error
+        raise _failure(f"calling {name}()", error) from error
     leaves = flatten(result)
     wrong = [leaf for leaf in leaves if not isinstance(leaf, Tensor)]
     if wrong or not leaves:

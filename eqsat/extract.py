@@ -45,7 +45,7 @@ from eqsat.pruned import PrunedGraph
 from eqsat.recast import before_schedules
 from eqsat.reindex import push
 from eqsat.saturate import ENode, FrozenEGraph
-from eqsat.scatter import starts
+from eqsat.scattered import starts
 from eqsat.whole_rows import kernels_of_whole_rows
 
 READ = frozenset({"read", "literal"})

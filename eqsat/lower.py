@@ -37,7 +37,7 @@ from eqsat.kernel import (
     Update,
 )
 from eqsat.lower_carries import CarryLowering
-from eqsat.scatter import scattered
+from eqsat.scattered import scattered
 
 JOINED = "_joined"  # how the name ends of what joins the parts of a kernel
 

@@ -15,8 +15,8 @@ from eqsat.graph.index import Affine, free_names, unit_names
 from eqsat.live_share import live_share
 from eqsat.pixels import pixel_axes
 from eqsat.price import Pricer
+from eqsat.reduction_parts import PartMenu, core_parts, part_menu
 from eqsat.specs import ParallelProcessingUnit
-from eqsat.split import PartMenu, core_parts, part_menu
 from eqsat.stream_k import stream_k_parts
 from eqsat.turned import turned_names
 from eqsat.window_factors import place_names, sliding_names, window_places

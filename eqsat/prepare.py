@@ -22,7 +22,7 @@ from eqsat.narrow import TERMS
 from eqsat.needs import WIDE, Need, started_needs, waited_needs
 from eqsat.pixels import pixel_axes
 from eqsat.relayout import WalkedAxis, composed_axes, first_place, in_order
-from eqsat.scatter import starts
+from eqsat.scattered import starts
 from eqsat.specs import ParallelProcessingUnit
 from eqsat.window_factors import sliding_axes, strided_factors, window_places
 

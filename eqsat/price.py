@@ -46,8 +46,8 @@ from eqsat.pipeline_price import SLOT, Flow, handed_over, in_flight, pipelined
 from eqsat.priced import Price
 from eqsat.rates import Array, Blocking, Contraction, Rates
 from eqsat.scan_price import idle, is_stuck, redone
-from eqsat.scatter import is_misplaced
 from eqsat.scatter_price import combined
+from eqsat.scattered import is_misplaced
 from eqsat.short_integers import works_in
 from eqsat.specs import ParallelOperation
 from eqsat.stencil_price import beyond_neighbours
@@ -427,7 +427,7 @@ class _Pricing(Latency):
         launch = (spec.graph_launch_latency_us or spec.launch_latency_us) * 1e-6
         parts["launch"] = launch * np.where(tiles > every, 2.0, 1.0)
         if self.pricer.overlap:
-            memory = memory + self.across
+            memory = memory + self.across + self.spilled_seconds(tiles)
             work = np.maximum(memory, compute + self.again / cache_bw)  # nothing hides this
             if self.started:
                 parts["pipeline"] = self._pipelined(tiles, parts[cache.name])
@@ -490,7 +490,7 @@ class _Pricing(Latency):
             resident=self.resident() / spec.processors,
             stored=self.shape * sum(self.tile_points(m) * size for m, size in self.stored_points()),
             turns=turns,
-            gathered=gathered / spec.cycles_per_s,
+            gathered=(gathered + self.exchanged()) / spec.cycles_per_s,
             chain=self.shape * chained / spec.cycles_per_s,
             beside=self.shape * self.read_beside(),
             last_parts=self.last_parts,

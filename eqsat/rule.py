@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol, TypeVar, cast
 
-from eqsat.errors import RuleError
+from eqsat.errors import ArgumentError, RuleError
 from eqsat.graph.dtypes import BY_NAME
 from eqsat.settings import PRECISIONS
 
@@ -167,7 +167,13 @@ class Rewrite:
     conditions: tuple[Condition, ...] = ()
 
     def when(self, *conditions: Condition) -> "Rewrite":
-        """The same rewrite under further conditions."""
+        """The same rewrite under further conditions. ArgumentError for what is none."""
+        for one in conditions:
+            if not isinstance(one, Condition):
+                raise ArgumentError(
+                    f"when() takes conditions, got a value of type {type(one).__name__}. Give "
+                    f"those of eqsat.rule; finite and known give several: .when(*finite(a))."
+                )
         return replace(self, conditions=self.conditions + conditions)
 
     @cached_property

@@ -15,7 +15,7 @@ from eqsat.graph.index import free_names
 from eqsat.kernel import Contract, Kernel, Store
 from eqsat.occupancy import Occupancy
 from eqsat.rates import Array
-from eqsat.scatter import Scattered, scattered
+from eqsat.scattered import Scattered, scattered
 from eqsat.specs import ParallelMemory, ParallelOperation, ParallelProcessingUnit
 from eqsat.tiling import LINE
 

@@ -37,12 +37,12 @@ from eqsat.prepare import Preparation, allowed_preparations, copies, prepared_ro
 from eqsat.price import Pricer
 from eqsat.ranking import Offer, Ranked, drawn, offers, rank
 from eqsat.recast import FOR_PRODUCTS, recasts
+from eqsat.reduction_parts import Division
 from eqsat.rule import SCHEDULING, Rule, applicable
 from eqsat.saturate import Limits, SearchWarning, SearchWorker
 from eqsat.schedule_facts import schedule_facts
 from eqsat.siblings import representative
 from eqsat.specs import ParallelProcessingUnit
-from eqsat.split import Division
 from eqsat.unfused import unfused
 
 MOST_OF_SIZES = 2  # kernels of the same tiles and threads

@@ -9,7 +9,7 @@ from eqsat.algebra import with_children as over
 from eqsat.form import Form, Stored
 from eqsat.graph.index import add, const, row_major, substitute, var
 from eqsat.kernel import Buffer, Guard
-from eqsat.split import Division, Parts, binds
+from eqsat.reduction_parts import Division, Parts, binds
 
 
 def divide_scans(made: Form, axis: str, parts: int, stem: str) -> Division | None:

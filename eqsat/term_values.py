@@ -16,7 +16,7 @@ from eqsat.graph.index import Affine, evaluate, free_names
 from eqsat.graph.meanings import affine_scan, erf
 from eqsat.graph.ops import OPS
 from eqsat.kernel import Guard
-from eqsat.scatter import neutral
+from eqsat.scattered import neutral
 
 MOST_POINTS, MOST_AXES = 1 << 22, 30
 MONOIDS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}

@@ -11,7 +11,7 @@ from eqsat.algebra import SCATTERS, Facts, Read, Term
 from eqsat.form import Form, Stored
 from eqsat.graph.index import row_major
 from eqsat.kernel import Buffer
-from eqsat.split import Division
+from eqsat.reduction_parts import Division
 
 
 def turned_names(made: Form) -> tuple[str, ...]:

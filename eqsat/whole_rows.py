@@ -3,12 +3,12 @@
 In the plain form of `max_n sum_k x[m,k] * w[k,n]` there is a loop over n, and in each of its tiles
 all of k at once, for which no tile has room where k is long. Here a tile has every n, k is
 streamed, and the rows that the products leave are reduced where they lie. Of rows that are too long
-for that each tile has a part (`PartMenu` in eqsat.split).
+for that each tile has a part (`PartMenu` in eqsat.reduction_parts).
 """
 
 from eqsat.algebra import SCANS, SCATTERS, Facts, Term, post_order
 from eqsat.form import Form, form, is_product
-from eqsat.split import LONGEST_ROW, divide
+from eqsat.reduction_parts import LONGEST_ROW, divide
 
 LONG = 256  # points of a sum, beyond which no tile has all of them at once
 

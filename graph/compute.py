@@ -388,27 +388,36 @@ def compute(
 
 
 def _over(
-    reduce: Callable[..., Tensor], extent: int | Sequence[int], body: Callable[..., Any]
+    name: str,
+    reduce: Callable[[Tensor, tuple[int, ...]], Tensor],
+    extent: int | Sequence[int],
+    body: Callable[..., Any],
 ) -> Tensor:
-    own = normalise_shape(extent, "sum_over")
+    own = normalise_shape(extent, name)
     return reduce(_run(body, Scope(own, _current.get())), tuple(range(len(own))))
+
+
+def _extreme_over(
+    name: str, op: str, extent: int | Sequence[int], body: Callable[..., Any]
+) -> Tensor:
+    return _over(name, lambda x, axes: reductions.reduce(op, x, axes, name=name), extent, body)
 
 
 def sum_over(extent: int | Sequence[int], body: Callable[..., Any]) -> Tensor:
     """The sum of body(k) for k below the extent, or of body(k, l) below a pair; dtypes as `sum`."""
-    return _over(reductions.sum, extent, body)
+    return _over("sum_over", reductions.sum, extent, body)
 
 
 def prod_over(extent: int | Sequence[int], body: Callable[..., Any]) -> Tensor:
     """The product of body(k) for k below the extent; dtypes as `prod`."""
-    return _over(reductions.prod, extent, body)
+    return _over("prod_over", reductions.prod, extent, body)
 
 
 def max_over(extent: int | Sequence[int], body: Callable[..., Any]) -> Tensor:
     """The largest body(k) for k below the extent."""
-    return _over(reductions.max, extent, body)
+    return _extreme_over("max_over", "reduce_max", extent, body)
 
 
 def min_over(extent: int | Sequence[int], body: Callable[..., Any]) -> Tensor:
     """The smallest body(k) for k below the extent."""
-    return _over(reductions.min, extent, body)
+    return _extreme_over("min_over", "reduce_min", extent, body)

@@ -10,8 +10,10 @@ from typing import NoReturn
 
 from eqsat.errors import DTypeError, ShapeError
 from eqsat.graph.arguments import as_integer, entries, is_several
-from eqsat.graph.build import TensorLike, as_tensor, build, cast, promote, view
+from eqsat.graph.build import TensorLike, as_tensor, broadcast, build, cast, promote, view
+from eqsat.graph.elementwise import multiply, subtract
 from eqsat.graph.index import add, const, var
+from eqsat.graph.manipulation import reshape, roll
 from eqsat.graph.movement import normalise_axes, normalise_axis
 from eqsat.graph.reductions import accumulation_dtype
 from eqsat.graph.tensor import Tensor, weak_composition
@@ -147,6 +149,47 @@ def outer(x1: TensorLike, x2: TensorLike, /) -> Tensor:
         return contract("outer", (a, b), (("i",), ("j",)), ("i", "j"))
 
 
+def kron(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """The Kronecker product: x1 with each element in place of which stands x2 times it.
+
+    Along each axis, counted from the right, the result has the product of both extents. DTypeError
+    for bool.
+    """
+    a, b = promote("kron", x1, x2)
+    ndim = max(a.ndim, b.ndim)
+    wide = [(1,) * (ndim - x.ndim) + x.shape for x in (a, b)]
+    first, second = (tuple(f"{name}{d}" for d in range(ndim)) for name in "ab")
+    output = tuple(name for pair in zip(first, second, strict=True) for name in pair)
+    with weak_composition("kron"):
+        factors = [reshape(x, shape) for x, shape in zip((a, b), wide, strict=True)]
+        found = contract("kron", factors, (first, second), output)
+        return reshape(found, tuple(n * m for n, m in zip(*wide, strict=True)))
+
+
+def cross(x1: TensorLike, x2: TensorLike, /, *, axis: int = -1) -> Tensor:
+    """The cross product of vectors of 3 elements along an axis, counted from the right.
+
+    The other axes are broadcast. ShapeError where the axis has another extent, DTypeError for bool.
+    """
+    axis = as_integer(axis, "cross: axis")
+    a, b = promote("cross", x1, x2)
+    if axis >= 0:
+        raise ShapeError(f"cross: axis {axis} of {a} and {b}. Count it from the right: -1, -2, ...")
+    for x in (a, b):
+        if x.shape[normalise_axis(axis, x.ndim, "cross", str(x))] != 3:
+            raise ShapeError(
+                f"cross: axis {axis} of {x} has {x.shape[axis]} positions, not 3. Reshape it, or "
+                f"pad vectors of 2 elements by a 0."
+            )
+    if a.dtype.kind == "bool":
+        raise DTypeError(f"cross: takes numeric dtypes, got {a} and {b}. Use astype first.")
+    with weak_composition("cross"):
+        u, v = (cast(x, a.dtype.compute) for x in broadcast("cross", a, b))
+        # component i: u[i + 1] v[i + 2] - u[i + 2] v[i + 1], counted modulo 3
+        next_u, next_v, last_u, last_v = (roll(x, n, axis) for n in (-1, -2) for x in (u, v))
+        return cast(subtract(multiply(next_u, last_v), multiply(last_u, next_v)), a.dtype)
+
+
 def diagonal(x: TensorLike, /, *, offset: int = 0) -> Tensor:
     """The elements x[..., i, i + offset]."""
     x, offset = as_tensor(x), as_integer(offset, "diagonal: offset")
@@ -229,4 +272,15 @@ def _bad_subscripts(subscripts: str, problem: str) -> NoReturn:
     )
 
 
-__all__ = ["contract", "diagonal", "einsum", "matmul", "outer", "tensordot", "trace", "vecdot"]
+__all__ = [
+    "contract",
+    "cross",
+    "diagonal",
+    "einsum",
+    "kron",
+    "matmul",
+    "outer",
+    "tensordot",
+    "trace",
+    "vecdot",
+]

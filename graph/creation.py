@@ -14,10 +14,13 @@ from eqsat.graph.build import (
     expand,
     iota,
     plain_scalar,
+    view,
 )
 from eqsat.graph.dtypes import DTypeLike, Scalar, as_dtype, as_float_dtype, result_type
 from eqsat.graph.elementwise import add, equal, greater_equal, multiply, where
-from eqsat.graph.movement import normalise_shape
+from eqsat.graph.index import var
+from eqsat.graph.movement import normalise_shape, output_names
+from eqsat.graph.positions import Indices, as_index
 from eqsat.graph.tensor import Tensor, weak_composition
 
 
@@ -119,6 +122,19 @@ def eye(
     k = as_integer(k, "eye: k")
     with weak_composition("eye"):
         return cast(equal(iota(shape, 1), _affine(iota(shape, 0), 1, k)), as_float_dtype(dtype))
+
+
+def one_hot(indices: Indices, count: int, dtype: DTypeLike | None = "float32") -> Tensor:
+    """1 where the position along a new last axis of extent `count` is the index, else 0.
+
+    indices: integers of any shape. One that is negative, or not below `count`, has no 1. ShapeError
+    for a negative count, DTypeError for indices that are no integers.
+    """
+    index, count = as_index(indices, "one_hot: indices"), as_integer(count, "one_hot: count")
+    shape = normalise_shape((*index.shape, count), "one_hot")
+    with weak_composition("one_hot"):
+        own = view(index, shape, [var(name) for name in output_names(index.ndim)])
+        return cast(equal(own, iota(shape, index.ndim)), as_float_dtype(dtype))
 
 
 def tril(x: TensorLike, k: int = 0) -> Tensor:

@@ -5,20 +5,23 @@ Each takes tensors, index expressions, arrays or scalars (scalars are weak) and 
 
 from collections.abc import Callable
 from math import log as _log
+from math import log10 as _log10
 
-from eqsat.errors import DTypeError
+from eqsat.errors import ArgumentError, DTypeError
+from eqsat.graph.arguments import as_integer
 from eqsat.graph.build import (
     TensorLike,
     as_tensor,
     broadcast,
     build,
+    cast,
     constant,
     elementwise,
     expand,
     promote,
     select,
 )
-from eqsat.graph.dtypes import DTypeLike, as_dtype
+from eqsat.graph.dtypes import DTypeLike, as_dtype, finfo
 from eqsat.graph.tensor import Tensor, weak_composition
 
 Unary = Callable[[TensorLike], Tensor]
@@ -96,7 +99,6 @@ bitwise_invert = _unary(
 floor = _rounding("floor", "Rounded down")
 ceil = _rounding("ceil", "Rounded up")
 trunc = _rounding("trunc", "Rounded towards 0")
-round = _rounding("round", "Rounded to the nearest, ties to even")
 isnan = _float_test("isnan", "Whether x is NaN", False)
 isinf = _float_test("isinf", "Whether x is infinite", False)
 isfinite = _float_test("isfinite", "Whether x is neither infinite nor NaN", True)
@@ -160,6 +162,36 @@ def clip(x: TensorLike, min: TensorLike | None = None, max: TensorLike | None = 
         if min is not None:
             result = maximum(result, min)
         return result if max is None else minimum(result, max)
+
+
+def round(x: TensorLike, decimals: int = 0) -> Tensor:
+    """Rounded to the nearest multiple of 10**-decimals, ties to even, as NumPy has it:
+    rint(x * 10**decimals) / 10**decimals.
+
+    Integers are returned as they are, or rounded in float64 where decimals are below 0; floats of
+    16 bits are in float32 until the result is rounded. ArgumentError where 10**decimals is none of
+    that dtype, DTypeError for bool.
+    """
+    x, decimals = as_tensor(x), as_integer(decimals, "round: decimals")
+    whole = x.dtype.kind in ("int", "uint")
+    if decimals == 0 or x.dtype.kind == "bool":
+        return x if whole else elementwise("round", x)
+    if whole:
+        return x if decimals > 0 else astype(_to_decimals(astype(x, "float64"), decimals), x.dtype)
+    return cast(_to_decimals(cast(x, x.dtype.compute), decimals), x.dtype)
+
+
+def _to_decimals(x: Tensor, decimals: int) -> Tensor:
+    most = int(_log10(finfo(x.dtype).max))
+    if not -most <= decimals <= most:
+        raise ArgumentError(
+            f"round: {x} to {decimals} decimals: {x.dtype} holds powers of 10 up to {most}. Use "
+            f"{-most} to {most} decimals."
+        )
+    with weak_composition("round"):
+        if decimals > 0:
+            return divide(elementwise("round", multiply(x, 10.0**decimals)), 10.0**decimals)
+        return multiply(elementwise("round", divide(x, 10.0**-decimals)), 10.0**-decimals)
 
 
 def signbit(x: TensorLike, /) -> Tensor:

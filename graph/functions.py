@@ -1,8 +1,12 @@
-"""The functions of the array API standard (2024.12) that the graph offers, in one namespace."""
+"""The functions of the array API standard (2024.12) that the graph offers, and some that NumPy has
+besides, in one namespace.
+"""
 
 from eqsat.graph.contraction import (
+    cross,
     diagonal,
     einsum,
+    kron,
     matmul,
     outer,
     tensordot,
@@ -15,6 +19,7 @@ from eqsat.graph.creation import (
     full,
     full_like,
     linspace,
+    one_hot,
     ones,
     ones_like,
     tril,
@@ -92,6 +97,7 @@ from eqsat.graph.elementwise import (
     where,
 )
 from eqsat.graph.manipulation import (
+    array_split,
     broadcast_arrays,
     broadcast_to,
     concat,
@@ -106,12 +112,14 @@ from eqsat.graph.manipulation import (
     repeat,
     reshape,
     roll,
+    split,
     squeeze,
     stack,
     tile,
     unstack,
 )
 from eqsat.graph.positions import searchsorted, take, take_along_axis
+from eqsat.graph.quantiles import median, quantile
 from eqsat.graph.reductions import (
     affine_scan,
     all,
@@ -143,6 +151,7 @@ __all__ = [
     "argmax",
     "argmin",
     "argsort",
+    "array_split",
     "asin",
     "asinh",
     "astype",
@@ -164,6 +173,7 @@ __all__ = [
     "cos",
     "cosh",
     "count_nonzero",
+    "cross",
     "cumulative_prod",
     "cumulative_sum",
     "diagonal",
@@ -187,6 +197,7 @@ __all__ = [
     "isfinite",
     "isinf",
     "isnan",
+    "kron",
     "less",
     "less_equal",
     "linspace",
@@ -204,6 +215,7 @@ __all__ = [
     "max",
     "maximum",
     "mean",
+    "median",
     "meshgrid",
     "min",
     "minimum",
@@ -211,6 +223,7 @@ __all__ = [
     "multiply",
     "negative",
     "not_equal",
+    "one_hot",
     "ones",
     "ones_like",
     "outer",
@@ -219,6 +232,7 @@ __all__ = [
     "positive",
     "pow",
     "prod",
+    "quantile",
     "reciprocal",
     "remainder",
     "repeat",
@@ -232,6 +246,7 @@ __all__ = [
     "sin",
     "sinh",
     "sort",
+    "split",
     "sqrt",
     "square",
     "squeeze",

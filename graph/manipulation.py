@@ -278,6 +278,47 @@ def unstack(x: TensorLike, axis: int = 0) -> tuple[Tensor, ...]:
     return tuple(reshape(slice_axis(x, axis, at, at + 1), shape) for at in range(x.shape[axis]))
 
 
+def split(x: TensorLike, sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
+    """The parts of x along an axis, as NumPy's `split` has them.
+
+    sections: a number of equal parts, or the positions at which parts end, as bounds of slices:
+    [2, 5] gives x[:2], x[2:5] and x[5:]. ShapeError where the parts would differ in length, see
+    `array_split`; and for fewer than 1.
+    """
+    return _split("split", x, sections, axis, equal=True)
+
+
+def array_split(x: TensorLike, sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
+    """As `split`, but of a number of parts that does not divide the axis the first are longer by 1.
+
+    ShapeError for fewer than 1.
+    """
+    return _split("array_split", x, sections, axis, equal=False)
+
+
+def _split(
+    op: str, x: TensorLike, sections: int | Sequence[int], axis: int, equal: bool
+) -> list[Tensor]:
+    x = as_tensor(x)
+    axis = normalise_axis(axis, x.ndim, op, str(x))
+    extent = x.shape[axis]
+    what = f"{op}: the {'position' if is_several(sections) else 'number of sections'}"
+    ends = as_integers(sections, what, f" of {x}", "Give a number of parts, or where they end.")
+    if not is_several(sections):
+        (count,) = ends
+        if count < 1:
+            raise ShapeError(f"{op}: {count} sections of {x}. Use 1 or more.")
+        if equal and extent % count:
+            raise ShapeError(
+                f"{op}: the {extent} positions of axis {axis} of {x} make no {count} equal parts. "
+                f"Use a divisor of {extent}, positions such as [{extent // count}], or array_split."
+            )
+        length, longer = divmod(extent, count)
+        ends = tuple(at * length + min(at, longer) for at in range(1, count))
+    bounds = zip((0, *ends), (*ends, extent), strict=True)
+    return [slice_axis(x, axis, start, stop) for start, stop in bounds]
+
+
 def slice_axis(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
     """Positions start to stop - 1 along one axis."""
     key = [slice(start, stop) if d == axis else slice(None) for d in range(x.ndim)]

@@ -35,7 +35,7 @@ from eqsat.graph.index import var
 from eqsat.graph.manipulation import repeat, squeeze
 from eqsat.graph.movement import broadcast_shapes, normalise_axes, normalise_axis
 from eqsat.graph.positions import Indices, as_index, count_from_end, take
-from eqsat.graph.reductions import Axis, count_nonzero, max, mean, sum
+from eqsat.graph.reductions import Axis, count_nonzero, max, mean, reduce, sum
 from eqsat.graph.tensor import Tensor, composition
 
 __all__ = [
@@ -97,7 +97,7 @@ def softmax(x: TensorLike, axis: int = -1) -> Tensor:
     with composition("softmax"):
         x = _floats("softmax", x)
         wide = cast(x, x.dtype.compute)
-        largest = stop_gradient(max(wide, axis, keepdims=True))
+        largest = stop_gradient(reduce("reduce_max", wide, axis, True, "softmax"))
         weights = exp(subtract(wide, largest))
         return cast(divide(weights, sum(weights, axis, keepdims=True)), x.dtype)
 
@@ -106,12 +106,11 @@ def log_softmax(x: TensorLike, axis: int = -1) -> Tensor:
     """log(softmax(x)) without loss of small probabilities."""
     with composition("log_softmax"):
         x = _floats("log_softmax", x)
-        return cast(_log_softmax(cast(x, x.dtype.compute), axis), x.dtype)
-
-
-def _log_softmax(x: Tensor, axis: int) -> Tensor:
-    shifted = subtract(x, stop_gradient(max(x, axis, keepdims=True)))
-    return subtract(shifted, log(sum(exp(shifted), axis, keepdims=True)))
+        wide = cast(x, x.dtype.compute)
+        largest = stop_gradient(reduce("reduce_max", wide, axis, True, "log_softmax"))
+        shifted = subtract(wide, largest)
+        found = subtract(shifted, log(sum(exp(shifted), axis, keepdims=True)))
+        return cast(found, x.dtype)
 
 
 def logsumexp(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
@@ -140,9 +139,9 @@ def layer_norm(
     """(x - mean) / sqrt(var + epsilon) over the axes, times weight, plus bias."""
     with composition("layer_norm"):
         x = _floats("layer_norm", x)
-        wide = cast(x, x.dtype.compute)
-        centred = subtract(wide, mean(wide, axis, keepdims=True))
-        spread = mean(square(centred), axis, keepdims=True)
+        wide, axes = cast(x, x.dtype.compute), normalise_axes(axis, x.ndim, "layer_norm", str(x))
+        centred = subtract(wide, mean(wide, axes, keepdims=True))
+        spread = mean(square(centred), axes, keepdims=True)
         return _scale_and_shift(multiply(centred, rsqrt(add(spread, epsilon))), x, weight, bias)
 
 
@@ -152,8 +151,8 @@ def rms_norm(
     """x / sqrt(mean(x²) + epsilon) over the axes, times weight."""
     with composition("rms_norm"):
         x = _floats("rms_norm", x)
-        wide = cast(x, x.dtype.compute)
-        power = mean(square(wide), axis, keepdims=True)
+        wide, axes = cast(x, x.dtype.compute), normalise_axes(axis, x.ndim, "rms_norm", str(x))
+        power = mean(square(wide), axes, keepdims=True)
         return _scale_and_shift(multiply(wide, rsqrt(add(power, epsilon))), x, weight, None)
 
 
@@ -293,7 +292,7 @@ def cross_entropy(
 
 def _target_loss(x: Tensor, targets: Tensor, axis: int) -> Tensor:
     """log(sum(exp(x - max))) - (x[target] - max)."""
-    largest = stop_gradient(max(x, axis, keepdims=True))
+    largest = stop_gradient(reduce("reduce_max", x, axis, True, "cross_entropy"))
     total = log(sum(exp(subtract(x, largest)), axis))
     names = iter(range(targets.ndim))
     coordinates = [None if d == axis else var(f"i{next(names)}") for d in range(x.ndim)]

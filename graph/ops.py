@@ -92,13 +92,19 @@ def _constant_shape(_: str, __: Sequence[Typed], attributes: Attributes, ___: Gi
 def _reduced_shape(op: str, operands: Sequence[Typed], attributes: Attributes, _: Given) -> Shape:
     operand, axes = operands[0], attributes["axes"]
     assert list(axes) == sorted(set(axes)), f"{op} axes {axes} are not sorted"
-    empty = [axis for axis in axes if operand.shape[axis] == 0]
-    if empty and op in ("reduce_max", "reduce_min"):
-        raise ShapeError(
-            f"{op.removeprefix('reduce_')}: axis {empty[0]} of {operand} is empty and an empty "
-            f"maximum or minimum has no value. Reduce over an axis of at least 1 position."
-        )
+    if op in ("reduce_max", "reduce_min"):
+        check_not_empty(op.removeprefix("reduce_"), operand, axes)
     return tuple(n for axis, n in enumerate(operand.shape) if axis not in axes)
+
+
+def check_not_empty(name: str, operand: Typed, axes: Sequence[int]) -> None:
+    """Raise ShapeError, naming the function, where an extreme is sought over an empty axis."""
+    empty = [axis for axis in axes if operand.shape[axis] == 0]
+    if empty:
+        raise ShapeError(
+            f"{name}: axis {empty[0]} of {operand} is empty and an empty maximum or minimum has no "
+            f"value. Reduce over an axis of at least 1 position."
+        )
 
 
 def _gathered_shape(op: str, operands: Sequence[Typed], attributes: Attributes, _: Given) -> Shape:

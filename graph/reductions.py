@@ -36,6 +36,7 @@ from eqsat.graph.elementwise import (
 )
 from eqsat.graph.manipulation import concat, reshape
 from eqsat.graph.movement import normalise_axes, normalise_axis
+from eqsat.graph.ops import check_not_empty
 from eqsat.graph.tensor import Tensor, weak_composition
 
 Axis = SupportsIndex | Sequence[SupportsIndex] | None
@@ -43,12 +44,16 @@ NOWHERE = (1 << 31) - 1  # beyond any position of an axis that is not longer
 FAR = 1 << 52  # beyond any position, and a whole number in floats
 
 
-def reduce(op: str, x: TensorLike, axis: Axis, keepdims: bool = False) -> Tensor:
+def reduce(
+    op: str, x: TensorLike, axis: Axis, keepdims: bool = False, name: str | None = None
+) -> Tensor:
     """One of the primitives reduce_sum, reduce_prod, reduce_max, reduce_min over the axes; of one
-    element each, the element.
+    element each, the element. name: the function to name in errors.
     """
-    x = as_tensor(x)
-    axes = tuple(sorted(normalise_axes(axis, x.ndim, op.removeprefix("reduce_"), str(x))))
+    x, name = as_tensor(x), name or op.removeprefix("reduce_")
+    axes = tuple(sorted(normalise_axes(axis, x.ndim, name, str(x))))
+    if op in ("reduce_max", "reduce_min"):
+        check_not_empty(name, x, axes)
     if product(x.shape[d] for d in axes) == 1:
         return reshape(x, tuple(n for d, n in enumerate(x.shape) if keepdims or d not in axes))
     result = build(op, (x,), {"axes": axes})
@@ -103,18 +108,18 @@ def min(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
 def any(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Whether some element is not 0; False over an empty axis."""
     with weak_composition("any"):
-        return _logical("reduce_max", x, axis, keepdims, False)
+        return _logical("any", "reduce_max", x, axis, keepdims, False)
 
 
 def all(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Whether every element is not 0; True over an empty axis."""
     with weak_composition("all"):
-        return _logical("reduce_min", x, axis, keepdims, True)
+        return _logical("all", "reduce_min", x, axis, keepdims, True)
 
 
-def _logical(op: str, x: TensorLike, axis: Axis, keepdims: bool, empty: bool) -> Tensor:
+def _logical(name: str, op: str, x: TensorLike, axis: Axis, keepdims: bool, empty: bool) -> Tensor:
     x = as_tensor(x)
-    axes = normalise_axes(axis, x.ndim, "any or all", str(x))
+    axes = normalise_axes(axis, x.ndim, name, str(x))
     if product(x.shape[d] for d in axes) == 0:
         ones = [1 if d in axes else n for d, n in enumerate(x.shape)]
         shape = ones if keepdims else [n for d, n in enumerate(x.shape) if d not in axes]
@@ -126,10 +131,10 @@ def mean(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The arithmetic mean of floats; of 16-bit floats in float32, rounded once."""
     with weak_composition("mean"):
         x = as_tensor(x)
-        wide = _wide_float("mean", x)
-        if _count(x, axis) == 1:
-            return reduce("reduce_sum", x, axis, keepdims)
-        return cast(_mean(wide, axis, keepdims), x.dtype)
+        wide, axes = _wide_float("mean", x, axis)
+        if _count(x, axes) == 1:
+            return reduce("reduce_sum", x, axes, keepdims)
+        return cast(_mean(wide, axes, keepdims), x.dtype)
 
 
 def var(
@@ -138,7 +143,8 @@ def var(
     """The mean squared distance from the mean, divided by count - correction."""
     with weak_composition("var"):
         x = as_tensor(x)
-        return cast(_var(_wide_float("var", x), axis, correction, keepdims), x.dtype)
+        wide, axes = _wide_float("var", x, axis)
+        return cast(_var(wide, axes, correction, keepdims), x.dtype)
 
 
 def std(
@@ -147,27 +153,29 @@ def std(
     """The square root of `var`."""
     with weak_composition("std"):
         x = as_tensor(x)
-        return cast(sqrt(_var(_wide_float("std", x), axis, correction, keepdims)), x.dtype)
+        wide, axes = _wide_float("std", x, axis)
+        return cast(sqrt(_var(wide, axes, correction, keepdims)), x.dtype)
 
 
-def _wide_float(op: str, x: Tensor) -> Tensor:
+def _wide_float(op: str, x: Tensor, axis: Axis) -> tuple[Tensor, tuple[int, ...]]:
+    """x in the dtype to compute in, and its axes."""
     if x.dtype.kind != "float":
         raise DTypeError(f"{op}: takes floating dtypes, got {x}. Convert with astype first.")
-    return cast(x, x.dtype.compute)
+    return cast(x, x.dtype.compute), normalise_axes(axis, x.ndim, op, str(x))
 
 
-def _count(x: Tensor, axis: Axis) -> int:
-    return product(x.shape[d] for d in normalise_axes(axis, x.ndim, "mean", str(x)))
+def _count(x: Tensor, axes: tuple[int, ...]) -> int:
+    return product(x.shape[d] for d in axes)
 
 
-def _mean(x: Tensor, axis: Axis, keepdims: bool) -> Tensor:
-    return divide(reduce("reduce_sum", x, axis, keepdims), float(_count(x, axis)))
+def _mean(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
+    return divide(reduce("reduce_sum", x, axes, keepdims), float(_count(x, axes)))
 
 
-def _var(x: Tensor, axis: Axis, correction: float, keepdims: bool) -> Tensor:
-    distance = subtract(x, _mean(x, axis, keepdims=True))
-    degrees = float(_count(x, axis) - as_number(correction, "var: the correction"))
-    total = reduce("reduce_sum", square(distance), axis, keepdims)
+def _var(x: Tensor, axes: tuple[int, ...], correction: float, keepdims: bool) -> Tensor:
+    distance = subtract(x, _mean(x, axes, keepdims=True))
+    degrees = float(_count(x, axes) - as_number(correction, "var: the correction"))
+    total = reduce("reduce_sum", square(distance), axes, keepdims)
     return divide(total, degrees if degrees > 0 else 0.0)
 
 
@@ -188,10 +196,12 @@ def _first_hit(op: str, extreme: str, x: TensorLike, axis: int | None, keepdims:
     x = as_tensor(x)
     ndim = x.ndim
     if axis is None:
+        check_not_empty(op, x, range(ndim))
         x, axis = reshape(x, (x.size,)), 0
         kept: tuple[int, ...] = (1,) * ndim
     else:
         axis = normalise_axis(axis, ndim, op, str(x))
+        check_not_empty(op, x, (axis,))
         kept = tuple(1 if d == axis else n for d, n in enumerate(x.shape))
     first = first_of(x, reduce(extreme, x, axis, keepdims=True), iota(x.shape, axis), axis)
     return reshape(first, kept) if keepdims else first
@@ -213,7 +223,9 @@ def first_of(x: Tensor, value: Tensor, places: Tensor, axis: int) -> Tensor:
 def count_nonzero(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """How many elements are not 0, as int64."""
     with weak_composition("count_nonzero"):
-        return sum(astype(x, "bool"), axis, keepdims=keepdims)
+        x = as_tensor(x)
+        axes = normalise_axes(axis, x.ndim, "count_nonzero", str(x))
+        return sum(astype(x, "bool"), axes, keepdims=keepdims)
 
 
 def cumulative_sum(

@@ -15,7 +15,9 @@ from typing import Any, NoReturn
 
 from eqsat.errors import ShapeError, UnsupportedError
 from eqsat.graph.dtypes import DType, Scalar
+from eqsat.graph.elsewhere import called
 from eqsat.graph.names import check_identifier
+from eqsat.graph.outside import OutsideNumpy
 
 _label: ContextVar[str] = ContextVar("eqsat_label", default="")
 
@@ -51,7 +53,7 @@ def current_label() -> str:
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True, weakref_slot=True)
-class Tensor:
+class Tensor(OutsideNumpy):
     """A lazy array: one primitive operation applied to other tensors.
 
     `op` is a row of `eqsat.graph.ops.OPS`. `label` names the composite function in which the node
@@ -70,7 +72,6 @@ class Tensor:
         object.__setattr__(self, "attributes", MappingProxyType(dict(self.attributes)))
 
     __hash__ = object.__hash__
-    __array_ufunc__ = None  # NumPy arrays leave mixed operators to us
 
     @property
     def ndim(self) -> int:
@@ -110,8 +111,8 @@ class Tensor:
         )
 
     def __getattr__(self, name: str) -> NoReturn:
-        known = not name.startswith("_") and callable(getattr(_standard(), name, None))
-        hint = f". Write eqsat.{name}(x)" if known else ""
+        here = None if name.startswith("_") else called(name, _standard(), "x")
+        hint = f". Write {here}" if here else ""
         raise AttributeError(f"tensors have no attribute {name!r}{hint}")
 
     def __len__(self) -> int:
@@ -251,10 +252,14 @@ class Tensor:
         return _standard().bitwise_invert(self)
 
 
-class Coordinate(ABC):
+class Coordinate(OutsideNumpy, ABC):
     """An index expression of `compute`: reads tensors, and is an int64 value itself."""
 
-    __array_ufunc__ = None  # as of tensors
+    def __array__(self, *_: object, **__: object) -> NoReturn:
+        raise UnsupportedError(
+            f"NumPy array of the index {self}: it stands for every position at once. Use it in "
+            f"expressions, or to read tensors with."
+        )
 
     @abstractmethod
     def value(self) -> Tensor:

@@ -2,6 +2,8 @@
 
 import ast
 import importlib
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,41 @@ def test_an_unknown_name_is_an_attribute_error(name):
 def test_a_misspelt_name_gets_a_hint():
     with pytest.raises(AttributeError, match=r"no attribute 'matmull'; did you mean 'matmul'\?"):
         eqsat.matmull  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("cumsum", "write eqsat.cumulative_sum"),
+        ("cat", "write eqsat.concat"),
+        ("amax", "write eqsat.max"),
+        ("norm", "write eqsat.sqrt(eqsat.sum(x * x))"),
+        ("relu6", "write eqsat.clip(x, 0, 6)"),
+        ("unsqueeze", "write eqsat.expand_dims"),
+        ("topk", "write eqsat.top_k"),
+        ("scatter", "write eqsat.scatter_add"),
+        ("float", "write eqsat.float32"),
+        ("pi", "write math.pi"),
+        ("cumsun", "did you mean eqsat.cumulative_sum?"),
+        ("expanddims", "did you mean 'expand_dims'?"),
+    ],
+)
+def test_a_name_of_another_library_gets_what_to_write(name, hint):
+    with pytest.raises(AttributeError) as caught:
+        getattr(eqsat, name)
+    assert str(caught.value) == f"module 'eqsat' has no attribute {name!r}; {hint}"
+
+
+def test_a_name_like_no_other_gets_no_hint():
+    with pytest.raises(AttributeError, match=r"no attribute 'linalg'$"):
+        eqsat.linalg  # noqa: B018
+
+
+def test_public_names_win_over_modules_whatever_is_imported_first():
+    for order in ("import eqsat; eqsat.split; import eqsat.driver", "import eqsat.driver, eqsat"):
+        code = f"{order}; print(callable(eqsat.split), callable(eqsat.round))"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.stdout.split() == ["True", "True"], done.stderr
 
 
 def test_the_stub_lists_the_same_names():

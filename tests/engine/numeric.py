@@ -29,7 +29,7 @@ from eqsat.graph.meanings import affine_scan, erf
 from eqsat.graph.ops import OPS
 from eqsat.kernel import Guard
 from eqsat.saturate import Class, ENode, FrozenEGraph
-from eqsat.scatter import neutral
+from eqsat.scattered import neutral
 
 Buffers = Mapping[str, np.ndarray]
 MONOIDS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}

@@ -116,6 +116,8 @@ def test_arguments_by_name_in_any_order_and_not_contiguous(matmul: Program) -> N
         ({"candidates": 0}, "candidates=0 is no whole number of at least 1"),
         ({"drawn": -1}, "drawn=-1 is no whole number of at least 0"),
         ({"seed": "x"}, "seed='x' is no whole number"),
+        ({"tune": "yes"}, r"tune='yes' is neither True nor False\. .*; candidates= says how many"),
+        ({"tune": 4}, "tune=4 is neither True nor False"),
         ({"spec": 3}, r"spec= takes a spec, .*; got a value of type int\. Pass"),
         ({"inputs": ["x"]}, r"inputs= takes tensors of eqsat.input, each once; 'x' is none"),
         ({"inputs": [g.input("x", (3,))] * 2}, "of x, x one is repeated"),

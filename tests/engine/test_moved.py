@@ -19,7 +19,7 @@ from eqsat.graph.tensor import Tensor
 from eqsat.kernel import Guard, Kernel
 from eqsat.moved import invert
 from eqsat.program import Program
-from eqsat.split import divide
+from eqsat.reduction_parts import divide
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 RNG = np.random.default_rng(29)

@@ -28,10 +28,10 @@ from eqsat.kernel import Access, Axis, Buffer, Kernel, Load, check
 from eqsat.lower import Schedule, lower
 from eqsat.program import Program
 from eqsat.ranking import Offer, Ranked, rank
+from eqsat.reduction_parts import Division, divide, fill_processors, part_length
 from eqsat.replay import check as check_trace
 from eqsat.rules.carries import SOFTMAX
 from eqsat.specs import load
-from eqsat.split import Division, divide, fill_processors, part_length
 
 Arrays = dict[str, np.ndarray]
 EXTENTS = [(2, 12, 3), (3, 13, 2), (1, 150, 2), (2, 1, 1), (2, 200, 3)]  # of i, j, k; j is split

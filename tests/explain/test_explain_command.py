@@ -35,6 +35,7 @@ def nothing(): pass
 def number(): return 3
 def needs(a, b): return a
 def fails(): raise ValueError("no such luck")
+def deep(n=50): return deep(n - 1) if n else (lambda: 1 / 0)()
 def misshapen(): return x + eqsat.input("y", (3, 3), "float32")
 constant = 3
 """
@@ -220,6 +221,34 @@ def test_bad_input_is_named_and_says_what_to_do(message, program, capsys):
     error = capsys.readouterr().err
     assert message in error and advice in error
     assert "Traceback" not in error
+
+
+PLACES = {
+    "fails": ["ArgumentError: calling fails() failed: ValueError: no such luck", "in fails"],
+    "misshapen": ["ShapeError: add: x float32[4, 4] and y float32[3, 3]", "in misshapen"],
+    "deep": ["ZeroDivisionError", "in deep", "in <lambda>", "repeated"],
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_program_that_raises_is_shown_with_its_line(name, program, capsys):
+    """The lines of the user's files, and none of ours."""
+    assert main([f"{program}:{name}"]) == 2
+    error = capsys.readouterr().err
+    line = next(n for n, text in enumerate(BROKEN.splitlines(), 1) if f"def {name}" in text)
+    for words in (*PLACES[name], f'File "{program}", line {line}, in {name}'):
+        assert words in error, error
+    assert "graph/" not in error and "explain.py" not in error
+
+
+@pytest.mark.parametrize(
+    "text", ["import eqsat\nx = eqsat.input('1', 2)\n", "\nx = 1 / 0\n", "\nimport no_such_one\n"]
+)
+def test_a_file_that_raises_is_shown_with_its_line(text, tmp_path, capsys):
+    path = tmp_path / "file_that_raises.py"
+    path.write_text(text)
+    assert main([f"{path}:f"]) == 2
+    assert f'File "{path}", line 2, in <module>' in capsys.readouterr().err
 
 
 def test_an_unknown_spec(program, capsys):

@@ -160,6 +160,16 @@ def test_misuse_is_refused():
         compute(N, lambda i: i * 0.5)
 
 
+@pytest.mark.parametrize("name", ["sum_over", "prod_over", "max_over", "min_over"])
+def test_a_wrong_extent_is_told_by_the_function_called(name):
+    over = getattr(graph, name)
+    with pytest.raises(ShapeError, match=rf"^{name}: shape \(-1,\) has the extent -1"):
+        over(-1, lambda k: k)
+    if name in ("max_over", "min_over"):
+        with pytest.raises(ShapeError, match=rf"^{name}: axis 0 of .* is empty"):
+            compute(3, lambda i: over(0, lambda k: i + k))
+
+
 def test_an_index_is_a_value_in_every_operation():
     i = np.arange(6)
     for body in (

@@ -178,9 +178,28 @@ def test_empty_and_0_d():
     shapes = [(), (3,), (0,), (), (), (), (), (), (0, 3), (3, 0), (3, 3), (0, 3), (0, 3), (3,)]
     assert [f.shape for f in found] == shapes
     assert found[3].item() is False and found[4].item() is True
-    for op in (graph.max, graph.min, graph.argmax):
-        with pytest.raises(ShapeError, match=r"axis 0 of x float32\[0, 3\] is empty"):
+    extremes = (graph.max, graph.min, graph.argmax, graph.argmin)
+    for op in (*extremes, graph.softmax, graph.log_softmax):
+        name = op.__name__
+        with pytest.raises(ShapeError, match=rf"^{name}: axis 0 of x float32\[0, 3\] is empty"):
             op(empty, axis=0)
+    with pytest.raises(ShapeError, match=r"^argmax: axis 0 of x float32\[0, 3\] is empty"):
+        graph.argmax(empty)
+    with pytest.raises(ShapeError, match=r"^cross_entropy: axis 1 of x float32\[3, 0\] is empty"):
+        graph.cross_entropy(graph.input("x", (3, 0)), [0, 0, 0])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("sum", "prod", "max", "min", "mean", "var", "std", "any", "all", "argmax", "softmax"),
+        *("count_nonzero", "log_softmax", "layer_norm", "rms_norm", "logsumexp", "median"),
+    ],
+)
+def test_a_wrong_axis_is_told_by_the_function_called(name):
+    message = rf"^{name}: axis 7 is outside x float32\[2, 3\] of 2 dimensions"
+    with pytest.raises(ShapeError, match=message):
+        getattr(graph, name)(graph.input("x", (2, 3)), axis=7)
 
 
 def test_a_reduction_of_one_element_is_the_element():

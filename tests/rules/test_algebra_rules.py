@@ -1,6 +1,8 @@
 """Every law: what it proves, what it refuses, and its value; and that each guard is needed."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import mask_rows
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 from algebra_rows import Miss, Row
 from carry_rows import OWN
 from numeric import TOLERANCE, Meaning, check_terms, differ, random_buffers
+from row_check import WHERE, row_faults
 from terms import Terms, universe
 
 from eqsat.algebra import Facts, Term, post_order
@@ -46,7 +49,19 @@ def equal(graph: FrozenEGraph, pair: tuple[Term, Term]) -> bool:
 
 
 def test_every_law_has_a_row() -> None:
-    assert set(LAWS) == set(ROWS)
+    faults = row_faults(set(LAWS), set(ROWS))
+    assert not faults, faults
+
+
+def test_a_forgotten_row_is_named_with_where_to_add_it() -> None:
+    assert row_faults({"a", "b"}, {"a", "b"}) == ""
+    forgotten, left_over = row_faults({"a", "b"}, {"a", "c"}).splitlines()
+    assert forgotten.startswith("No row tests the rule b. Add one.")
+    assert left_over == "There is no rule c. Rename its row, or delete it."
+    here = Path(__file__).parent
+    files = re.findall(r"\w+\.py", WHERE.replace("rules/algebra.py", ""))
+    assert set(files) >= {path.name for path in here.glob("*_rows.py")}
+    assert all((here / name).is_file() for name in files)
 
 
 def test_laws_of_operations_that_cannot_occur_are_left_out() -> None:

@@ -12,6 +12,7 @@ from carry_rows import LAWS, OWN, first, hold_cases
 from carry_rows import ROWS as ALGEBRA_ROWS
 from kernel_cases import UNTILED, Case, equal, run, search
 from numeric import SCHEDULED, Meaning, check, random_buffers
+from row_check import row_faults
 from terms import NAMES, Terms, add, div, exp, mul, universe
 
 from eqsat.algebra import Term, post_order
@@ -207,7 +208,8 @@ ROWS = value_rows() | schedule_rows()
 def test_every_rule_has_a_row() -> None:
     shipped = {rule.name for rule in default_rules()}
     own = {rule.name for rule in carry_rules(OWN)}
-    assert shipped | own == {*ALGEBRA_ROWS, *ROWS}
+    faults = row_faults(shipped | own, {*ALGEBRA_ROWS, *ROWS})
+    assert not faults, faults
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -7,9 +7,21 @@ from numeric import check_terms
 from terms import Terms, mul, universe
 
 from eqsat.driver import default_rules, plan
-from eqsat.errors import RuleError
+from eqsat.errors import ArgumentError, RuleError
 from eqsat.graph import input as graph_input
-from eqsat.rule import Condition, Rule, Variable, apply, collect, dtype_in, fact, rewrite, rule
+from eqsat.rule import (
+    Condition,
+    Rule,
+    Variable,
+    apply,
+    collect,
+    dtype_in,
+    fact,
+    finite,
+    known,
+    rewrite,
+    rule,
+)
 from eqsat.saturate import FrozenEGraph, Limits, SearchWorker, saturate
 
 
@@ -134,6 +146,14 @@ def test_a_rule_that_invents_a_dependence_is_caught(worker: SearchWorker) -> Non
 
 def test_a_guard_on_dtype_lists_names_of_dtypes() -> None:
     assert dtype_in(A, "float32").args == (A, ("float32",))
+
+
+@pytest.mark.parametrize("wrong", [finite(A), known("nonneg", A, B), A, "float32"])
+def test_what_is_no_condition_is_refused(wrong) -> None:
+    message = rf"when\(\) takes conditions, got a value of type {type(wrong).__name__}\. .*\*finite"
+    with pytest.raises(ArgumentError, match=message) as caught:
+        rewrite(A * B, B * A).when(wrong)
+    assert isinstance(caught.value, TypeError)
 
 
 def test_the_worker_lives_on_after_a_refused_rule(worker: SearchWorker) -> None:

@@ -311,18 +311,32 @@ class Parts:
         bit = self.made.facts.universe.mask([self.axis])
         along = (s for s in self.made.stored if self.axis in s.names and s.term.op not in SCATTERS)
         own = [s for s in along if not binds(s.term, bit)]
-        rest = [s for s in self.made.stored if s not in own]
+        late = [s for s in self.made.stored if s not in own]
+        rest = [replace(s, term=rebuild(s.term, change)) for s in late]
+        extents, dtype = self.rest.extents, self.made.facts.dtype
+        lie = {s.term: s.read_back(extents) for s in own if dtype(s.term) == s.dtype}
+
+        def look(term: Term, children: tuple[Term, ...]) -> Term:
+            return lie.get(term) or over(term, children)
+
+        looked = [replace(s, term=rebuild(s.term, look)) for s in rest]
         return Division(
             first=(
                 *self.values.values(),
                 *(self.part_of(s, self.placed(s.term)) for s in own),
             ),
             first_facts=self.facts,
-            rest=tuple(replace(s, term=rebuild(s.term, change)) for s in rest),
+            rest=tuple(min(rest, looked, key=self._bytes_read)),
             rest_facts=Facts(self.rest),
             part=self.part,
             buffers=tuple(self.buffers),
         )
+
+    def _bytes_read(self, kernel: Sequence[Stored]) -> int:
+        """Bytes of what lies in memory that values are computed from."""
+        facts = Facts(self.rest)
+        reads = {t for t in post_order(one.term for one in kernel) if t.op in {"read", "gather"}}
+        return sum(self.rest.size(facts.free(t)) * facts.dtype(t).itemsize for t in reads)
 
     def _joined(self, term: Term) -> Term:
         """The reduction from its parts in memory."""
