@@ -70,20 +70,22 @@ def coalesce(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, ..
 
 def with_few_names(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, ...], Facts]:
     """As `coalesce`, for a price before a schedule is searched for, where memory is read along
-    names too short for a vector, or by groups of a name that share it. The values as they are where
-    reduced names would merge and all reads of them are along short ones, which come of windows that
-    were copied, where a re-indexing stands among their terms, and where an access may miss.
+    names too short for a vector, or, where none may miss, by groups of a name that share it. The
+    values as they are where reduced names would merge and all reads of them are along short ones,
+    which come of windows that were copied, or one may miss; and where a re-indexing stands among
+    their terms.
     """
     terms = list(post_order(one.term for one in stored))
-    if any(term.op == "reindex" for term in terms) or guarded_names(terms):
+    if any(term.op == "reindex" for term in terms):
         return stored, facts
-    if not any(_is_short(term, facts) or _is_shared(term) for term in terms):
+    misses = bool(guarded_names(terms))
+    if not any(_is_short(term, facts) or (_is_shared(term) and not misses) for term in terms):
         return stored, facts
     merged, fewer = coalesce(stored, facts)
     reduced = _reduced(stored, facts)
     same = len(reduced) == len(_reduced(merged, fewer))
     reads = (t for t in terms if t.op == "read" and _reads_along(t, reduced))
-    whole = same or not all(_is_short(term, facts) for term in reads)
+    whole = same or not (misses or all(_is_short(term, facts) for term in reads))
     return (merged, fewer) if whole else (stored, facts)
 
 
@@ -280,8 +282,8 @@ def _walks_as_one(
             return False
         if one.pitch and first == one.names[-1]:
             return False
-        for expression, is_address in _places(one):
-            if not _as_one(expression, is_address, outer, inner, universe):
+        for expression, _ in _places(one):
+            if not _as_one(expression, outer, inner, universe):
                 return False
     for term in post_order(one.term for one in stored):
         if term.op in BINDING:
@@ -292,7 +294,7 @@ def _walks_as_one(
             both = {last, first} <= free_names(expression)
             if paged and both != is_address:
                 continue  # a position of both is one of their product; else a quotient
-            if not _as_one(expression, is_address, outer, inner, universe):
+            if not _as_one(expression, outer, inner, universe):
                 return False
     return True
 
@@ -332,13 +334,11 @@ def _expressions(term: Term) -> Iterator[tuple[Affine, bool]]:
             yield guard.expression, False
 
 
-def _as_one(
-    expression: Affine, is_address: bool, outer: list[str], inner: list[str], universe: Universe
-) -> bool:
+def _as_one(expression: Affine, outer: list[str], inner: list[str], universe: Universe) -> bool:
     names = free_names(expression) & {outer[-1], inner[0]}
     if not names:
         return True
-    if not is_address or len(names) < 2:
+    if len(names) < 2:
         return False
     strides = dict(expression.terms)
     if outer[-1] not in strides or inner[0] not in strides:

@@ -18,6 +18,7 @@ from eqsat.algebra import (
     WEIGHTED,
     WEIGHTED_SUMS,
     Facts,
+    Read,
     Term,
     post_order,
 )
@@ -61,6 +62,10 @@ class Stored:
             return self.at
         row = {self.names[-1]: self.pitch} if self.pitch else {}
         return add(row_major(self.names, {**extents, **row}), const(self.offset))
+
+    def read_back(self, extents: Mapping[str, int]) -> Term:
+        """All of the value, read where it lies."""
+        return Term("read", Read(self.buffer, self.dtype, self.address(extents)))
 
 
 def is_product(term: Term, facts: Facts) -> bool:

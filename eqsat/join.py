@@ -62,7 +62,7 @@ def without_copies(cuts: Mapping[int, Cut], extents: Mapping[str, int]) -> list[
 
 def _repeats(one: Stored, other: Stored, extents: Mapping[str, int]) -> bool:
     """Whether a value that reads another one is that, and stored as it is."""
-    same = _whole(other, extents)
+    same = other.read_back(extents)
     alike = replace(one, buffer=other.buffer, term=other.term) == other
     return alike and one.term == same and other.term.op not in SCATTERS
 
@@ -130,11 +130,6 @@ def as_joined(separate: Sequence[Group], joined: Sequence[Group], facts: Facts) 
             value = replace(value, term=in_place(value.term, map(own.__getitem__, gone), facts))
         found.append(value)
     return tuple(found)
-
-
-def _whole(one: Stored, extents: Mapping[str, int]) -> Term:
-    """All of a stored value, read."""
-    return Term("read", Read(one.buffer, one.dtype, one.address(extents)))
 
 
 def _with(term: Term, instead: Mapping[Term, Term]) -> Term:
@@ -211,7 +206,7 @@ class _Joining:
             return (*a.kernel, *_aligned(a.kernel, b.kernel, self.facts))
         extents, dtype = self.facts.universe.extents, self.facts.dtype
         whole = [one for one in a.kernel if dtype(one.term) == one.dtype]
-        instead = {_whole(one, extents): one.term for one in whole}
+        instead = {one.read_back(extents): one.term for one in whole}
         inner = tuple(replace(one, term=_with(one.term, instead)) for one in b.kernel)
         if {*read_buffers(inner)} & made.keys():
             moved = stored_where_read({one.buffer: one for one in whole}, b.kernel, self.facts)

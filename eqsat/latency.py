@@ -9,6 +9,7 @@ from eqsat import row_price
 from eqsat.clusters import CLUSTER
 from eqsat.conversion_price import GROUPS
 from eqsat.copy_price import is_waited_for
+from eqsat.exchange_price import exchange_cycles
 from eqsat.form import REDUCING
 from eqsat.fragment_price import chain_cycles
 from eqsat.issue_price import COPIES
@@ -51,7 +52,12 @@ class Latency(Occupancy):
         trips = self.pricer.dram.latency_cycles + sums * self.pricer.cache.latency_cycles
         stored = sum(self.points(mask) * size for mask, size in self.stored_points())
         rate = self.pricer.cache.bandwidth_gb_per_s * 1e9
-        return waves * trips / self.spec.cycles_per_s + stored / rate
+        cycles = waves * (trips + self.steps() * self.exchanged())
+        return cycles / self.spec.cycles_per_s + stored / rate
+
+    def exchanged(self) -> Array:
+        """Cycles of a chunk in which all threads exchange sums of what is beside products."""
+        return exchange_cycles(self, self.absorbed)
 
     def between(self, teams: Array) -> Array:
         """Cycles of a chunk in which no team multiplies, where a factor is computed from another

@@ -29,14 +29,14 @@ from eqsat.kernel import Buffer, Guard
 from eqsat.library import LibraryCall, check_call, is_call
 from eqsat.matching import Setting, bindings, failed, results, show_condition
 from eqsat.prepare import copies
+from eqsat.reduction_parts import Division
 from eqsat.region import Region
 from eqsat.renaming import pushed_down, same_when_pushed
 from eqsat.rule import ALGEBRA, Rewrite, Rule
-from eqsat.scatter import starts
+from eqsat.scattered import starts
 from eqsat.segments import Segment
 from eqsat.solve import finite_buffers, leaf_names, segment_buffers
 from eqsat.specs import ParallelProcessingUnit
-from eqsat.split import Division
 from eqsat.steps import Step, Trace, digests, replace_at, term_at
 from eqsat.term_values import agree
 
@@ -134,7 +134,7 @@ class _Replay:
 
     def _check_cut(self, step: Step) -> None:
         for one in self.trace.stored:
-            if one.term is step.before and whole_read(one, self.universe) is step.after:
+            if one.term is step.before and one.read_back(self.universe.extents) is step.after:
                 return
         raise TraceError("no stored value is computed and read like that")
 
@@ -153,11 +153,6 @@ class _Replay:
             raise TraceError(f"there is no position {base} at step {first + 1}") from None
         if ends != ((step.before, step.after) if step.forward else (step.after, step.before)):
             raise TraceError(f"steps {first + 1} to {last + 1} showed another equality")
-
-
-def whole_read(one: Stored, universe: Universe) -> Term:
-    """A stored value read back as it lies in memory."""
-    return Term("read", Read(one.buffer, one.dtype, row_major(one.names, universe.extents)))
 
 
 def _brief(term: Term) -> str:

@@ -245,12 +245,13 @@ def _summed(order: Sequence[Tensor]) -> set[Tensor]:
 
 
 def _contracts(user: Tensor, consumers: dict[Tensor, list[Tensor]]) -> bool:
-    """Whether a use leads through views, casts and one product into a sum."""
+    """Whether a use leads through views, casts and one product of two factors into a sum."""
     steps = 0
     while steps < 6:
         following = consumers.get(user, [])
         if user.op == "mul":
-            return len(following) == 1 and following[0].op == "reduce_sum"
+            squares = user.operands[0] is user.operands[1]
+            return not squares and len(following) == 1 and following[0].op == "reduce_sum"
         if user.op not in {"view", "cast"} or len(following) != 1:
             return False
         user, steps = following[0], steps + 1

@@ -16,7 +16,6 @@ from eqsat.price import Pricer
 from eqsat.priced import Price
 from eqsat.region import Region
 from eqsat.renaming import pushed_down
-from eqsat.replay import whole_read
 from eqsat.saturate import Class, ENode, FrozenEGraph
 from eqsat.steps import Trace, states
 
@@ -169,7 +168,7 @@ class KernelCosts:
         for sub in post_order([term]):
             if sub.op == "value":
                 one = self.values[sub.args[0]]  # type: ignore[index]
-                done[sub] = whole_read(one, self.facts.universe)
+                done[sub] = one.read_back(self.facts.universe.extents)
             elif sub not in done:
                 args = (done[a] if isinstance(a, Term) else a for a in sub.args)
                 done[sub] = Term(sub.op, *args)

@@ -418,9 +418,11 @@ class Tiling:
         extents, universe = self.form.extents, self.form.facts.universe
         least = max(LEAST_PART // self.form.row_points, LEAST_ROWS)
         longest = max((extents[name] for name in self.form.reduced), default=0) // least
-        stored = max(math.prod(extents[name] for name in one.names) for one in self.form.stored)
         for term in self.form.phase:
-            over = [extents[name] for name in universe.members(term.args[0])]  # type: ignore[arg-type]
+            names = universe.members(term.args[0])  # type: ignore[arg-type]
+            over = [extents[name] for name in names]
+            left = [one.names for one in self.form.stored if not {*names} <= {*one.names}]
+            stored = max((math.prod(extents[n] for n in one) for one in left), default=0)
             parts = math.prod(over) // LEAST_PART
             if parts >= stored:
                 longest = max(longest, min(parts, max(over, default=0)))
