@@ -64,9 +64,9 @@ def widened(tiling: Tiling) -> frozenset[Term]:
     return frozenset(t for t in post_order(factors) if t.op == "cast" and t.children[0] in short)
 
 
-def made_of(side: Term) -> set[Term]:
-    """The terms that are computed on the way to a factor, itself among them."""
-    return {term for term in post_order([side]) if term.op not in FREE}
+def made_of(side: Term) -> list[Term]:
+    """The terms that are computed on the way to a factor, itself last."""
+    return [term for term in post_order([side]) if term.op not in FREE]
 
 
 def conversion_bytes(tiling: Tiling, side: Term) -> tuple[Array, Array]:

@@ -112,7 +112,7 @@ def copied_alone(
     mask = made.facts.free(side)
     copied = lanes = tiling.points(mask) * tiling.times(mask) / together
     slides = {name for axis in _shared_axes(tiling, operation, side) for name in axis.names}
-    for name in {*made.facts.universe.members(found.summed)} - slides:
+    for name in (n for n in made.facts.universe.members(found.summed) if n not in slides):
         points, least = made.extents[name], 1
         if operation and name in unit_names(read.address):
             *_, least = operation.extents.values()

@@ -23,7 +23,7 @@ from eqsat.algebra import (
     post_order,
 )
 from eqsat.graph.dtypes import DType
-from eqsat.graph.index import Affine, add, const, row_major
+from eqsat.graph.index import Affine, add, const, row_major, unit_names
 from eqsat.kernel import Guard
 from eqsat.outer_reductions import outer_sides, shares_factors
 from eqsat.scans import Steps, find_steps
@@ -350,8 +350,8 @@ def _form(stored: tuple[Stored, ...], facts: Facts) -> Form:
 def _swept(stored: tuple[Stored, ...], facts: Facts) -> int:
     """The names in one loop over which all is computed that has them, beside sums over them: of
     which nothing that has a name of these needs a reduction over it, as gradients of the rows of a
-    norm and sums of these over all rows. None beside products of matrices: tiles of those have
-    rows of their own.
+    norm and sums of these over all rows. Where sums over rows and over columns cross, rows lie
+    along memory. None beside products of matrices: tiles of those have rows of their own.
     """
     terms = tuple(post_order(one.term for one in stored))
     if multiplies_matrices(terms, facts):
@@ -367,7 +367,14 @@ def _swept(stored: tuple[Stored, ...], facts: Facts) -> int:
     for one in stored:
         walks |= walked(one, facts)
         over |= reduced[one.term]
-    return walks & over & ~apart
+    swept = walks & over & ~apart
+    sums = [(facts.free(t), int(t.args[0])) for t in terms if t.op in REDUCING]
+    crossed = reduce(or_, (free | own for free, own in sums if free & swept and own & swept), 0)
+    if not crossed:
+        return swept
+    reads = (t.args[0] for t in terms if t.op == "read")
+    along = {name for read in reads for name in unit_names(read.address)}  # type: ignore[union-attr]
+    return swept & ~(crossed & facts.universe.mask(along))
 
 
 def loops(made: Form, streamed: int) -> dict[tuple[int, int], list[Term]]:

@@ -3,6 +3,8 @@
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 
 from eqsat.algebra import (
     SCATTERS,
@@ -238,11 +240,18 @@ def _ancestors(nodes: Sequence[_Node]) -> dict[_Node, set[_Node]]:
     return below
 
 
+def _reads(kernel: Group) -> set[Term]:
+    return {t for t in post_order(one.term for one in kernel) if t.op == "read"}
+
+
 def _aligned(a: Group, b: Group, facts: Facts) -> Group:
-    """b with its own output names renamed to those of a where extents agree, to share a grid."""
+    """b with its own output names renamed to those of a where extents agree, to share a grid; but
+    for names at which both read the same elements.
+    """
     extents = facts.universe.extents
-    theirs = {name for one in a for name in one.names}
-    mine = {name for one in b for name in one.names}
+    alike = {*facts.universe.members(reduce(or_, map(facts.free, _reads(a) & _reads(b)), 0))}
+    theirs = {name for one in a for name in one.names} | alike
+    mine = {name for one in b for name in one.names} | alike
     open_names = list(dict.fromkeys(n for one in a for n in one.names if n not in mine))
     renamed: dict[str, str] = {}
     for name in dict.fromkeys(n for one in b for n in one.names if n not in theirs):

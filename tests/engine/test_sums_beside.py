@@ -1,5 +1,6 @@
 """Sums beside what they are of: one kernel stores both, in parts that fill the device."""
 
+import numpy as np
 import pytest
 
 import eqsat.graph as g
@@ -97,3 +98,22 @@ def test_chunks_of_rows_stay_in_registers():
     (stream,) = (phase.stream for phase in first.phases if phase.stream)
     rows = [axis.tile for axis in stream]
     assert rows == [16]
+
+
+@pytest.mark.parametrize("shape", [(16384, 4096), (4096, 4096)], ids=["tall", "square"])
+def test_sums_over_rows_and_over_columns_come_of_one_look(shape):
+    """Parts of the rows, each of which lies in a tile whole; of a square too, where names of both
+    sums are as long.
+    """
+    x = g.input("x", shape, "bfloat16")
+    wide = g.astype(x, "float32")
+    first, joining = kernels(g.sum(wide, axis=0), g.max(wide, axis=1))
+    assert "x0" in read(first) and "x0" not in read(joining)
+
+
+def test_what_threads_multiply_is_in_whole_vectors_of_rows():
+    """Tiles of 256 rows would leave 384 threads 11 each, which they read one by one."""
+    x, w = g.input("x", (65536, 512), "float32"), g.input("w", (65536, 64), "float32")
+    product = kernels(x.T @ w)[0]
+    results = [axis.tile for axis in product.grid if axis.tile > 1]
+    assert np.prod(results) / product.threads % 16 == 0
