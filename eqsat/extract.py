@@ -86,7 +86,8 @@ class Extractor:
         self.pushed: dict[Term, dict[tuple[Renaming, Term], None]] = {}
         self._plain: dict[tuple[Stored, ...], PlainPrice] = {}
         self.floors: dict[tuple[Reductions, float], float] = {}
-        self.unfit: set[tuple[object, ...]] = set()  # terms of kernels, and what they reduce
+        self.unfit: set[tuple[Reductions, float]] = set()  # what kernels reduce, as in `floors`
+        self.alone: dict[tuple[Term, ...], float] = {}  # seconds of kernels that store these terms
         self.nested: dict[int, float] = {}  # times a price, by how many reductions: `times`
         self._elsewhere: dict[int, set[int]] = {}
         self._orders: dict[int, tuple[str, ...]] = {}
@@ -133,8 +134,8 @@ class Extractor:
         part, points = plain.reductions, plain.points
         found = [least for (r, n), least in self.floors.items() if r <= part and n <= points]
         before = sum(self.price(s.term, s.names, s.dtype.name) for s in starts(stored))
-        unfit = UNFIT * (tuple(one.term for one in stored) in self.unfit)
-        return max([seconds, unfit, *found]) + before
+        own = self.alone.get(tuple(one.term for one in stored), 0.0)
+        return max([seconds, own, *found]) + before
 
     def _plain_price(self, stored: tuple[Stored, ...]) -> PlainPrice:
         if stored not in self._plain:
@@ -158,23 +159,23 @@ class Extractor:
 
     def learn(self, stored: tuple[Stored, ...], seconds: float) -> bool:
         """Take it from now on that a kernel with all reductions of these values, which stores as
-        many points, and computes what it multiplies if these do, needs so long at least, and where
-        some are inside others' loops, that any of as many takes as many times its price. False
-        where none are, or that was known. Of the first that fits no schedule (UNFIT) that
-        it needs so long itself: one that reads a factor which it computes may fit.
+        many points, and computes what it multiplies if these do, needs so long, and nested ones as
+        many times their price; without reductions, and of the first that fits no schedule (UNFIT),
+        that it needs so long itself. False where that was known.
         """
-        plain = self._plain_price(stored)
+        plain, terms = self._plain_price(stored), tuple(one.term for one in stored)
         key = (plain.reductions, plain.points)
-        if seconds == UNFIT and key not in self.unfit:
-            self.unfit |= {key, tuple(one.term for one in stored)}
-            self.prices.clear()
-            return True
-        if not plain.reductions or self.floors.get(key, 0.0) >= seconds:
+        itself = not plain.reductions or (seconds == UNFIT and key not in self.unfit)
+        if (self.alone.get(terms, 0.0) if itself else self.floors.get(key, 0.0)) >= seconds:
             return False
-        if plain.nested:
-            times = plain.times(self.nested) * max(seconds / self.price_kernel(stored), 1.0)
-            self.nested[len(plain.reductions)] = times
-        self.floors[key] = seconds
+        if itself:
+            self.alone[terms] = seconds
+            self.unfit.add(key)
+        else:
+            if plain.nested:
+                times = plain.times(self.nested) * max(seconds / self.price_kernel(stored), 1.0)
+                self.nested[len(plain.reductions)] = times
+            self.floors[key] = seconds
         self.prices.clear()
         return True
 

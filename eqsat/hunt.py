@@ -8,7 +8,7 @@ found here is checked by eqsat.replay; where nothing is found, the trace says so
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from eqsat.algebra import Renaming, Term, post_order
+from eqsat.algebra import Renaming, Term, post_order, with_children
 from eqsat.carry_law import CarryLaw
 from eqsat.egglog_text import (
     BINDERS,
@@ -239,6 +239,12 @@ def _reindexings(pushed: Pushed, inlining: Inlining, expanded: Expanded) -> list
                 left, right = Term("reindex", renaming, expanded[body]), expanded[result]
                 if left is not right and same_when_pushed(left, right, inlining.universe):
                     found.append(Equation(left, right, _Label("reindex")))
+    for term in [*post_order(expanded.values())]:  # what is stored narrower, and read elsewhere
+        if term.op == "reindex" and term.children[0].op == "cast":
+            (cast,) = term.children
+            inside = with_children(cast, (Term("reindex", term.args[0], *cast.children),))
+            if same_when_pushed(term, inside, inlining.universe):
+                found.append(Equation(term, inside, _Label("reindex")))
     return found
 
 

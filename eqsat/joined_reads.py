@@ -23,8 +23,8 @@ Part = tuple[int, int, Read]  # the first point, the one after the last, what is
 
 
 def joined_reads(stored: tuple[Stored, ...], facts: Facts) -> Values | None:
-    """The same values, each factor of a product that is read in pieces as one read; None where
-    none is.
+    """The same values, each factor of a product that is read in pieces as one read, and facts of
+    their own, which tell forms apart; None where none is.
     """
     if not any(term.op == "where" for term in post_order(one.term for one in stored)):
         return None
@@ -41,7 +41,8 @@ def joined_reads(stored: tuple[Stored, ...], facts: Facts) -> Values | None:
     def change(term: Term, children: tuple[Term, ...]) -> Term:
         return found[term] if term in found else with_children(term, children)
 
-    return tuple(replace(one, term=rebuild(one.term, change)) for one in stored), facts
+    joined = tuple(replace(one, term=rebuild(one.term, change)) for one in stored)
+    return joined, Facts(facts.universe, facts.whole)
 
 
 def _joined(term: Term, facts: Facts, known: Known) -> Term | None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from eqsat.algebra import SCATTERS, Facts, Read, Term, post_order, rebuild, with_children
 from eqsat.cuts import Cut
 from eqsat.form import Stored, beneath_cast, is_product
-from eqsat.graph.dtypes import DType, bfloat16, float16, float32
+from eqsat.graph.dtypes import DType, bfloat16, float16, float32, is_held
 
 LAW = "drop_rounding"
 KINDS = frozenset({bfloat16, float16})
@@ -34,7 +34,8 @@ def narrowed(cuts: Mapping[int, Cut], facts: Facts, kinds: Set[DType]) -> dict[i
     if not narrow:
         return dict(cuts)
     return {
-        number: replace(cut, stored=_rounded(cut.stored, narrow)) for number, cut in cuts.items()
+        number: replace(cut, stored=_rounded(cut.stored, narrow, facts))
+        for number, cut in cuts.items()
     }
 
 
@@ -65,7 +66,7 @@ def _other(
     return facts.dtype(beneath_cast(left if right is factor else right, facts))
 
 
-def _rounded(one: Stored, narrow: Mapping[str, DType]) -> Stored:
+def _rounded(one: Stored, narrow: Mapping[str, DType], facts: Facts) -> Stored:
     """A stored value, rounded if that is what its buffer holds, as is what it reads."""
 
     def change(sub: Term, children: tuple[Term, ...]) -> Term:
@@ -79,9 +80,19 @@ def _rounded(one: Stored, narrow: Mapping[str, DType]) -> Stored:
     if one.buffer not in narrow:
         return replace(one, term=term)
     dtype = narrow[one.buffer]
-    rounded = Term("cast", dtype.name, term)
+    rounded = _without_round_trip(Term("cast", dtype.name, term), facts)
     return replace(one, buffer=_name(one.buffer), term=rounded, dtype=dtype)
 
 
 def _name(buffer: str) -> str:
     return f"{buffer}_narrow"
+
+
+def _without_round_trip(term: Term, facts: Facts) -> Term:
+    """The value that a term narrows again after it was widened, or else the term."""
+    wide = term.children[0] if term.op == "cast" else term
+    if wide is term or wide.op != "cast":
+        return term
+    (value,) = wide.children
+    own, through = facts.dtype(value), facts.dtype(wide)
+    return value if own == facts.dtype(term) and is_held(own, through) else term

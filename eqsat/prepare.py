@@ -27,6 +27,7 @@ from eqsat.specs import ParallelProcessingUnit
 from eqsat.window_factors import sliding_axes, strided_factors, window_places
 
 LARGEST = {"bfloat16": (2 - 2**-7) * 2.0**127}
+WHOLE_TILE = 128  # points of a name that a tile has alone
 
 
 @dataclass(frozen=True)
@@ -248,7 +249,8 @@ class _Layout:
 def _layout(read: Read, need: Need, summed: int, places: int, made: Form) -> _Layout | None:
     """A factor as it lies, its rows apart as an operation needs; the longest summed name innermost
     where the operation asks for that, or memory has none innermost but one of `places`, in windows
-    or of a batch. None where there is no such.
+    or of a batch, or one so short that a tile has others of the factor's own beside it. None where
+    there is no such.
     """
     universe, extents = made.facts.universe, made.extents
     names = list(universe.members(universe.mask(read.names)))
@@ -269,7 +271,9 @@ def _layout(read: Read, need: Need, summed: int, places: int, made: Form) -> _La
     size = BY_NAME[need.converts or read.dtype.name].itemsize
     short = extents[last] * size < need.alignment
     place = bool(universe.mask([last]) & places & ~inner)
-    if need.summed or strides.get(last) != 1 or short or place:
+    own = [name for name in names if not universe.mask([name]) & (summed | places)]
+    beside = last in own and len(own) > 1 and extents[last] < WHOLE_TILE
+    if need.summed or strides.get(last) != 1 or short or place or beside:
         last = max(within, key=extents.__getitem__)
     row = need.alignment if divided and extents[last] * size < need.row else need.row
     pitch = _pitch(extents[last], size, row)

@@ -15,7 +15,7 @@ from eqsat.algebra import (
     with_children,
 )
 from eqsat.form import REDUCING
-from eqsat.graph.index import Affine, floordiv, mod, substitute, var
+from eqsat.graph.index import Affine, floordiv, mod, sub, substitute, var
 from eqsat.reindex import push
 
 Names = Mapping[str, str]
@@ -114,16 +114,30 @@ class _Comparison:
 
 def read_renaming(read: Read, names: Sequence[str], universe: Universe) -> Renaming:
     """The re-indexing under which a row-major buffer over `names` is read."""
-    extents = universe.extents
     source: list[str] = []
     target: list[Affine] = []
-    stride = 1
-    for place, name in enumerate(reversed(names)):
-        digit = floordiv(read.address, stride, extents)
-        if place < len(names) - 1:
-            digit = mod(digit, extents[name], extents)
-        stride *= extents[name]
+    place = read.address
+    for count, name in enumerate(reversed(names), 1):
+        digit = place
+        if count < len(names):
+            digit, place = _digit(place, name, read, universe)
         if digit != var(name):
             source.append(name)
             target.append(digit)
-    return Renaming(tuple(source), tuple(target), read.guards, read.fill)
+    return Renaming(tuple(source[::-1]), tuple(target[::-1]), read.guards, read.fill)
+
+
+def _digit(place: Affine, name: str, read: Read, universe: Universe) -> tuple[Affine, Affine]:
+    """The remainder and the quotient of a place by the extent of a name, where the read's guards
+    hold: the remainder is what one of them keeps below the extent, if the rest is a multiple.
+    """
+    extents = universe.extents
+    size = extents[name]
+    for guard in read.guards:
+        rest = sub(place, guard.expression)
+        steps = [step for _, step in rest.terms]
+        whole = all(step % size == 0 for step in (*steps, rest.constant))
+        if whole and guard.lower >= 0 and guard.upper <= size:
+            terms = tuple((atom, step // size) for atom, step in rest.terms)
+            return guard.expression, Affine(terms, rest.constant // size)
+    return mod(place, size, extents), floordiv(place, size, extents)

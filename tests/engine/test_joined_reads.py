@@ -9,11 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import eqsat.graph as g
+from eqsat import recast
+from eqsat.cache import Cache
 from eqsat.codegen.cuda_compile import compile_cubin
 from eqsat.codegen.cuda_emit import emit
+from eqsat.driver import plan
 from eqsat.errors import UnsupportedError
 from eqsat.graph.index import evaluate, row_major
 from eqsat.joined import Joined, Piece, is_apart
+from eqsat.joined_reads import joined_reads
 from eqsat.kernel import Axis, Contract, Kernel, Load
 from eqsat.planned import Planned
 from eqsat.specs import load
@@ -88,6 +92,20 @@ def test_a_tile_is_copied_from_its_piece(function):
     assert pieces <= {box.buffer for box in source.maps}
     assert "_piece1" in source.text
     assert compile_cubin(source.text, "sm_90a").spills == 0
+
+
+def test_a_form_of_joined_pieces_has_facts_of_its_own(monkeypatch):
+    """Forms are told apart by these."""
+    own = []
+
+    def watched(*values):
+        found = joined_reads(*values)
+        own.extend([found[1] is not values[1]] if found else [])
+        return found
+
+    monkeypatch.setattr(recast, "joined_reads", watched)
+    plan([built(along_sum)], H200, cache=Cache(None))
+    assert own and all(own)
 
 
 @pytest.mark.slow

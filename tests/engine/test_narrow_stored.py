@@ -47,6 +47,12 @@ def test_a_factor_of_narrow_ones_alone_is_stored_as_these_are() -> None:
     assert found[-2].stored.term is T.sum("j", mul(factor("bfloat16"), read))
 
 
+def test_what_was_widened_is_stored_as_it_was() -> None:
+    given, x = cuts(PRODUCT), T.read("x", "ij", "bfloat16")
+    given[3] = Cut(3, Stored("t3", T.cast("float32", x), ("i", "j"), float32), frozenset())
+    assert narrowed(given, FACTS, KINDS)[3].stored.term is x
+
+
 @pytest.mark.parametrize(
     "other",
     [

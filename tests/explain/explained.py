@@ -76,6 +76,21 @@ def grown() -> Tensor:
     return eqsat.relu(y + given("b", 6, 1, 1)) + given("r", *y.shape)
 
 
+def padded() -> Tensor:
+    """The second convolution has windows beyond the edges of what the first one leaves."""
+    x = eqsat.input("x", (8, 16, 14, 14), "bfloat16")
+    for name in ("w", "v"):
+        x = eqsat.relu(eqsat.conv(x, eqsat.input(name, (16, 16, 3, 3), "bfloat16"), padding=1))
+    return x
+
+
+def pooled() -> Tensor:
+    """What the pool leaves lies in memory in 16 bits, and is read in windows."""
+    x = eqsat.input("x", (64, 1, 32, 32), "bfloat16")
+    x = eqsat.max_pool(eqsat.conv(x, eqsat.input("w", (6, 1, 5, 5), "bfloat16")), 2)
+    return eqsat.conv(x, eqsat.input("v", (16, 6, 5, 5), "bfloat16"))
+
+
 def layers() -> Tensor:
     x = given("x", 32, 48)
     for number in range(3):

@@ -25,6 +25,8 @@ def rules_of(name: str, spec: str = "cpu") -> set[str]:
     [
         *(pytest.param(name, "cpu", marks=SLOW if name in SELDOM else ()) for name in PROGRAMS),
         ("joined", "h200"),
+        ("padded", "h200"),
+        pytest.param("pooled", "h200", marks=SLOW),
         *(pytest.param(name, "h200", marks=SLOW) for name in ("attention", "stored_gram")),
         ("softmax", "a100"),
     ],

@@ -1,0 +1,33 @@
+"""How a value that lies in memory is read: at which of its own points."""
+
+import pytest
+
+from eqsat.algebra import Read, Universe
+from eqsat.graph.dtypes import float32
+from eqsat.graph.index import add, const, row_major, scale, var
+from eqsat.kernel import Guard
+from eqsat.renaming import read_renaming
+
+OVER = Universe()
+N, C, H, W, DOWN, ALONG, K, L = (OVER.add(size) for size in (2, 4, 7, 7, 7, 7, 3, 3))
+ROWS, COLUMNS = (add(var(own), var(step), const(-1)) for own, step in ((DOWN, K), (ALONG, L)))
+PLACE = add(scale(var(N), 196), scale(var(C), 49), scale(ROWS, 7), COLUMNS)
+
+
+def test_windows_beyond_the_edges_are_read_where_the_guards_have_it():
+    guards = (Guard(ROWS, 0, 7), Guard(COLUMNS, 0, 7))
+    found = read_renaming(Read("t", float32, PLACE, guards), (N, C, H, W), OVER)
+    assert found.source == (H, W) and found.target == (ROWS, COLUMNS)
+
+
+@pytest.mark.parametrize("upper", [8, None])
+def test_without_a_guard_that_keeps_it_below_the_extent_a_digit_is_a_remainder(upper):
+    guards = (Guard(COLUMNS, 0, upper),) if upper else ()
+    found = read_renaming(Read("t", float32, PLACE, guards), (N, C, H, W), OVER)
+    assert COLUMNS not in found.target
+
+
+def test_names_come_outermost_first():
+    place = row_major((N, C, DOWN, ALONG), OVER.extents)
+    found = read_renaming(Read("t", float32, place), (N, C, H, W), OVER)
+    assert found.source == (H, W) and found.target == (var(DOWN), var(ALONG))
