@@ -210,6 +210,7 @@ def _forwards(stored: tuple[Stored, ...], facts: Facts) -> tuple[tuple[Stored, .
                     signs.setdefault(name, set()).add(along)
         kind = reduced if term.op in REDUCTIONS else others
         kind.update(_bound(term, old))
+    others |= {name for one in stored for name in one.names}
     backwards = {n for n in reduced - others if signs.get(n) == {False}}
     if not backwards:
         return stored, facts

@@ -5,7 +5,8 @@ has NaN, whatever a law gives is as good. Facts: `finite`; `below`, never +inf; 
 `nonneg`, at least 0; `positive`, above 0; `given`, made of what is read, point by point: no
 deviation from a mean; `short`, of 16-bit floats; `summed`, a sum of their products, which the
 rounding of these moves far more than that of a sum or of what is added to it does, or -inf, as
-masks are: a large finite number beside it would be exact. The same tables serve the search and the
+masks are: a large finite number beside it would be exact; `coarse`, either: what is left of a
+difference has as many digits as it had. The same tables serve the search and the
 checker.
 """
 
@@ -20,7 +21,10 @@ INTEGRAL = ("bool", "int8", "int16", "int32", "int64", "uint8")
 SHORT = ("float8_e4m3fn", "float8_e5m2", "float16", "bfloat16")
 FLOATING = (*SHORT, "float32", "float64")
 
-IMPLIES = (("finite", "below"), ("positive", "nonneg"), ("positive", "nonzero"))
+IMPLIES = (
+    ("finite", "below"), ("positive", "nonneg"), ("positive", "nonzero"), ("short", "coarse"),
+    ("summed", "coarse"),
+)  # fmt: skip
 # What has a fact whatever its arguments are.
 ALWAYS = {
     "finite": COMPARISONS
@@ -67,7 +71,9 @@ SPECIAL: tuple[tuple[str, str, Needs], ...] = (
     ("summed", "mul", ((), ("summed",))),
     ("summed", "where", ((), ("summed",), ("summed",))),
 )
-FACTS = ("finite", "below", "nonzero", "nonneg", "positive", "given", "short", "summed")
+FACTS = (
+    *("finite", "below", "nonzero", "nonneg", "positive", "given", "short", "summed", "coarse"),
+)
 
 
 def required(op: str, count: int) -> list[tuple[str, Needs]]:

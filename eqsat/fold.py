@@ -113,7 +113,9 @@ def _bytes(tensor: Tensor) -> int:
 
 
 def _from_buffer(gather: Tensor, copies: dict[Tensor, Tensor]) -> Tensor:
-    """The gather from what its table looks at, or from a copy if the view moves its axis."""
+    """The gather from what its table looks at, or from a copy if the view moves its axis, or if it
+    counts positions, which lie nowhere.
+    """
     while gather.op == "gather" and gather.operands[0].op == "view":
         table, index = gather.operands
         base, coordinates = table.operands[0], table.attributes["coordinates"]
@@ -122,8 +124,7 @@ def _from_buffer(gather: Tensor, copies: dict[Tensor, Tensor]) -> Tensor:
         same = [d for d in along if coordinates[d] == var(f"i{axis}")]
         whole = all(base.shape[d] == table.shape[axis] for d in same)
         if table.attributes["fill"] is not None or along != same or len(same) > 1 or not whole:
-            copy = Tensor("cast", (table,), {"dtype": table.dtype}, table.shape, table.dtype)
-            return replace(gather, operands=(copies.setdefault(table, copy), index))
+            return _from_copy(gather, copies)
         place = {f"i{d}": c for d, c in enumerate(at) if c is not None}
         extents = output_extents(gather.shape)
         moved = [substitute(c, place, extents) for c in coordinates]
@@ -132,7 +133,16 @@ def _from_buffer(gather: Tensor, copies: dict[Tensor, Tensor]) -> Tensor:
         kept = tuple(None if d == same[0] else c for d, c in enumerate(moved))
         attributes = {"axis": same[0], "coordinates": kept}
         gather = replace(gather, operands=(base, index), attributes=attributes)
+    if gather.op == "gather" and gather.operands[0].op == "iota":
+        return _from_copy(gather, copies)
     return gather
+
+
+def _from_copy(gather: Tensor, copies: dict[Tensor, Tensor]) -> Tensor:
+    """The gather from a copy of its table."""
+    table, index = gather.operands
+    copy = Tensor("cast", (table,), {"dtype": table.dtype}, table.shape, table.dtype)
+    return replace(gather, operands=(copies.setdefault(table, copy), index))
 
 
 def _apart(outputs: Sequence[Tensor]) -> list[Tensor]:

@@ -49,8 +49,9 @@ def in_short_integers(kernel: Kernel) -> Kernel:
     while kept != short:  # what meets longer values stays as long
         kept = set(short)
         for s in statements:
-            if s.name in short and not _met(s, short, dtypes):
-                short.discard(s.name)
+            if not _met(s, short, dtypes):
+                compares = isinstance(s, Map) and s.dtype == bool_
+                short -= {s.name, *(operands(s) if compares else ())}
         for name, updates in updated.items():
             if not updates or any(u.name not in short for u in updates):
                 short -= {name, *(u.name for u in updates)}
@@ -84,6 +85,15 @@ def _range(
     extents: Mapping[str, int],
 ) -> Range | None:
     """The least and the largest that a value can be, of points that count; None where unknown."""
+    return _wrapped(_exact_range(s, ranges, dtypes, extents), s.dtype)
+
+
+def _exact_range(
+    s: Statement,
+    ranges: Mapping[str, Range],
+    dtypes: Mapping[str, DType],
+    extents: Mapping[str, int],
+) -> Range | None:
     match s:
         case Position(expression=expression):
             return bounds(expression, extents)
@@ -108,6 +118,14 @@ def _whole(dtype: DType) -> Range | None:
         return 0, 1
     limits = iinfo(dtype) if dtype.kind in ("int", "uint") else None
     return limits and (int(limits.min), int(limits.max))
+
+
+def _wrapped(found: Range | None, dtype: DType) -> Range | None:
+    """The range of integers of a dtype, where they wrap of all that it has."""
+    limits = _whole(dtype)
+    if found is None or limits is None:
+        return found
+    return found if limits[0] <= found[0] and found[1] <= limits[1] else limits
 
 
 def joint(op: str, found: Sequence[Range | None]) -> Range | None:
@@ -164,6 +182,10 @@ def _fits(term: Term, facts: Facts) -> bool:
 
 
 def _term_range(term: Term, facts: Facts) -> Range | None:
+    return _wrapped(_exact_term_range(term, facts), facts.dtype(term))
+
+
+def _exact_term_range(term: Term, facts: Facts) -> Range | None:
     match term.op, term.args:
         case "position", (Affine() as expression,):
             return bounds(expression, facts.universe.extents)

@@ -344,20 +344,30 @@ def multiply_selected(
     )
 
 
+def _keeps_digits(other: "Expr", b: "Expr", c: "Expr") -> Iterator[tuple[Condition, ...]]:
+    """When sums of b and of c have as many digits as that of b + c."""
+    yield known("coarse", other)
+    yield (*known("nonneg", b), *known("nonneg", c))
+
+
 @rule("distribute")
 def distribute_in_sum(a: "Expr", b: "Expr", c: "Expr", S: "Indices") -> Iterator[Rewrite]:
     """sum_S a * (b + c)  ->  sum_S a * b + sum_S a * c,  and the same for b - c
     when: b or c lacks an index of S, so that it may leave the sum; all are finite (0 * inf would
-    differ); where b - c may be a deviation from a mean, a is none, but made of what is read, or at
-    least 0: a sum of products of deviations, a covariance, would have no right digit left where the
-    mean is large. float: rounding changes.
+    differ); the other is a 16-bit float or a sum of products of such, so that as many digits are
+    left of a difference, or both are at least 0; where b - c may be a deviation from a mean, a is
+    none, but made of what is read, or at least 0: a covariance would have no right digit left
+    where the mean is large. float: rounding changes.
     """
-    for lacking in (b, c):
+    for lacking, other in ((b, c), (c, b)):
         guards = (nonempty(S.without(Free(lacking))), dtype_in(a, *WIDE_FLOATS), *finite(a, b, c))
-        yield rewrite(sum_(S, a * (b + c)), sum_(S, a * b) + sum_(S, a * c)).when(*guards)
+        for kept in _keeps_digits(other, b, c):
+            yield rewrite(sum_(S, a * (b + c)), sum_(S, a * b) + sum_(S, a * c)).when(
+                *guards, *kept
+            )
         for plain in (known("given", a), known("nonneg", a)):
             apart = rewrite(sum_(S, a * (b - c)), sum_(S, a * b) - sum_(S, a * c))
-            yield apart.when(*guards, *plain)
+            yield apart.when(*guards, *plain, *known("coarse", other))
 
 
 @rule("distribute")
@@ -378,11 +388,14 @@ def distribute_weights_in_sum(
 @rule("distribute")
 def split_sum_of_sum(a: "Expr", b: "Expr", S: "Indices") -> Iterator[Rewrite]:
     """sum_S (a + b)  ->  sum_S a + sum_S b
-    when: a or b lacks an index of S, so that its sum is cheaper. float: rounding changes.
+    when: a or b lacks an index of S, so that its sum is cheaper; the other is a 16-bit float or a
+    sum of products of such, or both are at least 0: else no digit might be left of a difference.
+    float: rounding changes.
     """
-    for lacking in (a, b):
+    for lacking, other in ((a, b), (b, a)):
         guards = (nonempty(S.without(Free(lacking))), dtype_in(a, *WIDE_FLOATS), *finite(a, b))
-        yield rewrite(sum_(S, a + b), sum_(S, a) + sum_(S, b)).when(*guards)
+        for kept in _keeps_digits(other, a, b):
+            yield rewrite(sum_(S, a + b), sum_(S, a) + sum_(S, b)).when(*guards, *kept)
 
 
 def one_of(dtype: Variable) -> Node:

@@ -10,6 +10,7 @@ from eqsat.graph.evaluate import input_nodes
 from eqsat.graph.index import Mod
 from eqsat.graph.tensor import Tensor
 from eqsat.kernel import Kernel, Load
+from eqsat.specs import ParallelProcessingUnit
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 
@@ -38,6 +39,15 @@ PROGRAMS = {
     "complex": lambda n: turned(*(g.input(name, (n * n, 2), "float32") for name in "xy")),
     "interleaved": lambda n: g.stack([g.input(c, (n, n), "float32") for c in "xyz"], axis=-1),
 }
+
+
+def without_products() -> ParallelProcessingUnit:
+    """One whose threads multiply by themselves what lies in memory."""
+    unit = H200
+    for one in H200.operations:
+        if one.semantics and one.semantics.contraction:
+            unit = unit.without_operation(one.name)
+    return unit
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -98,10 +108,7 @@ def test_windows_of_a_factor_are_summed_by_one_thread():
             ("x", (32, 128, 56, 56)), ("d", (128, 1, 3, 3)), ("w", (128, 128, 1, 1))
         )
     )  # fmt: skip
-    unit = H200
-    for one in H200.operations:  # else they multiply what lies in memory
-        if one.semantics and one.semantics.contraction:
-            unit = unit.without_operation(one.name)
+    unit = without_products()
     both = planned(g.conv(g.relu(g.conv(x, d, padding=1, groups=128)), w), unit)
     (launch,) = both.parts.launches
     text = emit(launch.kernel, {}).text
@@ -111,7 +118,5 @@ def test_windows_of_a_factor_are_summed_by_one_thread():
 
 def test_factors_in_shared_memory_are_read_in_whole_words():
     x, y = g.input("x", (1_000_000, 128)), g.input("y", (1_000_000, 128))
-    text = emit(
-        planned(x.mT @ y, H200).parts.launches[0].kernel, {o.name: o for o in H200.operations}
-    ).text
+    text = emit(planned(x.mT @ y, without_products()).parts.launches[0].kernel, {}).text
     assert "const Pack<float, 4> pack = *reinterpret_cast<const Pack<float, 4>*>(s_" in text

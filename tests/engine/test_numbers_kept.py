@@ -94,3 +94,57 @@ def test_divisions_are_none_by_reciprocals_where_nothing_else_is_rounded():
     rows[:, 1] = 0
     found = ran(x / E.max(x, axis=1, keepdims=True), rows, precision="exact")
     np.testing.assert_array_equal(found, rows / rows.max(1, keepdims=True))
+
+
+def offset(kind: str, x: E.Tensor, w: E.Tensor, r: E.Tensor) -> E.Tensor:
+    """Sums of differences from numbers near all of x."""
+    return {
+        "number": lambda: (x - 1000.0) @ w,
+        "row": lambda: (x - r) @ w,
+        "mean": lambda: E.mean(x + (-r), axis=1),
+        "entropy": lambda: E.sum(E.softmax(x) * E.log_softmax(x), axis=1),
+    }[kind]()
+
+
+@pytest.mark.parametrize("kind", ["number", "row", "mean", "entropy"])
+@pytest.mark.parametrize("precision", ["exact", "default"])
+def test_differences_from_numbers_near_by_keep_their_digits(kind, precision):
+    shapes = {"x": (30, 40), "w": (40, 7), "r": (30, 1)}
+    x, w, r = (E.input(name, shape) for name, shape in shapes.items())
+    data = (1000 + 0.01 * RANDOM.standard_normal((30, 40))).astype(np.float32)
+    weights = RANDOM.standard_normal((40, 7)).astype(np.float32)
+    every = {"x": data, "w": weights, "r": np.full((30, 1), 1000, np.float32)}
+    out = offset(kind, x, w, r)
+    (wanted,) = E.evaluate([out], every, np.float64)
+    program = E.compile(out, cache=E.Cache(None), precision=precision)
+    found = program(**{a.name: every[a.name] for a in program.arguments})
+    assert np.abs(found - wanted).max() < 1e-5 * np.abs(wanted).max()
+
+
+def test_a_mirrored_window_beside_a_sum_over_its_names_is_stored_as_it_is():
+    data = np.arange(12, dtype=np.float32).reshape(3, 4)
+    x = E.input("x", data.shape)
+    z = E.compute((3, 4), lambda i, j: x.at(i, i - j, fill=0.0)) + x
+    found, _ = E.compile((z, E.sum(x * x)), cache=E.Cache(None))(data)
+    np.testing.assert_array_equal(found, E.evaluate([z], {"x": data})[0])
+
+
+def test_positions_beside_long_integers_are_as_long():
+    data = np.array([[1 << 40], [-(1 << 40)], [(1 << 32) + 1]])
+    x = E.input("x", data.shape, "int64")
+    for one in (E.arange(3) < x, E.arange(3) == x, E.where(E.arange(3) < x, 1.0, 0.0)):
+        np.testing.assert_array_equal(ran(one, data), E.evaluate([one], {"x": data})[0])
+
+
+def test_sums_of_short_integers_that_wrap_have_the_range_of_their_dtype():
+    data = np.arange(10) % 2 == 0
+    c = E.input("c", (10,), "bool")
+    e = E.where(c, E.constant(np.int8(100)), E.constant(np.int8(99)))
+    out = (E.astype(e + e, "int64") - 198) * (1 << 24)
+    np.testing.assert_array_equal(ran(out, data), E.evaluate([out], {"c": data})[0])
+
+
+@pytest.mark.parametrize("find", [E.take, E.searchsorted])
+def test_positions_are_looked_up(find):
+    at = np.array([0, 3, 3, 4])
+    np.testing.assert_array_equal(ran(find(E.arange(5), E.input("i", (4,), "int64")), at), at)

@@ -80,7 +80,7 @@ def test_what_fits_is_combined_by_groups_that_stay() -> None:
 
 
 def test_without_operations_that_combine_there_are_no_scatters() -> None:
-    output = g.segment_sum(g.input("x", (MANY,)), g.input("ids", (MANY,), "int32"), 16)
+    output = g.segment_sum(g.input("x", (MANY,)), g.input("ids", (MANY,), "int32"), 256)
     assert combined(planned(output, load("cpu")))
     assert not combined(planned(output, load("cpu").without_operation("scalar_combine")))
 

@@ -14,6 +14,8 @@ def distribute_in_sum(t: Terms) -> Row:
     x, y, z = t.read("x", "j", "float16"), t.read("y", "ij", "float16"), t.read("z", "i", "float16")
 
     far = sub(b, mul(t.sum("j", b), t.number(1 / 3)))
+    k = t.cast(t.dtype, y)  # as many digits as a 16-bit float has
+    p, q = Term("square", b), Term("square", c)
 
     def split(join: str, p: Term, q: Term, a: Term = a) -> Pair:
         return (
@@ -21,14 +23,15 @@ def distribute_in_sum(t: Terms) -> Row:
             Term(join, t.sum("j", mul(a, p)), t.sum("j", mul(a, q))),
         )
 
-    infinite = split("add", b, c)
+    infinite = split("add", k, c)
     return Row(
         (
-            *(split("add", c, b), split("add", b, c), split("sub", c, b), split("sub", b, c)),
-            *(split("sub", c, b, Term("square", far)), split("sub", b, c, Term("square", far))),
+            *(split("add", c, k), split("add", k, c), split("sub", c, k), split("sub", k, c)),
+            *(split("sub", c, k, Term("square", far)), split("sub", k, c, Term("square", far))),
+            *(split("add", p, q), split("add", q, p)),
         ),
         (
-            Miss(*split("add", b, b), "nonempty", wrong=False),
+            Miss(*split("add", k, k), "nonempty", wrong=False),
             Miss(
                 t.sum("j", mul(x, add(y, z))),
                 add(t.sum("j", mul(x, y)), t.sum("j", mul(x, z))),
@@ -36,7 +39,9 @@ def distribute_in_sum(t: Terms) -> Row:
                 wrong=False,
             ),
             Miss(*infinite, "finite", awkward=("a",)),
-            Miss(*split("sub", b, c, far), "given", wrong=False),  # a covariance
+            Miss(*split("sub", k, c, far), "given", wrong=False),  # a covariance
+            Miss(*split("sub", b, c), "coarse", wrong=False),  # from a number near all of b
+            Miss(*split("add", b, c), wrong=False),
         ),
     )
 
@@ -87,18 +92,20 @@ def distribute_weights_in_sum(t: Terms) -> Row:
 
 @row
 def split_sum_of_sum(t: Terms) -> Row:
-    b, c, d = t.read("b", "ij"), t.read("c", "i"), t.read("d", "ij")
+    b, c, w = t.read("b", "ij"), t.read("c", "i"), t.read("w", "ij", "float16")
     y, z = t.read("y", "ij", "float16"), t.read("z", "i", "float16")
 
     def split(p: Term, q: Term) -> Pair:
         return t.sum("j", add(p, q)), add(t.sum("j", p), t.sum("j", q))
 
+    k, p, q = t.cast(t.dtype, y), Term("square", b), Term("square", c)
     return Row(
-        (split(c, b), split(b, c)),
+        (split(c, k), split(k, c), split(p, q), split(q, p)),
         (
-            Miss(*split(b, d), "nonempty", wrong=False),
+            Miss(*split(k, t.cast(t.dtype, w)), "nonempty", wrong=False),
             Miss(*split(y, z), "dtype_in", wrong=False),
-            Miss(*split(b, c), "finite", wrong=False, awkward=("b", "c")),
+            Miss(*split(k, c), "finite", wrong=False, awkward=("y", "c")),
+            Miss(*split(b, c), wrong=False),
         ),
     )
 
