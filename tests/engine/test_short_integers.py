@@ -82,7 +82,7 @@ def least(place: Affine, none: int, extent: int = 40) -> Kernel:
         (1, 0, 99, set()),
         (-1, 3, NOWHERE, {"far"}),  # whose sum is longer
         (1, 0, FAR, {"none", "w", "m", "next", "acc", "more", "far"}),
-        (1 << 30, -2, 7, {"p", "w", "m", "next", "acc", "far"}),
+        (1 << 30, -2, 7, {"p", "five", "w", "m", "next", "acc", "far"}),
     ],
 )
 def test_values_that_may_be_longer_stay_so(scale, offset, none, long) -> None:
