@@ -236,10 +236,11 @@ def test_sound_laws_pass_on_the_same_terms(worker: SearchWorker) -> None:
 def test_a_law_blind_to_infinities_is_caught(name: str, worker: SearchWorker) -> None:
     t = Terms(OVER)
     w, b, c = t.read("wi", "i"), t.read("b", "jk"), t.read("c", "k")
+    short = t.read("s", "jk", "float16")
     term = {
         "swap_in_sum": mul(w, t.sum("j", b)),
         "nest_sums": t.sum("i", mul(w, t.sum("j", b))),
-        "distribute_in_sum": t.sum("j", mul(w, add(b, c))),
+        "distribute_in_sum": t.sum("j", mul(w, add(t.cast(t.dtype, short), c))),
     }[name]
     (law,) = (rule for rule in RULES if rule.name == name)
     assert not search(worker, term, law).fired.get(name)
