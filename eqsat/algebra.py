@@ -6,7 +6,7 @@ itself, and an inner binding shadows an outer one.
 """
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from eqsat.carry_law import CarryLaw
@@ -262,6 +262,11 @@ def rebuild(term: Term, change: Callable[[Term, tuple[Term, ...]], Term]) -> Ter
     for sub in post_order([term]):
         done[sub] = change(sub, tuple(done[child] for child in sub.children))
     return done[term]
+
+
+def substituted(term: Term, instead: Mapping[Term, Term]) -> Term:
+    """A term with other terms in place of some below it."""
+    return rebuild(term, lambda sub, children: instead.get(sub) or with_children(sub, children))
 
 
 def sum_of_products(contract: Term, factors: tuple[Term, ...]) -> Term:

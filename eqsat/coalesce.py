@@ -283,7 +283,7 @@ def _walks_as_one(
             return False
         if one.pitch and first == one.names[-1]:
             return False
-        for expression, _ in _places(one):
+        for expression in _places(one):
             if not _as_one(expression, outer, inner, universe):
                 return False
     for term in post_order(one.term for one in stored):
@@ -314,12 +314,11 @@ def _pages(stored: tuple[Stored, ...], facts: Facts) -> Iterator[tuple[str, str]
             yield from product(sorted(moved & bound), sorted(rows & bound))
 
 
-def _places(one: Stored) -> Iterator[tuple[Affine, bool]]:
-    """Index expressions of where a value is stored; whether each is an address."""
+def _places(one: Stored) -> Iterator[Affine]:
+    """Index expressions of where a value is stored."""
     if one.at is not None:
-        yield one.at, True
-    for guard in one.guards:
-        yield guard.expression, False
+        yield one.at
+    yield from (guard.expression for guard in one.guards)
 
 
 def _expressions(term: Term) -> Iterator[tuple[Affine, bool]]:

@@ -14,7 +14,7 @@ from eqsat.tiling import Tiling
 
 SHARING = 4  # threads of a warp that have other columns each, the same in all of its rows
 BATCH = 8  # values of each thread between two barriers
-TEAMS = 2  # groups of threads, until a schedule says how many
+TEAMS = 2  # that take turns at operations which run on, until a schedule says how many
 
 
 def exchange_cycles(tiling: Tiling, absorbed: Collection[Term]) -> Array:
@@ -23,18 +23,19 @@ def exchange_cycles(tiling: Tiling, absorbed: Collection[Term]) -> Array:
     """
     made, facts, spec = tiling.form, tiling.form.facts, tiling.spec
     streamed = facts.universe.mask(tiling.chunks)
-    columns, rows = _sides(tiling, facts.universe.mask(made.reduced) & streamed)
     cycles = 0 * tiling.shape
-    if not columns:
+    sums = [t for t in made.terms if t.op in REDUCTIONS and t not in absorbed]
+    sums = [t for t in sums if facts.free(t) & streamed and tiling.factors(t) is None]
+    if not sums:
         return cycles
+    columns, rows = _sides(tiling, facts.universe.mask(made.reduced) & streamed)
     lanes = spec.members("warp", "thread")
     threads = TEAMS * spec.members("warpgroup", "thread") * tiling.shape
     warps = (threads if tiling.blocking is None else tiling.blocking.threads) / lanes
     barrier = spec.group(spec.tile_group).barrier_latency_cycles
-    for term in made.terms:
+    for term in sums:
         own = facts.free(term)
-        summed = term.op in REDUCTIONS and term not in absorbed
-        if summed and own & columns and not own & rows and tiling.factors(term) is None:
+        if own & columns and not own & rows:
             each = tiling.tile_points(own) / SHARING
             steps = (lanes // SHARING).bit_length() - 1
             cycles = cycles + each * (steps + 1 + warps) * warps + 2 * each / BATCH * barrier

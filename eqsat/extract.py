@@ -170,7 +170,7 @@ class Extractor:
             return False
         if itself:
             self.alone[terms] = seconds
-            self.unfit.add(key)
+            self.unfit |= {key} if seconds == UNFIT else set()
         else:
             if plain.nested:
                 times = plain.times(self.nested) * max(seconds / self.price_kernel(stored), 1.0)

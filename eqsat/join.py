@@ -14,6 +14,7 @@ from eqsat.algebra import (
     Term,
     post_order,
     rebuild,
+    substituted,
     with_children,
 )
 from eqsat.cuts import Cut
@@ -134,11 +135,6 @@ def as_joined(separate: Sequence[Group], joined: Sequence[Group], facts: Facts) 
     return tuple(found)
 
 
-def _with(term: Term, instead: Mapping[Term, Term]) -> Term:
-    """A term with other terms in place of some below it."""
-    return rebuild(term, lambda sub, children: instead.get(sub) or with_children(sub, children))
-
-
 def _ordered(nodes: Sequence[_Node]) -> list[_Node]:
     """Producers before consumers."""
     named = {node.kernel[0].buffer: node for node in nodes}
@@ -209,7 +205,7 @@ class _Joining:
         extents, dtype = self.facts.universe.extents, self.facts.dtype
         whole = [one for one in a.kernel if dtype(one.term) == one.dtype]
         instead = {one.read_back(extents): one.term for one in whole}
-        inner = tuple(replace(one, term=_with(one.term, instead)) for one in b.kernel)
+        inner = tuple(replace(one, term=substituted(one.term, instead)) for one in b.kernel)
         if {*read_buffers(inner)} & made.keys():
             moved = stored_where_read({one.buffer: one for one in whole}, b.kernel, self.facts)
             if moved is None or {*read_buffers(moved)} & made.keys():

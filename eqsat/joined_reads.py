@@ -8,7 +8,7 @@ A tile that lies in one piece is copied from there; none is copied that is not u
 from collections.abc import Iterator
 from dataclasses import replace
 
-from eqsat.algebra import Facts, Read, Term, post_order, rebuild, with_children
+from eqsat.algebra import Facts, Read, Term, post_order, substituted
 from eqsat.form import Stored, form
 from eqsat.graph.index import row_major
 from eqsat.idle_chunks import COMPARED, compared
@@ -38,10 +38,7 @@ def joined_reads(stored: tuple[Stored, ...], facts: Facts) -> Values | None:
     if not found:
         return None
 
-    def change(term: Term, children: tuple[Term, ...]) -> Term:
-        return found[term] if term in found else with_children(term, children)
-
-    joined = tuple(replace(one, term=rebuild(one.term, change)) for one in stored)
+    joined = tuple(replace(one, term=substituted(one.term, found)) for one in stored)
     return joined, Facts(facts.universe, facts.whole)
 
 

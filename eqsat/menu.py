@@ -14,6 +14,7 @@ from eqsat.form import REDUCING, Form, shares_factors
 from eqsat.graph.index import Affine, free_names, unit_names
 from eqsat.live_share import live_share
 from eqsat.pixels import pixel_axes
+from eqsat.prepare import SHORT_ROWS
 from eqsat.price import Pricer
 from eqsat.reduction_parts import PartMenu, core_parts, part_menu
 from eqsat.specs import ParallelProcessingUnit
@@ -22,7 +23,6 @@ from eqsat.turned import turned_names
 from eqsat.window_factors import place_names, sliding_names, window_places
 
 SWIZZLED = 128  # bytes of a row of staged operands that keeps clear of bank conflicts
-SHORT_ROWS = 128  # rows below which several names share the rows of a tile
 SHORT_TAIL = 16  # points of a stored value's last names below which tiles are long along the next
 TOGETHER = 32  # points of short products beside each other that lie together
 LEAST_ROWS = 64  # rows of a tile that fill a matrix operation

@@ -10,7 +10,7 @@ from dataclasses import replace
 from eqsat.algebra import SCATTERS, Facts, Read, Term, post_order, rebuild, with_children
 from eqsat.cuts import Cut
 from eqsat.form import Stored, beneath_cast, is_product
-from eqsat.graph.dtypes import DType, bfloat16, float16, float32, is_held
+from eqsat.graph.dtypes import DType, bfloat16, float16, float32
 
 LAW = "drop_rounding"
 KINDS = frozenset({bfloat16, float16})
@@ -80,19 +80,10 @@ def _rounded(one: Stored, narrow: Mapping[str, DType], facts: Facts) -> Stored:
     if one.buffer not in narrow:
         return replace(one, term=term)
     dtype = narrow[one.buffer]
-    rounded = _without_round_trip(Term("cast", dtype.name, term), facts)
+    value = beneath_cast(term, facts)  # what was widened is that again
+    rounded = value if facts.dtype(value) == dtype else Term("cast", dtype.name, term)
     return replace(one, buffer=_name(one.buffer), term=rounded, dtype=dtype)
 
 
 def _name(buffer: str) -> str:
     return f"{buffer}_narrow"
-
-
-def _without_round_trip(term: Term, facts: Facts) -> Term:
-    """The value that a term narrows again after it was widened, or else the term."""
-    wide = term.children[0] if term.op == "cast" else term
-    if wide is term or wide.op != "cast":
-        return term
-    (value,) = wide.children
-    own, through = facts.dtype(value), facts.dtype(wide)
-    return value if own == facts.dtype(term) and is_held(own, through) else term

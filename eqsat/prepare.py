@@ -27,7 +27,7 @@ from eqsat.specs import ParallelProcessingUnit
 from eqsat.window_factors import sliding_axes, strided_factors, window_places
 
 LARGEST = {"bfloat16": (2 - 2**-7) * 2.0**127}
-WHOLE_TILE = 128  # points of a name that a tile has alone
+SHORT_ROWS = 128  # rows below which several names share the rows of a tile
 
 
 @dataclass(frozen=True)
@@ -272,7 +272,7 @@ def _layout(read: Read, need: Need, summed: int, places: int, made: Form) -> _La
     short = extents[last] * size < need.alignment
     place = bool(universe.mask([last]) & places & ~inner)
     own = [name for name in names if not universe.mask([name]) & (summed | places)]
-    beside = last in own and len(own) > 1 and extents[last] < WHOLE_TILE
+    beside = last in own and len(own) > 1 and extents[last] < SHORT_ROWS
     if need.summed or strides.get(last) != 1 or short or place or beside:
         last = max(within, key=extents.__getitem__)
     row = need.alignment if divided and extents[last] * size < need.row else need.row

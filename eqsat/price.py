@@ -32,6 +32,7 @@ from eqsat.contraction_price import (
     written_seconds,
 )
 from eqsat.copy_price import copied_alone, padded, shared_places, vectors
+from eqsat.exchange_price import TEAMS
 from eqsat.extremes import met_again
 from eqsat.factor_price import computed_again, gather_cycles
 from eqsat.form import REDUCING, SUBSTITUTED, WEIGHTED, Form, passes
@@ -61,7 +62,6 @@ TIE = 0.005  # part of hidden work that still counts
 EVEN = TIE / 10  # the same of a last round with few blocks, where rings wait for memory alone
 BESIDE = 0.05  # part of memory's time that arithmetic does not hide: they share power
 MATRIX = "matrix operations"  # the best of them, until one is chosen
-TEAMS = 2  # that take turns at operations which run on, until a schedule says how many
 
 
 class Pricer(Rates):

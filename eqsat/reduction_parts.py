@@ -21,6 +21,7 @@ from eqsat.algebra import (
     guarded_names,
     post_order,
     rebuild,
+    substituted,
     sum_of_products,
 )
 from eqsat.algebra import with_children as over
@@ -304,22 +305,14 @@ class Parts:
 
     def run(self, terms: Sequence[Term]) -> Division:
         joined = {term: self._joined(term) for term in terms}
-
-        def change(term: Term, children: tuple[Term, ...]) -> Term:
-            return joined[term] if term in joined else over(term, children)
-
         bit = self.made.facts.universe.mask([self.axis])
         along = (s for s in self.made.stored if self.axis in s.names and s.term.op not in SCATTERS)
         own = [s for s in along if not binds(s.term, bit)]
         late = [s for s in self.made.stored if s not in own]
-        rest = [replace(s, term=rebuild(s.term, change)) for s in late]
+        rest = [replace(s, term=substituted(s.term, joined)) for s in late]
         extents, dtype = self.rest.extents, self.made.facts.dtype
         lie = {s.term: s.read_back(extents) for s in own if dtype(s.term) == s.dtype}
-
-        def look(term: Term, children: tuple[Term, ...]) -> Term:
-            return lie.get(term) or over(term, children)
-
-        looked = [replace(s, term=rebuild(s.term, look)) for s in rest]
+        looked = [replace(s, term=substituted(s.term, lie)) for s in rest]
         return Division(
             first=(
                 *self.values.values(),

@@ -34,7 +34,7 @@ def in_short_integers(kernel: Kernel) -> Kernel:
         return kernel  # a name of two values
     ranges: dict[str, Range] = {}
     for s in statements:
-        found = _range(s, ranges, dtypes, extents)
+        found = _wrapped(_range(s, ranges, dtypes, extents), s.dtype)
         if found and LIMIT.min <= found[0] and found[1] <= LIMIT.max:
             ranges[s.name] = found
             if isinstance(s, Update):
@@ -85,15 +85,6 @@ def _range(
     extents: Mapping[str, int],
 ) -> Range | None:
     """The least and the largest that a value can be, of points that count; None where unknown."""
-    return _wrapped(_exact_range(s, ranges, dtypes, extents), s.dtype)
-
-
-def _exact_range(
-    s: Statement,
-    ranges: Mapping[str, Range],
-    dtypes: Mapping[str, DType],
-    extents: Mapping[str, int],
-) -> Range | None:
     match s:
         case Position(expression=expression):
             return bounds(expression, extents)
@@ -176,16 +167,12 @@ def _fits(term: Term, facts: Facts) -> bool:
     """Whether the values of an int64 term fit in 32 bits."""
     for one in post_order([term]) if term not in facts.ranges else ():
         if one not in facts.ranges:
-            facts.ranges[one] = _term_range(one, facts)
+            facts.ranges[one] = _wrapped(_term_range(one, facts), facts.dtype(one))
     found = facts.ranges[term]
     return found is not None and LIMIT.min <= found[0] and found[1] <= LIMIT.max
 
 
 def _term_range(term: Term, facts: Facts) -> Range | None:
-    return _wrapped(_exact_term_range(term, facts), facts.dtype(term))
-
-
-def _exact_term_range(term: Term, facts: Facts) -> Range | None:
     match term.op, term.args:
         case "position", (Affine() as expression,):
             return bounds(expression, facts.universe.extents)

@@ -413,7 +413,7 @@ class Tiling:
 
     def _parts(self) -> int:
         """In how many parts the longest reduced name may be, each of some points: of all names that
-        are reduced with it, where nothing is stored but what is left of them.
+        are reduced with it, where nothing is stored but what is left of them, or lies along all.
         """
         extents, universe = self.form.extents, self.form.facts.universe
         least = max(LEAST_PART // self.form.row_points, LEAST_ROWS)
