@@ -76,9 +76,9 @@ clean:
 # The packages laid out as they are installed, as links: pyright knows no package-dir table.
 build/typecheck: FORCE
 	@rm -rf $@ && mkdir -p $@/eqsat
-	@ln -s "$(CURDIR)"/eqsat/*.py* "$(CURDIR)/eqsat/py.typed" $@/eqsat
+	@ln -s "$(CURDIR)"/eqsat/* $@/eqsat
 	@for name in graph rules codegen specs bench; do \
-	  mkdir $@/eqsat/$$name && ln -s "$(CURDIR)/$$name"/*.py $@/eqsat/$$name || exit 1; done
+	  ln -s "$(CURDIR)/$$name" $@/eqsat/$$name || exit 1; done
 
 .PHONY: FORCE
 FORCE:

@@ -8,7 +8,7 @@ import numpy as np
 
 from eqsat.bench.case import Case, Instance, Sizes
 from eqsat.graph import Tensor
-from eqsat.kernel import Kernel
+from eqsat.kernel.ir import Kernel
 from eqsat.program import Launch, Program
 
 

@@ -22,11 +22,11 @@ from eqsat.bench.contender import Contender, MissingPeerError, Sets
 from eqsat.bench.cuda_peer import as_tensor, capture_torch, whole_error
 from eqsat.bench.inputs import numbers
 from eqsat.bench.peer_functions import require_peer, torch_function, versions
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.codegen.targets import TARGETS
 from eqsat.errors import UnsupportedError
 from eqsat.graph import Tensor, as_dtype
-from eqsat.kernel import Kernel
+from eqsat.kernel.ir import Kernel
 from eqsat.program import Launch, Program
 from eqsat.specs import ParallelProcessingUnit
 

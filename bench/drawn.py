@@ -12,7 +12,7 @@ from eqsat.bench import variants
 from eqsat.bench.check import Reference, measured_error
 from eqsat.bench.contender import Contender, Device, Sets
 from eqsat.bench.timing import interleave
-from eqsat.kernel import Kernel
+from eqsat.kernel.ir import Kernel
 from eqsat.program import Program
 
 Record = dict[str, Any]

@@ -18,10 +18,10 @@ from eqsat.bench.contender import Contender, Sets
 from eqsat.bench.inputs import host_set
 from eqsat.bench.peer_functions import require_peer, torch_function, versions
 from eqsat.bench.vocabulary import NumpyVocabulary
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.codegen.targets import TARGETS
 from eqsat.graph import Tensor
-from eqsat.kernel import Kernel
+from eqsat.kernel.ir import Kernel
 from eqsat.program import Launch, Program, flatten
 from eqsat.settings import Settings
 from eqsat.specs import ParallelProcessingUnit

@@ -7,7 +7,7 @@ from typing import Any
 
 from eqsat.bench.case import Instance
 from eqsat.driver import compile, default_rules
-from eqsat.kernel import Kernel
+from eqsat.kernel.ir import Kernel
 from eqsat.library import LibraryCall
 from eqsat.program import Launch, Program
 from eqsat.rule import Rule

@@ -15,7 +15,7 @@ from eqsat.graph.dtypes import DType
 from eqsat.graph.index import Affine, evaluate, free_names
 from eqsat.graph.meanings import affine_scan, erf
 from eqsat.graph.ops import OPS
-from eqsat.kernel import (
+from eqsat.kernel.ir import (
     Access,
     Axis,
     Carry,
@@ -33,7 +33,7 @@ from eqsat.kernel import (
     Update,
     operands,
 )
-from eqsat.narrow import multiply, multiply_terms
+from eqsat.layout.narrow import multiply, multiply_terms
 from eqsat.specs.model import ParallelOperation
 
 Points = dict[str, np.ndarray]

@@ -58,7 +58,7 @@ def restoring(dtype: DType, descending: bool) -> str:
 def signed_key(dtype: DType, descending: bool) -> str:
     """The body of a function of `bits`, a signed integer of an element's bits.
 
-    It calls `np`, and `select` of numba_runtime.
+    It calls `np`, and `select` of `cpu/runtime.py`.
     """
     sign = 8 * dtype.itemsize - 1
     word, last = f"int{sign + 1}", (1 << sign) - 1

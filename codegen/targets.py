@@ -9,27 +9,25 @@ from typing import Any
 
 import numpy as np
 
-from eqsat.codegen import (
-    cuda_calls,
-    cuda_operations,
-    cuda_pixels,
-    cuda_select,
-    host_calls,
-    numba_emit,
-    numba_select,
-    numba_target,
-    numba_values,
-    oracle,
-)
-from eqsat.codegen.cuda_backend import CudaBackend
-from eqsat.codegen.cuda_fit import misfit
-from eqsat.codegen.cuda_narrow import SPLITS
-from eqsat.codegen.cuda_warpgroup_operations import STORED_TERMS
-from eqsat.codegen.host_arrays import as_numpy, given_back
-from eqsat.codegen.host_memory import HostMemory
+from eqsat.codegen import oracle
+from eqsat.codegen.cpu import emit as numba_emit
+from eqsat.codegen.cpu import select as numba_select
+from eqsat.codegen.cpu import target as numba_target
+from eqsat.codegen.cpu import values as numba_values
+from eqsat.codegen.cuda.copy import pixels as cuda_pixels
+from eqsat.codegen.cuda.fit import misfit
+from eqsat.codegen.cuda.place import operations as cuda_operations
+from eqsat.codegen.cuda.place.warpgroup_operations import STORED_TERMS
+from eqsat.codegen.cuda.products.narrow import SPLITS
+from eqsat.codegen.cuda.run import calls as cuda_calls
+from eqsat.codegen.cuda.run import select as cuda_select
+from eqsat.codegen.cuda.run.backend import CudaBackend
+from eqsat.codegen.host import calls as host_calls
+from eqsat.codegen.host.arrays import as_numpy, given_back
+from eqsat.codegen.host.memory import HostMemory
 from eqsat.errors import ArgumentError, UnsupportedError
 from eqsat.graph.dtypes import DType
-from eqsat.kernel import Kernel
+from eqsat.kernel.ir import Kernel
 from eqsat.library import LibraryCall
 from eqsat.program import Argument, Backend, Lane, Launch
 from eqsat.specs import ParallelProcessingUnit

@@ -24,7 +24,7 @@ _PUBLIC = {
     "ExecutionConfig": "eqsat.executor",
     "KernelExecutor": "eqsat.executor",
     "Program": "eqsat.program",
-    "Cache": "eqsat.cache",
+    "Cache": "eqsat.cache.store",
     "Settings": "eqsat.settings",
     "EqsatError": "eqsat.errors",
 }

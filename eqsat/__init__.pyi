@@ -1,5 +1,5 @@
 # What type checkers and editors see of the names that __init__.py loads on first use.
-from eqsat.cache import Cache as Cache
+from eqsat.cache.store import Cache as Cache
 from eqsat.driver import compile as compile
 from eqsat.errors import EqsatError as EqsatError
 from eqsat.executor import ExecutionConfig as ExecutionConfig

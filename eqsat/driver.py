@@ -9,26 +9,26 @@ from typing import Any, cast
 
 import numpy as np
 
-from eqsat.cache import Cache, content_key
+from eqsat.cache.kernel_json import decode, encode
+from eqsat.cache.store import Cache, content_key
 from eqsat.codegen.targets import TARGETS
 from eqsat.errors import ArgumentError, EqsatError, IdentifierError, UnsupportedError
-from eqsat.fold import settle
 from eqsat.graph.dtypes import DType
 from eqsat.graph.evaluate import input_nodes, topological
 from eqsat.graph.tensor import Tensor
-from eqsat.kernel import Buffer
-from eqsat.kernel_json import decode, encode
+from eqsat.kernel.ir import Buffer
 from eqsat.library import LibraryCall, PricedCall, served
 from eqsat.planned import Planned
 from eqsat.program import Argument, Launch, Parts, Program, Report, flatten
 from eqsat.rule import PRECISIONS, Rule, allowed, collect, distinct, nearest, priced
-from eqsat.rule_check import checked
 from eqsat.rules import algebra, carries, kernels, masks, powers, roundings
 from eqsat.rules.carries import LAWS, carry_rules
 from eqsat.rules.substitution import float32_products, substitutions
-from eqsat.saturate import Limits, SearchWorker
-from eqsat.schedule import Predicted, Search
-from eqsat.segments import Segment, is_buffer, partition
+from eqsat.saturate.rule_check import checked
+from eqsat.saturate.saturation import Limits, SearchWorker
+from eqsat.schedule.scheduling import Predicted, Search
+from eqsat.segment.fold import settle
+from eqsat.segment.segments import Segment, is_buffer, partition
 from eqsat.settings import Debug, Settings
 from eqsat.solve import Solution, solve
 from eqsat.specs import ParallelProcessingUnit, cpu, load

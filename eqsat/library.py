@@ -26,7 +26,7 @@ from eqsat.graph.evaluate import topological
 from eqsat.graph.ops import LIBRARY
 from eqsat.graph.selection import one_by_one
 from eqsat.graph.tensor import Tensor
-from eqsat.kernel import Buffer
+from eqsat.kernel.ir import Buffer
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
 
 KEY_BITS = (16, 32, 64)  # of integers that are sorted

@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from eqsat import account
-from eqsat.account import Subject
-from eqsat.explanation import Explanation
-from eqsat.kernel import Kernel
+from eqsat.explain import account
+from eqsat.explain.account import Subject
+from eqsat.explain.explanation import Explanation
+from eqsat.kernel.ir import Kernel
 from eqsat.library import PricedCall
 from eqsat.program import Launch, Parts, Report
-from eqsat.schedule import Search
-from eqsat.segments import Segment
+from eqsat.schedule.scheduling import Search
+from eqsat.segment.segments import Segment
 from eqsat.solve import Solution
 
 

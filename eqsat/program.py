@@ -10,12 +10,12 @@ from typing import Any, NamedTuple, Protocol, cast
 import numpy as np
 
 from eqsat.errors import ArgumentError
-from eqsat.explanation import Explanation
+from eqsat.explain.explanation import Explanation
+from eqsat.explain.render import render
 from eqsat.graph.dtypes import DType
-from eqsat.kernel import Buffer, Kernel
-from eqsat.kernel_text import show
+from eqsat.kernel.ir import Buffer, Kernel
+from eqsat.kernel.text import show
 from eqsat.library import LibraryCall
-from eqsat.render import render
 
 
 @dataclass(frozen=True)

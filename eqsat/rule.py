@@ -152,7 +152,7 @@ def _lifted(value: Operand, beside: Pattern) -> Pattern:
 @dataclass(frozen=True)
 class Condition:
     """A guard. `kind`: disjoint, overlap, differ, nonempty (index sets); dtype_in; fact; a fact of
-    eqsat.finite."""
+    eqsat.terms.finite."""
 
     kind: str
     args: tuple[object, ...]
@@ -325,7 +325,7 @@ def finite(*patterns: Pattern) -> tuple[Condition, ...]:
 
 
 def known(fact: str, *patterns: Pattern) -> tuple[Condition, ...]:
-    """Every one has that fact of eqsat.finite, such as `nonneg`."""
+    """Every one has that fact of eqsat.terms.finite, such as `nonneg`."""
     return tuple(Condition(fact, (pattern,)) for pattern in patterns)
 
 

@@ -3,23 +3,23 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from eqsat.algebra import Facts, Renaming, Term
-from eqsat.apart import schedule_joined
-from eqsat.cuts import Plan
-from eqsat.encode import Encoding, encode
-from eqsat.extract import Extractor
-from eqsat.form import Stored
+from eqsat.cut.cuts import Plan
+from eqsat.cut.extraction import Extractor
+from eqsat.cut.narrow_stored import KINDS, LAW
+from eqsat.cut.twins import Twins
+from eqsat.cut.variants import Buffers, best_planned
+from eqsat.encode.encoding import Encoding, encode
 from eqsat.graph.tensor import Tensor
-from eqsat.kernel import Buffer
+from eqsat.kernel.ir import Buffer
 from eqsat.library import PricedCall, is_call, library_call
-from eqsat.narrow_stored import KINDS, LAW
-from eqsat.price import Pricer
+from eqsat.price.pricer import Pricer
 from eqsat.rule import ALGEBRA
-from eqsat.saturate import FrozenEGraph, saturate
-from eqsat.schedule import Predicted, Search
-from eqsat.segments import Segment, is_buffer
-from eqsat.twins import Twins
-from eqsat.variants import Buffers, best_planned
+from eqsat.saturate.saturation import FrozenEGraph, saturate
+from eqsat.schedule.apart import schedule_joined
+from eqsat.schedule.scheduling import Predicted, Search
+from eqsat.segment.segments import Segment, is_buffer
+from eqsat.terms.algebra import Facts, Renaming, Term
+from eqsat.terms.form import Stored
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from eqsat.cache import Cache, content_key
+from eqsat.cache.store import Cache, content_key
 from eqsat.graph.dtypes import DType, iinfo
-from eqsat.kernel import Access, Buffer, Kernel, Load, Map, Statement
+from eqsat.kernel.ir import Access, Buffer, Kernel, Load, Map, Statement
 from eqsat.program import Backend, Launch
 from eqsat.version import code_digest
 

@@ -16,11 +16,12 @@ def code_digest() -> str:
     digest = hashlib.sha256(sys.version.encode())
     for library in LIBRARIES:
         digest.update(f"{library} {version(library)}\n".encode())
-    seen: set[Path] = set()
-    for package in ("eqsat", "eqsat.graph", "eqsat.rules", "eqsat.codegen", "eqsat.specs"):
-        folder = Path(str(importlib.import_module(package).__file__)).parent
-        if folder not in seen:
-            seen.add(folder)
-            for file in sorted([*folder.glob("*.py"), *folder.glob("*.toml")]):
-                digest.update(file.name.encode() + file.read_bytes())
+    packages = ("eqsat", "eqsat.graph", "eqsat.rules", "eqsat.codegen", "eqsat.specs")
+    folders = [Path(str(importlib.import_module(package).__file__)).parent for package in packages]
+    for file in sorted({file for folder in folders for file in _sources(folder)}):
+        digest.update(file.name.encode() + file.read_bytes())
     return digest.hexdigest()
+
+
+def _sources(folder: Path) -> list[Path]:
+    return [*folder.rglob("*.py"), *folder.rglob("*.toml")]

@@ -23,7 +23,7 @@ from rich.table import Table
 from threadpoolctl import threadpool_limits
 
 import eqsat
-from eqsat.codegen.cuda_target import missing
+from eqsat.codegen.cuda.run.target import missing
 from eqsat.errors import UnsupportedError
 from eqsat.specs import ParallelProcessingUnit, cpu, from_device, load
 

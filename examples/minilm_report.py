@@ -12,7 +12,7 @@ from rich.table import Table
 
 from eqsat import Cache, Program
 from eqsat.codegen.targets import TARGETS
-from eqsat.kernel import Contract, Kernel, Load, Map, Reduce, Scan
+from eqsat.kernel.ir import Contract, Kernel, Load, Map, Reduce, Scan
 from eqsat.specs import ParallelProcessingUnit
 
 PAUSE_SECONDS = 0.2  # idle OpenBLAS threads of the contender before spin for about 0.1 s

@@ -1,14 +1,14 @@
 """Roundings that nobody asked for: results of 16-bit operations that are widened again at once.
 
 `rounded_d a` is the rounding of an operation's result to its 16-bit dtype d, `cast_d a` one that
-was written, or that something discrete looks at (`eqsat.encode`). What a kernel computes from the
-former may use a itself, operation by operation: the rounded value remains another one, to be
-stored in half the bytes.
+was written, or that something discrete looks at (`eqsat.encode.roundings`). What a kernel computes
+from the former may use a itself, operation by operation: the rounded value remains another one, to
+be stored in half the bytes.
 """
 
 from collections.abc import Iterator
 
-from eqsat.roundings import BINARY, EXTREMES, UNARY
+from eqsat.encode.roundings import BINARY, EXTREMES, UNARY
 from eqsat.rule import Node, Pattern, Rewrite, apply, dtype_in, rewrite, rule
 
 

@@ -9,8 +9,8 @@ from functools import lru_cache
 from itertools import product
 
 from eqsat.graph.dtypes import BY_NAME, is_held
-from eqsat.narrow import TERMS, products
-from eqsat.needs import SIXTEEN, STORED_TERMS, WIDE
+from eqsat.layout.narrow import TERMS, products
+from eqsat.layout.needs import SIXTEEN, STORED_TERMS, WIDE
 from eqsat.rule import (
     Condition,
     Free,

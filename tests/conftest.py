@@ -39,7 +39,7 @@ def private_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def worker() -> Iterator[object]:
     """A search process: starting one takes 0.3 s. What several tests ask is searched for once."""
-    from eqsat.saturate import SearchWorker
+    from eqsat.saturate.saturation import SearchWorker
 
     class Remembering(SearchWorker):
         def __init__(self) -> None:
@@ -64,7 +64,8 @@ def worker() -> Iterator[object]:
 @pytest.fixture
 def shared_search(worker: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiles and explanations of this test search in the shared process."""
-    from eqsat import account, driver
+    from eqsat import driver
+    from eqsat.explain import account
 
     for module in (account, driver):
         monkeypatch.setattr(module, "SearchWorker", lambda _: nullcontext(worker))

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from eqsat import cache_folder
-from eqsat.cache import Cache, content_key
+from eqsat.cache import folder as cache_folder
+from eqsat.cache.store import Cache, content_key
 from eqsat.errors import CacheError, CacheWarning
 
 KEY = content_key("a graph", "a spec")
@@ -219,7 +219,7 @@ def test_a_full_disk_at_a_value_loses_nothing(folder):
 
 
 def test_a_busy_database_costs_no_entry(folder, monkeypatch):
-    monkeypatch.setattr("eqsat.cache_records._BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("eqsat.cache.records._BUSY_SECONDS", 0.05)
     cache = Cache.open(folder)
     with closing(sqlite3.connect(folder / "records.sqlite", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -231,7 +231,7 @@ def test_a_busy_database_costs_no_entry(folder, monkeypatch):
 
 def test_the_least_recently_used_goes_first(folder, monkeypatch):
     ticks = iter(range(1_000_000))
-    monkeypatch.setattr("eqsat.cache_records.time.time", lambda: float(next(ticks)))
+    monkeypatch.setattr("eqsat.cache.records.time.time", lambda: float(next(ticks)))
     cache = Cache.open(folder, max_bytes=350)
     keys = [content_key(str(number)) for number in range(4)]
     for key in keys[:3]:
@@ -266,7 +266,7 @@ def test_compiled_code_counts_and_what_was_used_longest_ago_goes(folder):
 
 
 def test_a_process_that_puts_much_looks_at_its_code_again(folder, monkeypatch):
-    monkeypatch.setattr("eqsat.cache._PUTS", 2)
+    monkeypatch.setattr("eqsat.cache.store._PUTS", 2)
     cache = Cache.open(folder, max_bytes=150)
     path = cache.code_dir / "a.cubin"
     path.write_bytes(b"x" * 200)

@@ -7,7 +7,7 @@ from cuda_cases import BF16, Case, case
 from kernel_building import Body, Sample, at, buffers
 
 from eqsat.graph.dtypes import bfloat16, float32, int8
-from eqsat.kernel import Axis, Buffer, Carry, Kernel, Store
+from eqsat.kernel.ir import Axis, Buffer, Carry, Kernel, Store
 
 
 def dequantised(m: int, n: int, k: int, tiles: tuple[int, int, int], shift: int) -> Sample:

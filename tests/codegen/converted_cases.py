@@ -18,7 +18,7 @@ from eqsat.graph.dtypes import (
     int8,
     uint8,
 )
-from eqsat.kernel import Axis, Buffer, Carry, Kernel, Load, Map, Store
+from eqsat.kernel.ir import Axis, Buffer, Carry, Kernel, Load, Map, Store
 
 KEPT = {"key": "c", "v": "u"}  # what the kernel of attention calls keys and values
 

@@ -10,9 +10,14 @@ import ctypes
 
 import numpy as np
 
-from eqsat.codegen.cuda_async import ASYNC_FUNCTIONS, MOST_DIMENSIONS, copy_box_name, store_box_name
-from eqsat.codegen.cuda_box import TensorBox
-from eqsat.codegen.cuda_warpgroup_operations import WARPGROUP_TABLE, WarpgroupOperation
+from eqsat.codegen.cuda.place.box import TensorBox
+from eqsat.codegen.cuda.place.warpgroup_operations import WARPGROUP_TABLE, WarpgroupOperation
+from eqsat.codegen.cuda.prelude.asynchronous import (
+    ASYNC_FUNCTIONS,
+    MOST_DIMENSIONS,
+    copy_box_name,
+    store_box_name,
+)
 
 ASYNC = r"""
 struct TensorMap {

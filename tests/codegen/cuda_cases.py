@@ -14,18 +14,20 @@ from narrow_cases import narrow_rows
 
 from eqsat.codegen import oracle
 from eqsat.graph import index
-from eqsat.graph.dtypes import (
-    DTYPES,
-    DType,
-    bfloat16,
-    float16,
-    float32,
-    float64,
-    int8,
-    int32,
-)
+from eqsat.graph.dtypes import DTYPES, DType, bfloat16, float16, float32, float64, int8, int32
 from eqsat.graph.ops import OPS
-from eqsat.kernel import Access, Axis, Buffer, Carry, Coordinate, Guard, Kernel, Load, Phase, Store
+from eqsat.kernel.ir import (
+    Access,
+    Axis,
+    Buffer,
+    Carry,
+    Coordinate,
+    Guard,
+    Kernel,
+    Load,
+    Phase,
+    Store,
+)
 
 BF16 = "mma.sync.aligned.m16n8k16.row.col"
 K8 = "mma.sync.aligned.m16n8k8.row.col"
@@ -80,8 +82,8 @@ def matrix_cases() -> Iterator[Case]:
             yield case(f"matmul-f16-{label}", matmul(*size, tiles, float16, K8), 32)
             sample = replace(matmul(*size, tiles, float32, K8), tolerance=2e-2)
             yield case(f"matmul-tf32-{label}", sample, 96)
-            yield case(f"product-s8-{label}", product(*size, tiles, int8, int32, S8), 64, 2)
-            yield case(f"transposed-{label}", product(*size, tiles, bfloat16, float32, BF16, True))
+            yield case(f"product-s8-{label}", product(size, tiles, int8, int32, S8), 64, 2)
+            yield case(f"transposed-{label}", product(size, tiles, bfloat16, float32, BF16, True))
         for operation in (K8, K4):
             batched = replace(matmul_batched(*size, (32, 16, 8), operation), tolerance=2e-2)
             yield case(f"batched-{label}-{operation[22:24]}", batched)
@@ -101,16 +103,15 @@ def matrix_cases() -> Iterator[Case]:
 
 
 def product(
-    m: int,
-    n: int,
-    k: int,
+    size: tuple[int, int, int],
     tiles: tuple[int, int, int],
     dtype: DType,
     result: DType,
     operation: str,
     transposed: bool = False,
 ) -> Sample:
-    """y[i,j] = sum_l x[i,l] w[l,j], or from x[l,i] and w[j,l]"""
+    """y[i,j] = sum_l x[i,l] w[l,j], or from x[l,i] and w[j,l], of size m, n, k"""
+    m, n, k = size
     shapes = {"x": (k, m), "w": (n, k)} if transposed else {"x": (m, k), "w": (k, n)}
     x, w = buffers(dtype, **shapes)
     y = Buffer("y", (m, n), result, "output")
@@ -126,9 +127,8 @@ def product(
     phases = (stream, end.phase(Store(at(y, "i", "j"), "acc")))
     random = np.random.default_rng(3)
     p, q = (random.integers(-9, 9, b.shape).astype(dtype.numpy) for b in (x, w))
-    left, right = (p.T, q.T) if transposed else (p, q)
-    answer = left.astype(np.int64) @ right.astype(np.int64)
-    return Sample(Kernel("product", (x, w, y), grid, (), phases), {"x": p, "w": q}, {"y": answer})
+    a, b = (array.astype(np.int64) for array in ((p.T, q.T) if transposed else (p, q)))
+    return Sample(Kernel("product", (x, w, y), grid, (), phases), {"x": p, "w": q}, {"y": a @ b})
 
 
 def flash(m: int, n: int, k: int, tiles: tuple[int, int, int], operation: str = BF16) -> Sample:

@@ -21,13 +21,13 @@ from cuda_async_emulation import ASYNC, tensor_map, translate_async
 from cuda_threads import THREADS
 from kernel_building import Sample, arrays, check
 
-from eqsat.codegen.cuda_emit import CudaSource, emit
-from eqsat.codegen.cuda_math import storage_type
-from eqsat.codegen.cuda_operations import TABLE, MatrixOperation
-from eqsat.codegen.cuda_pairs import FUNCTIONS as PAIRS
-from eqsat.codegen.cuda_prelude import FUNCTIONS, load_matrix_name
-from eqsat.codegen.cuda_stream_k import FUNCTIONS as SUMS
-from eqsat.kernel import Kernel
+from eqsat.codegen.cuda.emit import CudaSource, emit
+from eqsat.codegen.cuda.place.operations import TABLE, MatrixOperation
+from eqsat.codegen.cuda.prelude.functions import FUNCTIONS, load_matrix_name
+from eqsat.codegen.cuda.prelude.math import storage_type
+from eqsat.codegen.cuda.products.pairs import FUNCTIONS as PAIRS
+from eqsat.codegen.cuda.stream_k import FUNCTIONS as SUMS
+from eqsat.kernel.ir import Kernel
 from eqsat.specs.model import ParallelOperation
 
 COMPILER = shutil.which("g++")

@@ -19,7 +19,7 @@ from eqsat.graph.dtypes import (
     int32,
     uint8,
 )
-from eqsat.kernel import Axis, Buffer, Carry, Guard, Kernel, Store
+from eqsat.kernel.ir import Axis, Buffer, Carry, Guard, Kernel, Store
 
 SIZES = ((33, 37), (64, 64), (1, 100), (130, 257))
 

@@ -40,11 +40,11 @@ def _cases(operation: str) -> Iterator[Case]:
         for stages in (1, 3):
             yield case(
                 f"{label}-stages{stages}",
-                wide(product(*size, tiles, float32, float32, operation)),
+                wide(product(size, tiles, float32, float32, operation)),
                 128,
                 stages,
             )
-        across = product(*size, tiles, float32, float32, operation, True)
+        across = product(size, tiles, float32, float32, operation, True)
         yield case(f"{label}-transposed", wide(across), 64, 2)
         yield case(f"{label}-gelu", wide(matmul(*size, tiles, float32, operation)), 64)
         yield case(f"{label}-batched", wide(matmul_batched(*size, tiles, operation)), 96)

@@ -9,7 +9,7 @@ from kernel_building import Body, Sample, at, buffers
 
 from eqsat.graph import index
 from eqsat.graph.dtypes import DType, bfloat16, float32
-from eqsat.kernel import Axis, Buffer, Carry, Guard, Kernel, Phase, Store
+from eqsat.kernel.ir import Axis, Buffer, Carry, Guard, Kernel, Phase, Store
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import numpy as np
 from eqsat.graph import index
 from eqsat.graph.dtypes import DType, float32
 from eqsat.graph.index import Affine
-from eqsat.kernel import (
+from eqsat.kernel.ir import (
     Access,
     Axis,
     Buffer,

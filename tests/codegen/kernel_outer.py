@@ -4,7 +4,7 @@ import numpy as np
 from kernel_building import TILES, Body, Sample, Tiles, at, buffers, normal, wide
 
 from eqsat.graph.dtypes import bfloat16, float32
-from eqsat.kernel import Axis, Carry, Kernel, Store
+from eqsat.kernel.ir import Axis, Carry, Kernel, Store
 
 
 def farthest(m: int, n: int, k: int, tiles: Tiles = TILES) -> Sample:

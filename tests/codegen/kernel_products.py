@@ -8,7 +8,7 @@ import numpy as np
 from kernel_building import TILES, Body, Sample, Tiles, at, buffers, erf, normal, softmax, wide
 
 from eqsat.graph.dtypes import DType, bfloat16, float16, float32
-from eqsat.kernel import Axis, Carry, Kernel, Store
+from eqsat.kernel.ir import Axis, Carry, Kernel, Store
 
 
 def matmul(

@@ -9,7 +9,7 @@ from kernel_building import TILES, Body, Sample, Tiles, at, buffers, normal, sof
 
 from eqsat.graph import index
 from eqsat.graph.dtypes import DType, bfloat16, bool_, float16, float32, int32, int64
-from eqsat.kernel import (
+from eqsat.kernel.ir import (
     Access,
     Axis,
     Buffer,

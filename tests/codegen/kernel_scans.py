@@ -5,7 +5,7 @@ from kernel_building import TILES, Body, Sample, Tiles, at, buffers, normal, wid
 
 from eqsat.graph.dtypes import float32
 from eqsat.graph.meanings import affine_scan
-from eqsat.kernel import Axis, Carry, Kernel, Scan, Store
+from eqsat.kernel.ir import Axis, Carry, Kernel, Scan, Store
 
 
 def recurrence(m: int, n: int, k: int, tiles: Tiles = TILES) -> Sample:

@@ -7,7 +7,7 @@ from cuda_cases import BF16, Case, case
 from kernel_building import Sample
 from pipeline_cases import attention
 
-from eqsat.kernel import Contract
+from eqsat.kernel.ir import Contract
 
 
 def by_warps(sample: Sample) -> Sample:

@@ -8,8 +8,8 @@ from kernel_building import Body, Sample, at, buffers
 from kernel_products import attention_online, matmul_batched
 
 from eqsat.graph.dtypes import float32
-from eqsat.kernel import Axis, Carry, Contract, Kernel, Store
-from eqsat.narrow import TERMS, nearest
+from eqsat.kernel.ir import Axis, Carry, Contract, Kernel, Store
+from eqsat.layout.narrow import TERMS, nearest
 
 K16 = "mma.sync.aligned.m16n8k16.row.col"
 K8 = "mma.sync.aligned.m16n8k8.row.col"

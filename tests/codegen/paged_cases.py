@@ -10,7 +10,7 @@ from pipeline_cases import attention
 
 from eqsat.graph import index
 from eqsat.graph.dtypes import bfloat16, bool_, int32
-from eqsat.kernel import Access, Buffer, Coordinate, Load, Position
+from eqsat.kernel.ir import Access, Buffer, Coordinate, Load, Position
 
 LOADS = {"c": "key", "u": "v"}
 

@@ -9,7 +9,7 @@ from kernel_building import Sample, wide
 from pipeline_cases import attention, by, gemm
 
 from eqsat.graph.dtypes import DType, float8_e4m3fn, float8_e5m2
-from eqsat.kernel import Contract, Load
+from eqsat.kernel.ir import Contract, Load
 
 FACTORS = {"q": "a", "key": "c"}  # what the kernel of attention calls the factors of scores
 

@@ -21,7 +21,7 @@ from eqsat.graph.dtypes import (
     int32,
     uint8,
 )
-from eqsat.kernel import Axis, Buffer, Carry, Contract, Guard, Kernel, Position, Store
+from eqsat.kernel.ir import Axis, Buffer, Carry, Contract, Guard, Kernel, Position, Store
 from eqsat.specs import load
 
 OPERATIONS = {operation.name: operation for operation in load("h200").operations}

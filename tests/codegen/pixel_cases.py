@@ -12,7 +12,7 @@ from pipeline_cases import by, integers, wide
 from eqsat.graph import index
 from eqsat.graph.dtypes import DType, bfloat16, float32
 from eqsat.graph.index import Affine, evaluate
-from eqsat.kernel import Access, Axis, Buffer, Carry, Guard, Kernel, Load, Store
+from eqsat.kernel.ir import Access, Axis, Buffer, Carry, Guard, Kernel, Load, Store
 
 PIXELS, CHANNELS = "p", "c"
 Made = tuple[Load, Buffer, dict[str, Axis], dict[str, int]]

@@ -8,7 +8,7 @@ from kernel_building import Body, Sample, at, buffers, wide
 from pipeline_cases import by, integers
 
 from eqsat.graph.dtypes import DType, bfloat16, float16, float32
-from eqsat.kernel import Axis, Buffer, Carry, Kernel, Store
+from eqsat.kernel.ir import Axis, Buffer, Carry, Kernel, Store
 
 NUMPY = {
     "add": np.add,

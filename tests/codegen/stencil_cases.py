@@ -8,7 +8,7 @@ from cuda_cases import Case, case
 from kernel_building import Body, Sample, at, buffers, normal
 
 from eqsat.graph.index import Affine, mod
-from eqsat.kernel import Axis, Guard, Kernel, Scan, Store
+from eqsat.kernel.ir import Axis, Guard, Kernel, Scan, Store
 
 FIVE = [(0, 1), (1, 0), (1, 1), (1, 2), (2, 1)]
 DOWN = [(0, 0), (1, 0), (4, 0)]

@@ -7,8 +7,8 @@ from cuda_cases import Case, case
 from pipeline_cases import batched, biased, convolution, gemm, gradient, swiglu
 
 from eqsat.graph.dtypes import bfloat16, float8_e4m3fn, float32
+from eqsat.schedule.stream_k import fit, with_workspace
 from eqsat.specs import ParallelGroup, load
-from eqsat.stream_k import fit, with_workspace
 
 H200 = load("h200")
 

@@ -9,7 +9,7 @@ from kernel_building import Body, Sample, at, buffers
 
 from eqsat.graph.dtypes import DType, bfloat16, float16, float32
 from eqsat.graph.index import add, const, floordiv, mod, scale, simplify, var
-from eqsat.kernel import Axis, Guard, Kernel, Store
+from eqsat.kernel.ir import Axis, Guard, Kernel, Store
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from pipeline_cases import by
 
 from eqsat.graph.dtypes import bfloat16, float32
 from eqsat.graph.index import row_major
-from eqsat.kernel import Access, Axis, Buffer, Carry, Contract, Kernel, Store
-from eqsat.narrow import TERMS, split
+from eqsat.kernel.ir import Access, Axis, Buffer, Carry, Contract, Kernel, Store
+from eqsat.layout.narrow import TERMS, split
 
 COUNT = TERMS["bfloat16"]
 ACCURACY = 3e-6

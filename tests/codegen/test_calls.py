@@ -13,10 +13,11 @@ import pytest
 from cuda_emulation import blocks_library
 
 import eqsat.graph as g
-from eqsat.codegen import cuda_select, numba_select
-from eqsat.codegen.cuda_calls import INVOCATION, PACK, key_source, order_rows, unpacking
-from eqsat.codegen.cuda_compile import compile_cubin
-from eqsat.codegen.cuda_select import select_source
+from eqsat.codegen.cpu import select as numba_select
+from eqsat.codegen.cuda.run import select as cuda_select
+from eqsat.codegen.cuda.run.calls import INVOCATION, PACK, key_source, order_rows, unpacking
+from eqsat.codegen.cuda.run.compile import compile_cubin
+from eqsat.codegen.cuda.run.select import select_source
 from eqsat.graph.dtypes import as_dtype
 from eqsat.graph.meanings import order
 from eqsat.graph.ordered import ordered

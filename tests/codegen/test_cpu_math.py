@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from scipy import special
 
-from eqsat.codegen import cpu_bits, cpu_math
+from eqsat.codegen.cpu import bits as cpu_bits
+from eqsat.codegen.cpu import math as cpu_math
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 

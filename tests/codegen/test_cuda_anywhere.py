@@ -10,7 +10,7 @@ from cuda_emulation import emulate, run_between_guards
 from exchange_cases import integers
 from kernel_building import Body, Sample, arrays, at, buffers, check, wide
 
-from eqsat.codegen.cuda_emit import choose, emit
+from eqsat.codegen.cuda.emit import choose, emit
 from eqsat.codegen.oracle import run
 from eqsat.graph import index
 from eqsat.graph.dtypes import (
@@ -23,7 +23,7 @@ from eqsat.graph.dtypes import (
     int64,
     uint8,
 )
-from eqsat.kernel import Access, Axis, Carry, Coordinate, Guard, Kernel, Store
+from eqsat.kernel.ir import Access, Axis, Carry, Coordinate, Guard, Kernel, Store
 
 WHOLE = 10**6
 

@@ -8,12 +8,12 @@ from cuda_async_emulation import tensor_map
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eqsat.codegen.cuda_async import MOST_DIMENSIONS
-from eqsat.codegen.cuda_box import TensorBox, is_copied_often, tensor_box
+from eqsat.codegen.cuda.place.box import TensorBox, is_copied_often, tensor_box
+from eqsat.codegen.cuda.prelude.asynchronous import MOST_DIMENSIONS
 from eqsat.graph import index
 from eqsat.graph.dtypes import bfloat16, float32, int8, int32
 from eqsat.graph.index import Affine, evaluate
-from eqsat.kernel import Access, Axis, Buffer, Coordinate, Guard, Load
+from eqsat.kernel.ir import Access, Axis, Buffer, Coordinate, Guard, Load
 
 INNER = "c"
 

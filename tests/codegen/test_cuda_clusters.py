@@ -8,10 +8,10 @@ from cuda_cases import case
 from cuda_emulation import asked, emulate, run_between_guards
 from kernels import SAMPLES
 
-from eqsat.codegen.cuda_compile import compile_cubin
-from eqsat.codegen.cuda_emit import emit
+from eqsat.codegen.cuda.emit import emit
+from eqsat.codegen.cuda.run.compile import compile_cubin
 from eqsat.errors import UnsupportedError
-from eqsat.kernel_text import show
+from eqsat.kernel.text import show
 
 CASES = cluster_cases()
 NUMBERS = [  # by default rows of each length over 2, 8 or 4 blocks, by turns

@@ -11,9 +11,9 @@ from float64_cases import M8, M16, early_cases, hopper_cases
 from kernel_products import matmul
 from kernels import SAMPLES
 
-from eqsat.codegen import cuda_compile
-from eqsat.codegen.cuda_compile import compile_cubin
-from eqsat.codegen.cuda_emit import emit
+from eqsat.codegen.cuda.emit import emit
+from eqsat.codegen.cuda.run import compile as cuda_compile
+from eqsat.codegen.cuda.run.compile import compile_cubin
 from eqsat.errors import CompileError, UnsupportedError
 from eqsat.graph.dtypes import bfloat16, float64
 
@@ -65,7 +65,7 @@ def test_products_of_float64_compile_without_spills():
 
 @pytest.mark.parametrize("operation", M16)
 def test_a_large_product_of_float64_keeps_its_registers(operation):
-    sample = product(256, 256, 64, (128, 128, 16), float64, float64, operation)
+    sample = product((256, 256, 64), (128, 128, 16), float64, float64, operation)
     source = emit(case("large", sample, 256, 3).kernel)
     assert "copy_async<16>" in source.text and "load_matrix" not in source.text
     assert "round_fragment" not in source.text
@@ -75,7 +75,7 @@ def test_a_large_product_of_float64_keeps_its_registers(operation):
 
 def test_eight_rows_at_a_time_make_a_fragment():
     """Rows lane/4 and then lane/4 + 8, each with its own results."""
-    sample = product(32, 32, 16, (32, 32, 16), float64, float64, M8)
+    sample = product((32, 32, 16), (32, 32, 16), float64, float64, M8)
     lines = emit(case("halves", sample).kernel).text.splitlines()
     first = next(n for n, line in enumerate(lines) if "asm(" in line and "m8n8k4" in line)
     form = "{%0, %1}, {%2}, {%3}, {%0, %1};"
@@ -93,7 +93,7 @@ def test_eight_rows_at_a_time_make_a_fragment():
 @pytest.mark.parametrize("transposed", [False, True])
 def test_half_a_warp_reads_float64_from_different_banks(transposed):
     """Sixteen lanes at a time: four rows of one factor, each at four k."""
-    sample = product(128, 128, 32, (128, 128, 16), float64, float64, M16[1], transposed)
+    sample = product((128, 128, 32), (128, 128, 16), float64, float64, M16[1], transposed)
     text = emit(case("banks", sample, 256).kernel).text
     for side in ("left", "right"):
         (place,) = re.findall(rf"{side}\[block(?: \+ 0)?\]\[0\] = \w+\[(.*)\];", text)

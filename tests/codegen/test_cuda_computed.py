@@ -7,8 +7,8 @@ from kernel_building import arrays, check
 from pipeline_cases import OPERATIONS
 
 from eqsat.codegen import oracle
-from eqsat.codegen.cuda_compile import compile_cubin
-from eqsat.codegen.cuda_emit import emit
+from eqsat.codegen.cuda.emit import emit
+from eqsat.codegen.cuda.run.compile import compile_cubin
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 

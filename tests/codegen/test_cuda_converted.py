@@ -10,14 +10,14 @@ from kernel_building import arrays, check
 from pipeline_cases import OPERATIONS, gemm
 
 from eqsat.codegen import oracle
-from eqsat.codegen.cuda_compile import compile_cubin
-from eqsat.codegen.cuda_emit import choose, emit
-from eqsat.codegen.cuda_fit import misfit
-from eqsat.codegen.cuda_warpgroup_operations import WARPGROUP
-from eqsat.conversion_price import CONVERTING, GROUPS
+from eqsat.codegen.cuda.emit import choose, emit
+from eqsat.codegen.cuda.fit import misfit
+from eqsat.codegen.cuda.place.warpgroup_operations import WARPGROUP
+from eqsat.codegen.cuda.run.compile import compile_cubin
 from eqsat.errors import UnsupportedError
-from eqsat.kernel import Map
-from eqsat.kernel import check as check_kernel
+from eqsat.kernel.ir import Map
+from eqsat.kernel.ir import check as check_kernel
+from eqsat.price.conversion import CONVERTING, GROUPS
 from eqsat.specs import load
 
 CASES = list(converted_cases())

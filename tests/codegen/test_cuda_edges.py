@@ -7,8 +7,8 @@ from cuda_cases import case
 from multicast_cases import shared
 from pipeline_cases import OPERATIONS, attention, gemm
 
-from eqsat.codegen.cuda_emit import emit
-from eqsat.kernel import Kernel
+from eqsat.codegen.cuda.emit import emit
+from eqsat.kernel.ir import Kernel
 
 
 def copied(kernel: Kernel) -> tuple[str, list[tuple[int, ...]], list[str]]:

@@ -13,13 +13,13 @@ from kernel_products import matmul
 from kernel_rows import softmax_online
 from kernels import SAMPLES
 
-from eqsat.codegen.cuda_compile import compile_cubin
-from eqsat.codegen.cuda_distribution import Factor, cover, thread_digits
-from eqsat.codegen.cuda_emit import choose, emit
+from eqsat.codegen.cuda.emit import choose, emit
+from eqsat.codegen.cuda.place.distribution import Factor, cover, thread_digits
+from eqsat.codegen.cuda.run.compile import compile_cubin
 from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import bfloat16, float32
-from eqsat.kernel import Axis, Kernel, Store
-from eqsat.placed import with_room
+from eqsat.kernel.ir import Axis, Kernel, Store
+from eqsat.schedule.placed import with_room
 from eqsat.specs import load
 from eqsat.specs.model import ParallelOperation
 
@@ -201,7 +201,7 @@ def test_a_native_implementation_takes_the_instructions_place(tmp_path):
         extents={"m": 16, "n": 8, "k": 16},
         native_implementation={"cuda": NATIVE},
     )
-    sample = product(20, 12, 30, (32, 16, 16), bfloat16, float32, "made_up")
+    sample = product((20, 12, 30), (32, 16, 16), bfloat16, float32, "made_up")
     kernel = case("native", sample).kernel
     source = emit(kernel, {"made_up": operation})
     assert "mma" not in source.text

@@ -10,7 +10,7 @@ from cuda_emulation import COMPILER, Emulator, asked, run_between_guards
 from float64_cases import early_cases, hopper_cases
 from mask_cases import masked_cases
 
-from eqsat.codegen.cuda_emit import emit
+from eqsat.codegen.cuda.emit import emit
 
 CASES = [*all_cases(), *early_cases(), *hopper_cases(), *masked_cases()]
 GROUPS = 2

@@ -18,12 +18,12 @@ from kernel_building import Sample, arrays, check
 from kernel_products import matmul
 from kernels import SAMPLES
 
-from eqsat.cache import Cache
-from eqsat.codegen.cuda_compile import compile_cubin
-from eqsat.codegen.cuda_distribution import Distribution, Factor
-from eqsat.codegen.cuda_emit import choose, emit
-from eqsat.codegen.cuda_exchange import exchange_for
-from eqsat.codegen.cuda_square import Side, Square, square
+from eqsat.cache.store import Cache
+from eqsat.codegen.cuda.emit import choose, emit
+from eqsat.codegen.cuda.place.distribution import Distribution, Factor
+from eqsat.codegen.cuda.place.exchange import exchange_for
+from eqsat.codegen.cuda.place.square import Side, Square, square
+from eqsat.codegen.cuda.run.compile import compile_cubin
 from eqsat.driver import plan
 from eqsat.graph import functions, input
 from eqsat.graph.dtypes import bfloat16, float32

@@ -7,7 +7,7 @@ import pytest
 
 import eqsat.graph as eg
 from eqsat import driver
-from eqsat.codegen.cuda_faults import named
+from eqsat.codegen.cuda.run.faults import named
 from eqsat.specs import load
 
 
@@ -50,7 +50,7 @@ def test_other_errors_are_left_as_they_are(other):
 
 FAULT = """
 import cupy, numpy, eqsat, eqsat.graph as eg
-from eqsat.codegen.cuda_launch import Launch
+from eqsat.codegen.cuda.run.launch import Launch
 x = eg.input("x", (64, 64), eg.float32)
 program = eqsat.compile(eg.exp(x), spec="h200")
 good = program(numpy.zeros((64, 64), numpy.float32))

@@ -22,8 +22,8 @@ from stencil_cases import stencil_cases
 from stream_k_cases import stream_k_cases
 from window_cases import window_cases
 
-from eqsat.codegen.cuda_launch import Graph
-from eqsat.codegen.cuda_target import aligned, device_arch, load
+from eqsat.codegen.cuda.run.launch import Graph
+from eqsat.codegen.cuda.run.target import aligned, device_arch, load
 from eqsat.errors import ArgumentError, UnsupportedError
 
 pytestmark = pytest.mark.gpu

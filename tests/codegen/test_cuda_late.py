@@ -3,9 +3,9 @@
 import pytest
 
 import eqsat.graph as g
-from eqsat.cache import Cache
-from eqsat.codegen.cuda_compile import compile_cubin
-from eqsat.codegen.cuda_emit import emit
+from eqsat.cache.store import Cache
+from eqsat.codegen.cuda.emit import emit
+from eqsat.codegen.cuda.run.compile import compile_cubin
 from eqsat.driver import plan
 from eqsat.specs import load
 

@@ -9,10 +9,10 @@ from cuda_cases import case
 from kernels import SAMPLES
 
 import eqsat.graph as g
-from eqsat.cache import Cache
-from eqsat.codegen import cuda_target
-from eqsat.codegen.cuda_emit import emit
-from eqsat.codegen.cuda_target import share_of_shared
+from eqsat.cache.store import Cache
+from eqsat.codegen.cuda.emit import emit
+from eqsat.codegen.cuda.run import target as cuda_target
+from eqsat.codegen.cuda.run.target import share_of_shared
 from eqsat.driver import plan
 from eqsat.specs import load
 

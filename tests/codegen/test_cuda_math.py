@@ -7,11 +7,11 @@ from cuda_emulation import COMPILER, Emulator
 from kernel_building import Body, Sample, at, buffers
 from sass_products import disassembled
 
-from eqsat.codegen.cuda_compile import compile_cubin
-from eqsat.codegen.cuda_emit import emit
-from eqsat.codegen.cuda_prelude import LOG2_ERFC
+from eqsat.codegen.cuda.emit import emit
+from eqsat.codegen.cuda.prelude.functions import LOG2_ERFC
+from eqsat.codegen.cuda.run.compile import compile_cubin
 from eqsat.graph.dtypes import BY_NAME
-from eqsat.kernel import Axis, Kernel, Store
+from eqsat.kernel.ir import Axis, Kernel, Store
 
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -1e-40]
 ERROR = {"float32": 1.6e-7, "float64": 5e-16}

@@ -11,11 +11,11 @@ from kernels import SAMPLES
 from multicast_cases import multicast_cases, shared
 from pipeline_cases import OPERATIONS, attention, gemm
 
-from eqsat.codegen.cuda_compile import compile_cubin
-from eqsat.codegen.cuda_emit import emit
-from eqsat.codegen.cuda_launch import Launch
+from eqsat.codegen.cuda.emit import emit
+from eqsat.codegen.cuda.run.compile import compile_cubin
+from eqsat.codegen.cuda.run.launch import Launch
 from eqsat.errors import UnsupportedError
-from eqsat.kernel_text import show
+from eqsat.kernel.text import show
 
 CASES = list(multicast_cases())
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import eqsat.graph as g
-from eqsat.cache import Cache
-from eqsat.codegen.cuda_emit import emit
-from eqsat.codegen.cuda_nearly import NEARLY
+from eqsat.cache.store import Cache
+from eqsat.codegen.cuda.emit import emit
+from eqsat.codegen.cuda.place.nearly import NEARLY
 from eqsat.driver import compile, plan
 from eqsat.graph.tensor import Tensor
 from eqsat.specs import from_device, load

@@ -10,12 +10,12 @@ from paged_cases import paged, paged_cases
 from pipeline_cases import OPERATIONS
 
 from eqsat.codegen import oracle
-from eqsat.codegen.cuda_compile import compile_cubin
-from eqsat.codegen.cuda_emit import emit
+from eqsat.codegen.cuda.emit import emit
+from eqsat.codegen.cuda.run.compile import compile_cubin
 from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import int32
-from eqsat.kernel import Map
-from eqsat.kernel import check as check_kernel
+from eqsat.kernel.ir import Map
+from eqsat.kernel.ir import check as check_kernel
 
 CASES = list(paged_cases())
 PAGED = [c for c in CASES if c.name.startswith("paged")]  # the oracle looks at all chunks

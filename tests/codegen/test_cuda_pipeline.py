@@ -22,17 +22,17 @@ from pipeline_cases import (
 )
 
 from eqsat.codegen import oracle
-from eqsat.codegen.cuda_compile import compile_cubin
-from eqsat.codegen.cuda_distribution import WARP
-from eqsat.codegen.cuda_emit import emit
-from eqsat.codegen.cuda_exchange import bank_passes
-from eqsat.codegen.cuda_fit import misfit
-from eqsat.codegen.cuda_launch import Launch
-from eqsat.codegen.cuda_registers import MOST_REGISTERS, PRODUCER_REGISTERS, registers_of
+from eqsat.codegen.cuda.emit import emit
+from eqsat.codegen.cuda.fit import misfit
+from eqsat.codegen.cuda.place.distribution import WARP
+from eqsat.codegen.cuda.place.exchange import bank_passes
+from eqsat.codegen.cuda.place.registers import MOST_REGISTERS, PRODUCER_REGISTERS, registers_of
+from eqsat.codegen.cuda.run.compile import compile_cubin
+from eqsat.codegen.cuda.run.launch import Launch
 from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import bfloat16, float8_e4m3fn, float32, int8
-from eqsat.kernel import Buffer, Store
-from eqsat.kernel import check as check_kernel
+from eqsat.kernel.ir import Buffer, Store
+from eqsat.kernel.ir import check as check_kernel
 from eqsat.specs import load
 
 CASES = [*pipeline_cases(), *parts_cases()]

@@ -20,7 +20,7 @@ from pipeline_cases import (
     swiglu,
 )
 
-from eqsat.codegen.cuda_emit import emit
+from eqsat.codegen.cuda.emit import emit
 from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import (
     bfloat16,

@@ -10,9 +10,9 @@ from cuda_emulation import emulate, run_between_guards
 from pipeline_cases import OPERATIONS
 from pixel_cases import CHANNELS, PIXELS, Made, images, pixel_cases, random_images, read
 
-from eqsat.codegen.cuda_box import TensorBox, tensor_box
-from eqsat.codegen.cuda_emit import emit
-from eqsat.codegen.cuda_pixels import pixel_box
+from eqsat.codegen.cuda.copy.pixels import pixel_box
+from eqsat.codegen.cuda.emit import emit
+from eqsat.codegen.cuda.place.box import TensorBox, tensor_box
 from eqsat.graph.index import evaluate
 
 

@@ -10,12 +10,12 @@ from pipeline_cases import OPERATIONS, by, scaled
 from prologue_cases import prologue, prologue_cases
 
 from eqsat.codegen import oracle
-from eqsat.codegen.cuda_compile import compile_cubin
-from eqsat.codegen.cuda_emit import emit
+from eqsat.codegen.cuda.emit import emit
+from eqsat.codegen.cuda.run.compile import compile_cubin
 from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import bfloat16
-from eqsat.kernel import Axis, Kernel, Store
-from eqsat.kernel import check as check_kernel
+from eqsat.kernel.ir import Axis, Kernel, Store
+from eqsat.kernel.ir import check as check_kernel
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 

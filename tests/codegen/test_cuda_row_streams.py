@@ -10,15 +10,16 @@ from cuda_emulation import COMPILER, emulate, run_between_guards
 from kernel_building import Sample, arrays, check, normal, wide
 from terms import Terms
 
-from eqsat.algebra import Facts, Term, Universe
-from eqsat.codegen import numba_target, oracle
-from eqsat.codegen.cuda_compile import compile_cubin
-from eqsat.codegen.cuda_emit import emit
-from eqsat.form import Stored, form
+from eqsat.codegen import oracle
+from eqsat.codegen.cpu import target as numba_target
+from eqsat.codegen.cuda.emit import emit
+from eqsat.codegen.cuda.run.compile import compile_cubin
 from eqsat.graph.dtypes import DType, bfloat16, float32
-from eqsat.kernel import Buffer, Kernel
-from eqsat.kernel import check as check_kernel
-from eqsat.lower import Schedule, lower
+from eqsat.kernel.ir import Buffer, Kernel
+from eqsat.kernel.ir import check as check_kernel
+from eqsat.lower.lowering import Schedule, lower
+from eqsat.terms.algebra import Facts, Term, Universe
+from eqsat.terms.form import Stored, form
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from sass_products import before_launches, disassembled, touched_early
 
 import eqsat.graph as eg
 from eqsat import driver
-from eqsat.codegen.cuda_compile import compile_cubin
-from eqsat.codegen.cuda_emit import emit
+from eqsat.codegen.cuda.emit import emit
+from eqsat.codegen.cuda.run.compile import compile_cubin
 from eqsat.graph import nn
 from eqsat.graph.dtypes import bfloat16, float64
-from eqsat.kernel import Kernel
+from eqsat.kernel.ir import Kernel
 from eqsat.specs import load
 
 pytestmark = pytest.mark.usefixtures("shared_search")

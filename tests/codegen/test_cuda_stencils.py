@@ -10,10 +10,10 @@ import pytest
 from cuda_emulation import emulate, run_between_guards
 from stencil_cases import CUBE, FIVE, directions, scanned_columns, stencil, stencil_cases, torus
 
-from eqsat.codegen.cuda_emit import choose, emit
+from eqsat.codegen.cuda.emit import choose, emit
 from eqsat.graph.index import Affine, add, mod, scale, var
-from eqsat.kernel import Guard, Load
-from eqsat.stencils import Walk, held_names, steps_between, walk
+from eqsat.kernel.ir import Guard, Load
+from eqsat.kernel.stencils import Walk, held_names, steps_between, walk
 
 CASES = list(stencil_cases())
 

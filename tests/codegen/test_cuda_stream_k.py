@@ -13,10 +13,10 @@ from pipeline_cases import OPERATIONS, attention, gemm
 from sass_products import disassembled, touched_early
 from stream_k_cases import in_parts, stream_k_cases
 
-from eqsat.codegen.cuda_compile import compile_cubin
-from eqsat.codegen.cuda_emit import emit
+from eqsat.codegen.cuda.emit import emit
+from eqsat.codegen.cuda.run.compile import compile_cubin
 from eqsat.errors import UnsupportedError
-from eqsat.kernel_text import show
+from eqsat.kernel.text import show
 
 CASES = list(stream_k_cases())
 

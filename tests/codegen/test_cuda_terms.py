@@ -9,13 +9,14 @@ from kernel_building import arrays, check
 from pipeline_cases import OPERATIONS
 from terms_cases import large, terms_cases
 
-from eqsat.codegen import numba_emit, oracle
-from eqsat.codegen.cuda_compile import compile_cubin
-from eqsat.codegen.cuda_emit import emit
-from eqsat.codegen.cuda_fit import misfit
+from eqsat.codegen import oracle
+from eqsat.codegen.cpu import emit as numba_emit
+from eqsat.codegen.cuda.emit import emit
+from eqsat.codegen.cuda.fit import misfit
+from eqsat.codegen.cuda.run.compile import compile_cubin
 from eqsat.errors import UnsupportedError
-from eqsat.kernel import Contract
-from eqsat.kernel import check as check_kernel
+from eqsat.kernel.ir import Contract
+from eqsat.kernel.ir import check as check_kernel
 from eqsat.specs import load
 
 CASES = list(terms_cases())

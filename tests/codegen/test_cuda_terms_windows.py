@@ -14,7 +14,7 @@ from pipeline_cases import OPERATIONS
 import eqsat.graph as g
 from eqsat.codegen import oracle
 from eqsat.graph.evaluate import evaluate, input_nodes
-from eqsat.kernel import Kernel
+from eqsat.kernel.ir import Kernel
 
 PIXELS = "along pixels"
 

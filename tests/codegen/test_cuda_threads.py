@@ -6,11 +6,11 @@ from cuda_emulation import COMPILER, emulate, run_between_guards
 from kernel_building import Body, Sample, at, buffers
 from pipeline_cases import OPERATIONS
 
-from eqsat.codegen.cuda_emit import choose
-from eqsat.codegen.cuda_threads import Factor, are_digits, between, thread_digits
+from eqsat.codegen.cuda.emit import choose
+from eqsat.codegen.cuda.place.threads import Factor, are_digits, between, thread_digits
 from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import bfloat16, float32
-from eqsat.kernel import Axis, Buffer, Kernel, Store
+from eqsat.kernel.ir import Axis, Buffer, Kernel, Store
 
 
 def test_runs_between_those_that_are_used():

@@ -6,7 +6,7 @@ import pytest
 from cuda_emulation import asked, emulate, run_between_guards
 from taken_cases import taken_cases
 
-from eqsat.codegen.cuda_emit import emit
+from eqsat.codegen.cuda.emit import emit
 
 CASES = list(taken_cases())
 

@@ -10,10 +10,10 @@ from grouped_cases import grouped_cases
 
 import eqsat.graph as g
 from eqsat.bench.variants import drawn
-from eqsat.cache import Cache
-from eqsat.codegen.cuda_emit import emit
+from eqsat.cache.store import Cache
+from eqsat.codegen.cuda.emit import emit
 from eqsat.driver import compile
-from eqsat.kernel import Contract
+from eqsat.kernel.ir import Contract
 from eqsat.specs import load
 
 H200 = load("h200")

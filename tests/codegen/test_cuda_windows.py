@@ -8,11 +8,11 @@ from cuda_emulation import asked, emulate, run_between_guards
 from window_cases import long_cases, window_cases
 
 import eqsat.graph as g
-from eqsat.cache import Cache
-from eqsat.codegen.cuda_emit import choose, emit
-from eqsat.codegen.cuda_windows import windows
+from eqsat.cache.store import Cache
+from eqsat.codegen.cuda.emit import choose, emit
+from eqsat.codegen.cuda.values.windows import windows
 from eqsat.driver import plan
-from eqsat.kernel import Contract, Load
+from eqsat.kernel.ir import Contract, Load
 from eqsat.specs import load
 
 pytestmark = pytest.mark.usefixtures("shared_search")

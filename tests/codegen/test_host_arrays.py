@@ -5,8 +5,8 @@ import pytest
 
 import eqsat
 import eqsat.graph as g
-from eqsat.cache import Cache
-from eqsat.codegen.host_arrays import as_numpy, given_back
+from eqsat.cache.store import Cache
+from eqsat.codegen.host.arrays import as_numpy, given_back
 from eqsat.errors import ArgumentError
 from eqsat.graph.dtypes import DType, bfloat16, float8_e4m3fn, float8_e5m2, float16, float32
 from eqsat.program import Program

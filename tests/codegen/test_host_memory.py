@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import eqsat
-from eqsat.cache import Cache
-from eqsat.codegen.host_memory import ALIGNED, LEAST_BYTES, MOST_BYTES, HostMemory
+from eqsat.cache.store import Cache
+from eqsat.codegen.host.memory import ALIGNED, LEAST_BYTES, MOST_BYTES, HostMemory
 from eqsat.graph.dtypes import bfloat16
 from eqsat.specs import load
 

@@ -15,13 +15,16 @@ import pytest
 from threadpoolctl import threadpool_info
 
 import eqsat.graph as g
-from eqsat.cache import Cache
-from eqsat.codegen import numba_emit, numba_scalars, numba_target, oracle
+from eqsat.cache.store import Cache
+from eqsat.codegen import oracle
+from eqsat.codegen.cpu import emit as numba_emit
+from eqsat.codegen.cpu import scalars as numba_scalars
+from eqsat.codegen.cpu import target as numba_target
 from eqsat.driver import plan
 from eqsat.errors import CompileError, DTypeError, UnsupportedError
 from eqsat.graph.dtypes import BY_NAME, DTYPES, DType, bool_
 from eqsat.graph.ops import ELEMENTWISE, OPS, Given
-from eqsat.kernel import Access, Axis, Buffer, Kernel, Map, Store
+from eqsat.kernel.ir import Access, Axis, Buffer, Kernel, Map, Store
 from eqsat.specs import load
 
 GUARD = 64
@@ -442,10 +445,10 @@ SECOND_PROCESS = """
 import sys
 sys.path.insert(0, {tests!r})
 import kernels
-from eqsat.codegen import numba_target
+from eqsat.codegen.cpu import target
 sample = kernels.attention_blas(9, 17, 5)
 arrays = kernels.arrays(sample)
-run = numba_target.load(sample.kernel, {folder!r})
+run = target.load(sample.kernel, {folder!r})
 run([arrays[buffer.name] for buffer in sample.kernel.buffers])
 kernels.check(sample, arrays)
 """

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import eqsat
-from eqsat.cache import Cache
-from eqsat.codegen.numba_emit import BLOCK
+from eqsat.cache.store import Cache
+from eqsat.codegen.cpu.emit import BLOCK
 from eqsat.specs import load
 
 pytestmark = pytest.mark.usefixtures("shared_search")

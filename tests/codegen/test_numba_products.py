@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numba import njit
 
-from eqsat.codegen import numba_products
+from eqsat.codegen.cpu import products as numba_products
 
 FEATURES = {
     "avx512": {"avx512f": True, "fma": True, "sse2": True},
@@ -23,7 +23,9 @@ def module(request) -> ModuleType:
     """The module as it is on a machine with other registers; LLVM has its code run on this one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(llvm, "get_host_cpu_features", lambda: FEATURES[request.param])
-        spec = importlib.util.spec_from_file_location("products", numba_products.__file__)
+        spec = importlib.util.spec_from_file_location(
+            f"{numba_products.__name__}_there", numba_products.__file__
+        )
         loaded = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(loaded)
     return loaded

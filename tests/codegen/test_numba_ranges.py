@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import eqsat
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.specs import load
 
 pytestmark = pytest.mark.usefixtures("shared_search")

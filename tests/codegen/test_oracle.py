@@ -7,8 +7,8 @@ import pytest
 from eqsat.codegen.oracle import run
 from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import BY_NAME
-from eqsat.kernel import Axis, Kernel, Store
-from eqsat.kernel import check as well_formed
+from eqsat.kernel.ir import Axis, Kernel, Store
+from eqsat.kernel.ir import check as well_formed
 from eqsat.specs.frozen_table import FrozenTable
 from eqsat.specs.model import ParallelOperation
 from eqsat.specs.semantics import OperationSemantics

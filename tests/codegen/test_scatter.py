@@ -7,13 +7,15 @@ from cuda_emulation import COMPILER, Emulator
 from kernel_building import arrays, check
 from scatter_cases import kept, scatter_samples, segments
 
-from eqsat.codegen import cuda_emit, numba_target, oracle
-from eqsat.codegen.cuda_compile import compile_cubin
+from eqsat.cache.kernel_json import decode, encode
+from eqsat.codegen import oracle
+from eqsat.codegen.cpu import target as numba_target
+from eqsat.codegen.cuda import emit as cuda_emit
+from eqsat.codegen.cuda.run.compile import compile_cubin
 from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import as_dtype
-from eqsat.kernel import check as well_formed
-from eqsat.kernel_json import decode, encode
-from eqsat.kernel_text import show
+from eqsat.kernel.ir import check as well_formed
+from eqsat.kernel.text import show
 
 SAMPLES = dict(scatter_samples())
 CUDA = {**SAMPLES, **{f"{name}-kept": kept(sample) for name, sample in SAMPLES.items()}}

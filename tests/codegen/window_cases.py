@@ -8,7 +8,7 @@ from kernel_building import Body, Sample, at, buffers
 
 from eqsat.graph import index
 from eqsat.graph.dtypes import DType, bfloat16, float32
-from eqsat.kernel import Axis, Guard, Kernel, Store
+from eqsat.kernel.ir import Axis, Guard, Kernel, Store
 
 Size = tuple[int, int, int]
 

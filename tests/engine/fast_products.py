@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 import eqsat.graph as g
-from eqsat.cache import Cache
+from eqsat.cache.kernel_json import decode, encode
+from eqsat.cache.store import Cache
 from eqsat.codegen import oracle
-from eqsat.codegen.cuda_emit import emit
+from eqsat.codegen.cuda.emit import emit
 from eqsat.driver import plan
 from eqsat.errors import TraceError
-from eqsat.explanation import Explanation, from_json, to_json
-from eqsat.kernel import check
-from eqsat.kernel_json import decode, encode
+from eqsat.explain.explanation import Explanation, from_json, to_json
+from eqsat.explain.replay import check as check_trace
+from eqsat.kernel.ir import check
 from eqsat.planned import Planned
-from eqsat.replay import check as check_trace
 from eqsat.specs import ParallelProcessingUnit, load
 
 H200 = load("h200")

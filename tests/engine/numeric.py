@@ -10,7 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eqsat.algebra import (
+from eqsat.carry_law import PIVOTS, CarryLaw, evaluated
+from eqsat.graph.dtypes import DType, as_dtype
+from eqsat.graph.index import Affine, evaluate, free_names
+from eqsat.graph.meanings import affine_scan, erf
+from eqsat.graph.ops import OPS
+from eqsat.kernel.ir import Guard
+from eqsat.saturate.egglog_text import SCHEDULE
+from eqsat.saturate.saturation import Class, ENode, FrozenEGraph
+from eqsat.terms.algebra import (
     REDUCTIONS,
     SCATTERS,
     Atom,
@@ -21,15 +29,7 @@ from eqsat.algebra import (
     Universe,
     post_order,
 )
-from eqsat.carry_law import PIVOTS, CarryLaw, evaluated
-from eqsat.egglog_text import SCHEDULE
-from eqsat.graph.dtypes import DType, as_dtype
-from eqsat.graph.index import Affine, evaluate, free_names
-from eqsat.graph.meanings import affine_scan, erf
-from eqsat.graph.ops import OPS
-from eqsat.kernel import Guard
-from eqsat.saturate import Class, ENode, FrozenEGraph
-from eqsat.scattered import neutral
+from eqsat.terms.scattered import neutral
 
 Buffers = Mapping[str, np.ndarray]
 MONOIDS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}

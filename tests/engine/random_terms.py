@@ -5,10 +5,10 @@ from collections.abc import Callable
 from hypothesis import strategies as st
 from terms import NAMES, Terms, add, div, exp, mul, sub
 
-from eqsat.algebra import Term
 from eqsat.graph.index import add as plus
 from eqsat.graph.index import const, floordiv, mod, scale, var
-from eqsat.kernel import Guard
+from eqsat.kernel.ir import Guard
+from eqsat.terms.algebra import Term
 
 Draw = Callable[[st.SearchStrategy], object]
 # Buffers by name: those of `w` are not known to be finite.

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from eqsat.algebra import Read, Renaming, Term, Universe
 from eqsat.carry_law import CarryLaw
 from eqsat.graph.dtypes import as_dtype
 from eqsat.graph.index import Affine, row_major
-from eqsat.kernel import Guard
+from eqsat.kernel.ir import Guard
 from eqsat.rules.carries import SOFTMAX
+from eqsat.terms.algebra import Read, Renaming, Term, Universe
 
 NAMES = ("i", "j", "k", "t")
 

@@ -11,16 +11,16 @@ import pytest
 from fast_products import FAST, H200, fast, normal, planned, run, traced
 
 import eqsat.graph as g
-from eqsat.cache import Cache
-from eqsat.codegen.cuda_compile import compile_cubin
-from eqsat.codegen.cuda_emit import emit
+from eqsat.cache.store import Cache
+from eqsat.codegen.cuda.emit import emit
+from eqsat.codegen.cuda.run.compile import compile_cubin
 from eqsat.driver import plan
 from eqsat.errors import TraceError
-from eqsat.explanation import Explanation, from_json, to_json
+from eqsat.explain.explanation import Explanation, from_json, to_json
+from eqsat.explain.replay import check as check_trace
 from eqsat.graph.dtypes import as_dtype, bfloat16
 from eqsat.planned import Planned
 from eqsat.program import Launch
-from eqsat.replay import check as check_trace
 from eqsat.specs import ParallelProcessingUnit
 
 pytestmark = pytest.mark.usefixtures("shared_search")

@@ -1,7 +1,7 @@
 """Which ways to compute the values of a kernel are worth combining."""
 
-from eqsat.bodies import _placed
-from eqsat.saturate import Class, ENode
+from eqsat.saturate.saturation import Class, ENode
+from eqsat.schedule.bodies import _placed
 from eqsat.specs import load
 
 SPEC = load("h200")

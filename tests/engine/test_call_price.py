@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import eqsat.graph as g
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.driver import compile, plan
 from eqsat.graph import Tensor
 from eqsat.specs import load

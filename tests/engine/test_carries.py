@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 import eqsat.graph as g
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.carry_law import carry_law
-from eqsat.codegen.cuda_backend import CudaBackend
-from eqsat.codegen.cuda_compile import compile_cubin
+from eqsat.codegen.cuda.run.backend import CudaBackend
+from eqsat.codegen.cuda.run.compile import compile_cubin
 from eqsat.codegen.targets import OracleBackend
 from eqsat.driver import compile, default_rules, plan
 from eqsat.errors import RuleError
 from eqsat.graph.evaluate import evaluate
 from eqsat.graph.tensor import Tensor
-from eqsat.kernel import Contract, Kernel, Load
+from eqsat.kernel.ir import Contract, Kernel, Load
 from eqsat.planned import Planned
 from eqsat.program import Program
 from eqsat.rule import Rule

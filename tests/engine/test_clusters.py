@@ -8,13 +8,13 @@ import pytest
 
 import eqsat.graph as g
 from eqsat.codegen import oracle
-from eqsat.codegen.cuda_compile import compile_cubin
-from eqsat.codegen.cuda_emit import emit
+from eqsat.codegen.cuda.emit import emit
+from eqsat.codegen.cuda.run.compile import compile_cubin
 from eqsat.driver import plan
-from eqsat.explanation import from_json, to_json
-from eqsat.kernel import Kernel
-from eqsat.kernel_text import show
-from eqsat.replay import check as check_trace
+from eqsat.explain.explanation import from_json, to_json
+from eqsat.explain.replay import check as check_trace
+from eqsat.kernel.ir import Kernel
+from eqsat.kernel.text import show
 from eqsat.specs import ParallelProcessingUnit, load
 
 pytestmark = pytest.mark.usefixtures("shared_search")

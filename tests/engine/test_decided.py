@@ -9,11 +9,11 @@ import pytest
 from fast_products import H200, normal, planned, run
 
 import eqsat.graph as g
-from eqsat.decided import COMPARISONS, Decisions
-from eqsat.fold import settle
+from eqsat.encode.decided import COMPARISONS, Decisions
 from eqsat.graph.evaluate import input_nodes
 from eqsat.graph.tensor import Tensor
-from eqsat.kernel import Kernel, Load, Map
+from eqsat.kernel.ir import Kernel, Load, Map
+from eqsat.segment.fold import settle
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 

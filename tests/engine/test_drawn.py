@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import eqsat.graph as g
-from eqsat.cache import Cache
-from eqsat.codegen.cuda_fit import misfit
+from eqsat.cache.store import Cache
+from eqsat.codegen.cuda.fit import misfit
 from eqsat.driver import compile, plan
 from eqsat.specs import load
 

@@ -12,17 +12,17 @@ import pytest
 
 import eqsat
 import eqsat.graph as g
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.driver import compile, plan
 from eqsat.errors import (
     ArgumentError,
     IdentifierError,
     SpecError,
 )
-from eqsat.finite_tensors import finite_tensors
 from eqsat.graph.evaluate import topological
 from eqsat.program import Program
-from eqsat.saturate import Limits, SearchWarning
+from eqsat.saturate.saturation import Limits, SearchWarning
+from eqsat.segment.finite_tensors import finite_tensors
 from eqsat.specs import cpu, load
 
 ORACLE = replace(cpu(), target="oracle")

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import eqsat.graph as g
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.driver import compile, plan
-from eqsat.kernel import Contract, Load, Reduce
+from eqsat.kernel.ir import Contract, Load, Reduce
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 RNG = np.random.default_rng(2)

@@ -8,13 +8,13 @@ from terms import Terms, mul, universe
 
 import eqsat as eg
 from eqsat import nn
-from eqsat.algebra import Facts
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.driver import plan
-from eqsat.form import multiplies_anew
-from eqsat.issue_price import ISSUED
-from eqsat.rates import Rates
+from eqsat.price.issue import ISSUED
+from eqsat.price.rates import Rates
 from eqsat.specs import load
+from eqsat.terms.algebra import Facts
+from eqsat.terms.form import multiplies_anew
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 

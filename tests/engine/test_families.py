@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import eqsat.graph as g
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.driver import compile, default_rules
 from eqsat.graph.tensor import Tensor
-from eqsat.kernel import Contract, Kernel, Map
+from eqsat.kernel.ir import Contract, Kernel, Map
 from eqsat.program import Program
 from eqsat.specs import ParallelProcessingUnit, load, loads
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import eqsat
-from eqsat.cache import Cache
-from eqsat.codegen.cuda_emit import choose
+from eqsat.cache.store import Cache
+from eqsat.codegen.cuda.emit import choose
 from eqsat.driver import compile, plan
 from eqsat.graph.dtypes import as_dtype
-from eqsat.kernel import Load
+from eqsat.kernel.ir import Load
 from eqsat.specs import load
 
 pytestmark = pytest.mark.usefixtures("shared_search")

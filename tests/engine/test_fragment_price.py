@@ -4,10 +4,10 @@ import pytest
 from fast_products import H200
 
 import eqsat.graph as g
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.driver import plan
 from eqsat.graph.index import unit_names
-from eqsat.kernel import Contract, Load
+from eqsat.kernel.ir import Contract, Load
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 

@@ -9,9 +9,9 @@ from random_graphs import Graph, graphs
 
 import eqsat
 import eqsat.graph as g
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.graph.tensor import Tensor
-from eqsat.saturate import Limits
+from eqsat.saturate.saturation import Limits
 from eqsat.specs import ParallelProcessingUnit, cpu
 
 ORACLE = replace(cpu(), target="oracle")

@@ -9,16 +9,16 @@ import re
 import pytest
 
 import eqsat.graph as g
-from eqsat.algebra import Facts, Read, Term, Universe
-from eqsat.cache import Cache
-from eqsat.codegen.cuda_emit import emit
+from eqsat.cache.store import Cache
+from eqsat.codegen.cuda.emit import emit
 from eqsat.driver import plan
-from eqsat.form import Stored, form
 from eqsat.graph.dtypes import bfloat16, float32
 from eqsat.graph.index import add, const, scale, var
-from eqsat.kernel import Contract, Guard
-from eqsat.prepare import preparations
+from eqsat.kernel.ir import Contract, Guard
+from eqsat.layout.prepare import preparations
 from eqsat.specs import load
+from eqsat.terms.algebra import Facts, Read, Term, Universe
+from eqsat.terms.form import Stored, form
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 H200 = load("h200")

@@ -5,11 +5,11 @@ import pytest
 from fast_products import H200, normal, planned, run
 
 import eqsat.graph as g
-from eqsat.codegen.cuda_emit import emit
+from eqsat.codegen.cuda.emit import emit
 from eqsat.graph.evaluate import input_nodes
 from eqsat.graph.index import Mod
 from eqsat.graph.tensor import Tensor
-from eqsat.kernel import Kernel, Load
+from eqsat.kernel.ir import Kernel, Load
 from eqsat.specs import ParallelProcessingUnit
 
 pytestmark = pytest.mark.usefixtures("shared_search")

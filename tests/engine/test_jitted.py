@@ -11,7 +11,7 @@ import pytest
 
 import eqsat
 import eqsat.graph as g
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.errors import ArgumentError
 from eqsat.jitted import jit
 from eqsat.specs import load

@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import eqsat.graph as g
-from eqsat import recast
-from eqsat.cache import Cache
-from eqsat.codegen.cuda_compile import compile_cubin
-from eqsat.codegen.cuda_emit import emit
+from eqsat.cache.store import Cache
+from eqsat.codegen.cuda.emit import emit
+from eqsat.codegen.cuda.run.compile import compile_cubin
 from eqsat.driver import plan
 from eqsat.errors import UnsupportedError
 from eqsat.graph.index import evaluate, row_major
-from eqsat.joined import Joined, Piece, is_apart
-from eqsat.joined_reads import joined_reads
-from eqsat.kernel import Axis, Contract, Kernel, Load
+from eqsat.kernel.ir import Axis, Contract, Kernel, Load
+from eqsat.kernel.joined import Joined, Piece, is_apart
 from eqsat.planned import Planned
+from eqsat.schedule import recast
+from eqsat.schedule.joined_reads import joined_reads
 from eqsat.specs import load
 
 pytestmark = pytest.mark.usefixtures("shared_search")

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 import eqsat.graph as g
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.driver import compile, plan
 from eqsat.errors import TraceError, UnsupportedError
-from eqsat.explanation import from_json, to_json
+from eqsat.explain.explanation import from_json, to_json
+from eqsat.explain.render import render
+from eqsat.explain.replay import check
 from eqsat.library import LibraryCall
-from eqsat.render import render
-from eqsat.replay import check
 from eqsat.specs import load
 
 pytestmark = pytest.mark.usefixtures("shared_search")

@@ -7,20 +7,20 @@ import pytest
 from terms import Terms, add, mul, sub, universe
 
 import eqsat.graph as g
-from eqsat.algebra import Facts, Read, Term
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.driver import plan
-from eqsat.form import Form, Stored, form
 from eqsat.graph import index
 from eqsat.graph.dtypes import as_dtype
 from eqsat.graph.index import add as add_index
 from eqsat.graph.index import row_major, scale
-from eqsat.idle_chunks import live_bounds
-from eqsat.kernel import Guard
-from eqsat.live_share import live_share
-from eqsat.menu import chunks
-from eqsat.price import Pricer
+from eqsat.kernel.idle_chunks import live_bounds
+from eqsat.kernel.ir import Guard
+from eqsat.price.live_share import live_share
+from eqsat.price.pricer import Pricer
+from eqsat.schedule.menu import chunks
 from eqsat.specs import load
+from eqsat.terms.algebra import Facts, Read, Term
+from eqsat.terms.form import Form, Stored, form
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 

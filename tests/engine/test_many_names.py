@@ -4,30 +4,30 @@ import numpy as np
 import pytest
 
 import eqsat.graph as g
-from eqsat import segments
-from eqsat.algebra import MOST_NAMES, Facts, Read, Term, Universe
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.codegen import oracle
 from eqsat.codegen.targets import TARGETS
 from eqsat.driver import plan
-from eqsat.encode import encode
-from eqsat.form import Stored
+from eqsat.encode.encoding import encode
+from eqsat.explain.hunt import Hunt, equations
+from eqsat.explain.proof import shortest
 from eqsat.graph.dtypes import as_dtype
 from eqsat.graph.index import var
 from eqsat.graph.tensor import Tensor
-from eqsat.hunt import Hunt, equations
-from eqsat.kernel import Buffer
-from eqsat.matching import Setting
-from eqsat.price import Pricer
+from eqsat.kernel.ir import Buffer
+from eqsat.price.pricer import Pricer
 from eqsat.program import Program
-from eqsat.proof import shortest
 from eqsat.rule import collect
 from eqsat.rules import algebra, kernels
-from eqsat.saturate import Limits, SearchWarning, SearchWorker, saturate
-from eqsat.schedule import Search, schedule_region
-from eqsat.segments import partition
+from eqsat.saturate.saturation import Limits, SearchWarning, SearchWorker, saturate
+from eqsat.schedule.scheduling import Search, schedule_region
+from eqsat.segment import segments
+from eqsat.segment.segments import partition
 from eqsat.solve import leaf_names
 from eqsat.specs import load
+from eqsat.terms.algebra import MOST_NAMES, Facts, Read, Term, Universe
+from eqsat.terms.form import Stored
+from eqsat.terms.matching import Setting
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 RNG = np.random.default_rng(7)

@@ -8,14 +8,14 @@ import pytest
 from fast_products import H200
 
 import eqsat.graph as g
-from eqsat.algebra import Term, post_order
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.driver import plan
-from eqsat.encode import encode
-from eqsat.fold import settle
+from eqsat.encode.encoding import encode
 from eqsat.graph.tensor import Tensor
-from eqsat.segments import partition
+from eqsat.segment.fold import settle
+from eqsat.segment.segments import partition
 from eqsat.solve import leaf_names
+from eqsat.terms.algebra import Term, post_order
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 N = 24

@@ -5,11 +5,11 @@ import pytest
 from numeric import Meaning
 from terms import Terms, mul, universe
 
-from eqsat.algebra import Facts
-from eqsat.coalesce import as_digits, taken_whole, with_few_names
-from eqsat.form import Stored, form
 from eqsat.graph.dtypes import float32
 from eqsat.graph.index import evaluate
+from eqsat.layout.coalesce import as_digits, taken_whole, with_few_names
+from eqsat.terms.algebra import Facts
+from eqsat.terms.form import Stored, form
 
 OVER = universe(2, 3, 4, 5)
 T = Terms(OVER)

@@ -7,9 +7,9 @@ import pytest
 from fast_products import FAST, H200, normal, planned, run, traced
 
 import eqsat.graph as g
-from eqsat.cache import Cache
-from eqsat.codegen.cuda_compile import compile_cubin
-from eqsat.codegen.cuda_emit import emit
+from eqsat.cache.store import Cache
+from eqsat.codegen.cuda.emit import emit
+from eqsat.codegen.cuda.run.compile import compile_cubin
 from eqsat.driver import plan
 from eqsat.graph.dtypes import bfloat16
 from eqsat.planned import Planned

@@ -4,7 +4,7 @@ import pytest
 
 import eqsat.graph as g
 from eqsat import specs
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.driver import plan
 
 pytestmark = pytest.mark.usefixtures("shared_search")

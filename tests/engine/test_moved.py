@@ -8,18 +8,18 @@ from terms import Terms, universe
 
 import eqsat.graph as g
 from eqsat import specs
-from eqsat.algebra import Facts, Term
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.codegen.targets import TARGETS
+from eqsat.cut.moved import invert
 from eqsat.driver import plan
-from eqsat.form import Stored, form
 from eqsat.graph.dtypes import as_dtype
 from eqsat.graph.index import Affine, add, const, evaluate, row_major, scale, var
 from eqsat.graph.tensor import Tensor
-from eqsat.kernel import Guard, Kernel
-from eqsat.moved import invert
+from eqsat.kernel.ir import Guard, Kernel
 from eqsat.program import Program
-from eqsat.reduction_parts import divide
+from eqsat.schedule.reduction_parts import divide
+from eqsat.terms.algebra import Facts, Term
+from eqsat.terms.form import Stored, form
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 RNG = np.random.default_rng(29)

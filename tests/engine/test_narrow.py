@@ -6,7 +6,7 @@ The rule of `split_factors` is legal by default because of the measurement here.
 import numpy as np
 import pytest
 
-from eqsat.narrow import TERMS, cut, multiply, nearest, products, split
+from eqsat.layout.narrow import TERMS, cut, multiply, nearest, products, split
 
 BITS = {"tfloat32": 13, "bfloat16": 16}
 STEP = {"tfloat32": 8, "bfloat16": 16}  # k of the matrix operation

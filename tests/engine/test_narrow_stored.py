@@ -4,14 +4,14 @@ import pytest
 from terms import Terms, add, mul, universe
 
 import eqsat.graph as g
-from eqsat.algebra import Facts, Term
-from eqsat.cache import Cache
-from eqsat.cuts import Cut
+from eqsat.cache.store import Cache
+from eqsat.cut.cuts import Cut
+from eqsat.cut.narrow_stored import KINDS, LAW, narrowed
 from eqsat.driver import default_rules, plan
-from eqsat.form import Stored
 from eqsat.graph.dtypes import DType, bfloat16, float16, float32, float64
-from eqsat.narrow_stored import KINDS, LAW, narrowed
 from eqsat.rule import PRECISIONS, allowed
+from eqsat.terms.algebra import Facts, Term
+from eqsat.terms.form import Stored
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 

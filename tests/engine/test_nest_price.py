@@ -5,8 +5,8 @@ import math
 import pytest
 
 import eqsat
-from eqsat.cache import Cache
-from eqsat.kernel import Contract, Kernel
+from eqsat.cache.store import Cache
+from eqsat.kernel.ir import Contract, Kernel
 from eqsat.specs import load
 
 pytestmark = pytest.mark.usefixtures("shared_search")

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 import eqsat.graph as g
-from eqsat.cache import Cache
-from eqsat.codegen.cuda_placement import place, unique_names
+from eqsat.cache.store import Cache
+from eqsat.codegen.cuda.place.placement import place, unique_names
 from eqsat.codegen.oracle import run
 from eqsat.driver import plan
 from eqsat.graph.tensor import Tensor
-from eqsat.kernel import Kernel, Load
-from eqsat.outer_reductions import Outer
+from eqsat.kernel.ir import Kernel, Load
 from eqsat.specs import load
+from eqsat.terms.outer_reductions import Outer
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 

@@ -8,7 +8,7 @@ import pytest
 import eqsat.graph as g
 from eqsat.driver import compile, plan
 from eqsat.graph.tensor import Tensor
-from eqsat.kernel import Load
+from eqsat.kernel.ir import Load
 from eqsat.specs import load
 
 pytestmark = pytest.mark.usefixtures("shared_search")

@@ -8,16 +8,16 @@ from terms import Terms, add, exp, mul, universe
 from test_narrow import normal, positive
 
 import eqsat.graph as g
-from eqsat.algebra import Facts, Term
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.driver import plan
-from eqsat.explanation import from_json, to_json
-from eqsat.form import Stored, form
+from eqsat.explain.explanation import from_json, to_json
+from eqsat.explain.replay import check
 from eqsat.graph.dtypes import BY_NAME, is_held
-from eqsat.kernel import Contract
-from eqsat.partial_sums import rounded
-from eqsat.replay import check
+from eqsat.kernel.ir import Contract
+from eqsat.price.partial_sums import rounded
 from eqsat.specs import load
+from eqsat.terms.algebra import Facts, Term
+from eqsat.terms.form import Stored, form
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import eqsat.graph as g
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.driver import plan
-from eqsat.kernel import Kernel, Map, Reduce
-from eqsat.placed import _computed
+from eqsat.kernel.ir import Kernel, Map, Reduce
 from eqsat.planned import Planned
+from eqsat.schedule.placed import _computed
 from eqsat.specs import load
 
 pytestmark = pytest.mark.usefixtures("shared_search")

@@ -8,9 +8,9 @@ from fast_products import H200, normal, planned, run, traced
 
 import eqsat
 import eqsat.graph as g
-from eqsat.codegen.cuda_compile import compile_cubin
-from eqsat.codegen.cuda_emit import emit
-from eqsat.kernel import Kernel, Load, Map
+from eqsat.codegen.cuda.emit import emit
+from eqsat.codegen.cuda.run.compile import compile_cubin
+from eqsat.kernel.ir import Kernel, Load, Map
 from eqsat.planned import Planned
 
 pytestmark = pytest.mark.usefixtures("shared_search")

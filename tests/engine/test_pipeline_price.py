@@ -8,14 +8,10 @@ import pytest
 from terms import Terms, add, universe
 
 import eqsat
-from eqsat.algebra import Facts
-from eqsat.codegen.cuda_operations import OPERATIONS
+from eqsat.codegen.cuda.place.operations import OPERATIONS
 from eqsat.codegen.targets import TARGETS
-from eqsat.form import SUBSTITUTED, Stored, form
-from eqsat.pipeline_price import Flow, handed_over, in_flight, pipelined, spread, whole_slots
-from eqsat.rule import applicable
-from eqsat.rules.substitution import substitutions
-from eqsat.siblings import (
+from eqsat.price.pipeline import Flow, handed_over, in_flight, pipelined, spread, whole_slots
+from eqsat.price.siblings import (
     family,
     representative,
     settle_operations,
@@ -23,7 +19,11 @@ from eqsat.siblings import (
     siblings,
     stand_ins,
 )
+from eqsat.rule import applicable
+from eqsat.rules.substitution import substitutions
 from eqsat.specs import load
+from eqsat.terms.algebra import Facts
+from eqsat.terms.form import SUBSTITUTED, Stored, form
 
 SPEC = load("h200")
 TRIP, RATE = 1000.0, 3e12

@@ -6,19 +6,19 @@ from fast_products import H200, normal, planned, run, traced
 from terms import Terms, mul, universe
 
 import eqsat.graph as g
-from eqsat.algebra import Facts, Read
-from eqsat.cache import Cache
-from eqsat.codegen.cuda_emit import emit
+from eqsat.cache.store import Cache
+from eqsat.codegen.cuda.emit import emit
 from eqsat.codegen.targets import TARGETS
 from eqsat.driver import plan
-from eqsat.form import Form, Stored, form
 from eqsat.graph.dtypes import as_dtype, bfloat16
 from eqsat.graph.index import add, const, evaluate, floordiv, mod, scale, var
-from eqsat.kernel import Guard, Kernel
-from eqsat.menu import schedule_menus
-from eqsat.pixels import pixel_axes, pixel_walk, walks_windows
+from eqsat.kernel.ir import Guard, Kernel
+from eqsat.layout.pixels import pixel_axes, pixel_walk, walks_windows
+from eqsat.layout.relayout import walked_axes
 from eqsat.planned import Planned
-from eqsat.relayout import walked_axes
+from eqsat.schedule.menu import schedule_menus
+from eqsat.terms.algebra import Facts, Read
+from eqsat.terms.form import Form, Stored, form
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 

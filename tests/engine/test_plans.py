@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 
 import eqsat.graph as g
-from eqsat.algebra import post_order
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.codegen.targets import TARGETS
-from eqsat.cuts import Plan
+from eqsat.cut.cuts import Plan
+from eqsat.cut.extraction import Extractor
 from eqsat.driver import compile, plan
-from eqsat.extract import Extractor
-from eqsat.fold import settle
 from eqsat.graph.evaluate import evaluate, topological
 from eqsat.graph.ops import ELEMENTWISE
 from eqsat.graph.tensor import Tensor
-from eqsat.kernel import Contract, Kernel, Load, Map, Reduce
+from eqsat.kernel.ir import Contract, Kernel, Load, Map, Reduce
 from eqsat.program import Launch, Program
+from eqsat.segment.fold import settle
 from eqsat.specs import ParallelOperation, load
+from eqsat.terms.algebra import post_order
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 BF16 = "bfloat16"

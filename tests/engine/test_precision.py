@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import eqsat
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.codegen.targets import OracleBackend
 from eqsat.driver import compile, plan
 from eqsat.errors import ArgumentError, SettingsError
 from eqsat.executor import ExecutionConfig, KernelExecutor
-from eqsat.kernel import Contract, Map
-from eqsat.render import render
+from eqsat.explain.render import render
+from eqsat.kernel.ir import Contract, Map
 from eqsat.rule import PRECISIONS
 from eqsat.specs import load
 

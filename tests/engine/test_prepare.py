@@ -14,14 +14,14 @@ from fast_products import FAST, H200, fast, normal, planned, run
 from terms import Terms, mul, universe
 
 import eqsat.graph as g
-from eqsat.algebra import Facts, Read
 from eqsat.errors import TraceError
-from eqsat.explanation import from_json, to_json
-from eqsat.form import Form, Stored, form
+from eqsat.explain.explanation import from_json, to_json
+from eqsat.explain.replay import check as check_trace
 from eqsat.graph.dtypes import as_dtype, bfloat16
-from eqsat.kernel import Contract
-from eqsat.prepare import Preparation, preparations, used
-from eqsat.replay import check as check_trace
+from eqsat.kernel.ir import Contract
+from eqsat.layout.prepare import Preparation, preparations, used
+from eqsat.terms.algebra import Facts, Read
+from eqsat.terms.form import Form, Stored, form
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import eqsat.graph as g
-from eqsat.cache import Cache
-from eqsat.codegen.cuda_emit import emit
+from eqsat.cache.store import Cache
+from eqsat.codegen.cuda.emit import emit
 from eqsat.driver import plan
-from eqsat.kernel import Contract, Kernel
+from eqsat.kernel.ir import Contract, Kernel
 from eqsat.program import Launch
 from eqsat.specs import load
 

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from random_graphs import Graph, Value, graphs
 
 import eqsat.graph as g
-from eqsat.cache import Cache
-from eqsat.codegen import cuda_emit
-from eqsat.codegen.cuda_compile import compile_cubin
+from eqsat.cache.store import Cache
+from eqsat.codegen.cuda import emit as cuda_emit
+from eqsat.codegen.cuda.run.compile import compile_cubin
 from eqsat.driver import compile, plan
 from eqsat.graph.tensor import Tensor
 from eqsat.program import Program

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 import eqsat.graph as g
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.codegen import oracle
-from eqsat.codegen.cuda_compile import compile_cubin
-from eqsat.codegen.cuda_emit import emit
+from eqsat.codegen.cuda.emit import emit
+from eqsat.codegen.cuda.run.compile import compile_cubin
 from eqsat.driver import plan
-from eqsat.explanation import from_json, to_json
+from eqsat.explain.explanation import from_json, to_json
+from eqsat.explain.replay import check as check_trace
 from eqsat.graph.evaluate import evaluate, input_nodes
 from eqsat.graph.tensor import Tensor
 from eqsat.planned import Planned
-from eqsat.replay import check as check_trace
 from eqsat.specs import load
 
 pytestmark = pytest.mark.usefixtures("shared_search")

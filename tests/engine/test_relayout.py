@@ -2,11 +2,11 @@
 
 import pytest
 
-from eqsat.algebra import Read
 from eqsat.graph.dtypes import bfloat16
 from eqsat.graph.index import add, const, evaluate, floordiv, mod, scale, var
-from eqsat.kernel import Guard
-from eqsat.relayout import composed_axes, first_place, in_order, points, walked_axes
+from eqsat.kernel.ir import Guard
+from eqsat.layout.relayout import composed_axes, first_place, in_order, points, walked_axes
+from eqsat.terms.algebra import Read
 
 EXTENTS = {"n": 4, "c": 6, "p": 10, "q": 11, "r": 3, "s": 3}
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from eqsat.algebra import Read, Universe
 from eqsat.graph.dtypes import float32
 from eqsat.graph.index import add, const, row_major, scale, var
-from eqsat.kernel import Guard
-from eqsat.renaming import read_renaming
+from eqsat.kernel.ir import Guard
+from eqsat.terms.algebra import Read, Universe
+from eqsat.terms.renaming import read_renaming
 
 OVER = Universe()
 N, C, H, W, DOWN, ALONG, K, L = (OVER.add(size) for size in (2, 4, 7, 7, 7, 7, 3, 3))

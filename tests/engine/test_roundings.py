@@ -6,16 +6,16 @@ import pytest
 import eqsat
 from eqsat import compile
 from eqsat import graph as g
-from eqsat.algebra import post_order
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.driver import plan
-from eqsat.encode import encode
+from eqsat.encode.encoding import encode
 from eqsat.graph.evaluate import evaluate, topological
 from eqsat.graph.tensor import Tensor
-from eqsat.kernel import Map
-from eqsat.segments import partition
+from eqsat.kernel.ir import Map
+from eqsat.segment.segments import partition
 from eqsat.solve import leaf_names
 from eqsat.specs import load
+from eqsat.terms.algebra import post_order
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 

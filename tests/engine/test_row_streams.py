@@ -5,18 +5,19 @@ import pytest
 from terms import Terms, universe
 
 import eqsat.graph as g
-from eqsat import row_price, specs
-from eqsat.algebra import Facts, Term
-from eqsat.cache import Cache
+from eqsat import specs
+from eqsat.cache.store import Cache
 from eqsat.codegen.targets import TARGETS
 from eqsat.driver import plan
-from eqsat.form import Form, Stored, form, loops, passes, stored_in
 from eqsat.graph.dtypes import float32
-from eqsat.kernel import Kernel
-from eqsat.latency import Latency
-from eqsat.price import Pricer
+from eqsat.kernel.ir import Kernel
+from eqsat.price import row as row_price
+from eqsat.price.latency import Latency
+from eqsat.price.pricer import Pricer
+from eqsat.price.rates import Blocking
 from eqsat.program import Program
-from eqsat.rates import Blocking
+from eqsat.terms.algebra import Facts, Term
+from eqsat.terms.form import Form, Stored, form, loops, passes, stored_in
 
 OVER = universe(64, 32, 8, 2)
 T = Terms(OVER)

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 import eqsat.graph as g
-from eqsat.algebra import Facts, Read, Renaming, Term, Universe
-from eqsat.cache import Cache
-from eqsat.codegen.cuda_compile import compile_cubin
-from eqsat.codegen.cuda_emit import emit
+from eqsat.cache.store import Cache
+from eqsat.codegen.cuda.emit import emit
+from eqsat.codegen.cuda.run.compile import compile_cubin
 from eqsat.driver import compile, plan
 from eqsat.graph.evaluate import evaluate, topological
 from eqsat.graph.index import Affine, var
 from eqsat.graph.tensor import Tensor
-from eqsat.kernel import Kernel, Load, Phase, Scan
-from eqsat.reindex import push
+from eqsat.kernel.ir import Kernel, Load, Phase, Scan
 from eqsat.specs import load
+from eqsat.terms.algebra import Facts, Read, Renaming, Term, Universe
+from eqsat.terms.reindex import push
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 FULL = (8, 2048, 2048, 16)

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 import eqsat.graph as g
-from eqsat.cache import Cache
-from eqsat.codegen import cuda_emit
-from eqsat.codegen.cuda_compile import compile_cubin
+from eqsat.cache.store import Cache
+from eqsat.codegen.cuda import emit as cuda_emit
+from eqsat.codegen.cuda.run.compile import compile_cubin
 from eqsat.driver import compile, plan
 from eqsat.errors import TraceError
+from eqsat.explain.replay import check as replayed
 from eqsat.graph.evaluate import evaluate
 from eqsat.graph.tensor import Tensor
-from eqsat.kernel import Kernel, Store
-from eqsat.replay import check as replayed
+from eqsat.kernel.ir import Kernel, Store
 from eqsat.specs import ParallelProcessingUnit, cpu, load
 
 pytestmark = pytest.mark.usefixtures("shared_search")

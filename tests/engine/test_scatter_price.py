@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import eqsat.graph as g
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.driver import plan
-from eqsat.scatter_price import Combining, cache_line, staying
+from eqsat.price.scatter import Combining, cache_line, staying
 from eqsat.specs import load
 
 H200 = load("h200")

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 import eqsat.graph as g
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.driver import plan
-from eqsat.fold import settle
 from eqsat.graph import Tensor
 from eqsat.graph.evaluate import topological
-from eqsat.kernel import Kernel
+from eqsat.kernel.ir import Kernel
+from eqsat.segment.fold import settle
 from eqsat.specs import load
 
 pytestmark = pytest.mark.usefixtures("shared_search")

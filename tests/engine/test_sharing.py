@@ -6,13 +6,13 @@ import pytest
 from test_clusters import without_clusters
 
 import eqsat.graph as g
-from eqsat.codegen.cuda_emit import emit
+from eqsat.codegen.cuda.emit import emit
 from eqsat.driver import plan
-from eqsat.kernel import Kernel
-from eqsat.kernel_text import show
+from eqsat.kernel.ir import Kernel
+from eqsat.kernel.text import show
+from eqsat.kernel.tile_order import in_bands, in_runs, run_axes
 from eqsat.planned import Launch
 from eqsat.specs import ParallelProcessingUnit, load
-from eqsat.tile_order import in_bands, in_runs, run_axes
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 

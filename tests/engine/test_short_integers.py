@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 
 import eqsat
 import eqsat.graph as g
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.codegen.oracle import run
 from eqsat.driver import plan
 from eqsat.graph import index
 from eqsat.graph.dtypes import bool_, int32, int64
 from eqsat.graph.index import Affine
 from eqsat.graph.reductions import FAR, NOWHERE, beyond
-from eqsat.kernel import (
+from eqsat.kernel.ir import (
     Access,
     Axis,
     Buffer,
@@ -28,7 +28,7 @@ from eqsat.kernel import (
     Store,
     Update,
 )
-from eqsat.short_integers import in_short_integers, joint
+from eqsat.lower.short_integers import in_short_integers, joint
 from eqsat.specs import load
 
 pytestmark = pytest.mark.usefixtures("shared_search")

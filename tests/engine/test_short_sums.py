@@ -3,11 +3,11 @@
 import pytest
 
 import eqsat.graph as g
-from eqsat.cache import Cache
-from eqsat.codegen.cuda_emit import emit
+from eqsat.cache.store import Cache
+from eqsat.codegen.cuda.emit import emit
 from eqsat.driver import plan
 from eqsat.graph import Tensor
-from eqsat.kernel import Kernel
+from eqsat.kernel.ir import Kernel
 from eqsat.specs import load
 
 pytestmark = pytest.mark.usefixtures("shared_search")

@@ -6,22 +6,22 @@ import numpy as np
 import pytest
 
 import eqsat.graph as g
-from eqsat.algebra import Facts, Read, Term, Universe
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.codegen.oracle import run
 from eqsat.driver import plan
 from eqsat.errors import TraceError
-from eqsat.form import Form, Stored, form
+from eqsat.explain.replay import check
 from eqsat.graph.dtypes import DType, bfloat16, float32
 from eqsat.graph.index import row_major
 from eqsat.graph.tensor import Tensor
-from eqsat.kernel import Contract, Kernel
-from eqsat.price import Pricer
-from eqsat.rates import Blocking
-from eqsat.region import Region
-from eqsat.replay import check
-from eqsat.single_rows import with_single_rows
+from eqsat.kernel.ir import Contract, Kernel
+from eqsat.price.pricer import Pricer
+from eqsat.price.rates import Blocking
+from eqsat.schedule.region import Region
+from eqsat.schedule.single_rows import with_single_rows
 from eqsat.specs import load
+from eqsat.terms.algebra import Facts, Read, Term, Universe
+from eqsat.terms.form import Form, Stored, form
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 

@@ -15,23 +15,23 @@ from random_terms import random_terms, renamings
 from terms import Terms, add, exp, mul, sub, universe
 
 import eqsat.graph as g
-from eqsat.algebra import Facts, Renaming, Term
 from eqsat.driver import default_rules
-from eqsat.encode import Encoding, encode
-from eqsat.fold import settle
+from eqsat.encode.encoding import Encoding, encode
 from eqsat.graph.dtypes import DType
 from eqsat.graph.evaluate import input_nodes, topological
 from eqsat.graph.index import var
 from eqsat.graph.tensor import Tensor
-from eqsat.kernel import Guard
+from eqsat.kernel.ir import Guard
 from eqsat.program import flatten
-from eqsat.reindex import push
 from eqsat.rule import Condition, Free, Rewrite, Rule, Variable, apply, rewrite
 from eqsat.rules import algebra
 from eqsat.rules.carries import SOFTMAX
-from eqsat.saturate import FrozenEGraph, Limits, SearchWorker, saturate
-from eqsat.segments import partition
+from eqsat.saturate.saturation import FrozenEGraph, Limits, SearchWorker, saturate
+from eqsat.segment.fold import settle
+from eqsat.segment.segments import partition
 from eqsat.solve import ALGEBRA, finite_buffers, leaf_names
+from eqsat.terms.algebra import Facts, Renaming, Term
+from eqsat.terms.reindex import push
 
 RULES = tuple(rule for rule in default_rules() if rule.group in ALGEBRA)
 SETTINGS = settings(

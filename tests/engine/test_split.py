@@ -15,23 +15,23 @@ from numeric import Meaning, random_buffers
 from terms import Terms, add, div, exp, mul, sub, universe
 
 import eqsat.graph as g
-from eqsat.algebra import Facts, Read, Term, Universe, post_order
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.codegen import oracle
 from eqsat.driver import compile, plan
 from eqsat.errors import TraceError
-from eqsat.explanation import from_json, to_json
-from eqsat.form import SUBSTITUTED, Form, Stored, form
+from eqsat.explain.explanation import from_json, to_json
+from eqsat.explain.replay import check as check_trace
 from eqsat.graph import index
 from eqsat.graph.dtypes import as_dtype
-from eqsat.kernel import Access, Axis, Buffer, Kernel, Load, check
-from eqsat.lower import Schedule, lower
+from eqsat.kernel.ir import Access, Axis, Buffer, Kernel, Load, check
+from eqsat.lower.lowering import Schedule, lower
 from eqsat.program import Program
-from eqsat.ranking import Offer, Ranked, rank
-from eqsat.reduction_parts import Division, divide, fill_processors, part_length
-from eqsat.replay import check as check_trace
 from eqsat.rules.carries import SOFTMAX
+from eqsat.schedule.ranking import Offer, Ranked, rank
+from eqsat.schedule.reduction_parts import Division, divide, fill_processors, part_length
 from eqsat.specs import load
+from eqsat.terms.algebra import Facts, Read, Term, Universe, post_order
+from eqsat.terms.form import SUBSTITUTED, Form, Stored, form
 
 Arrays = dict[str, np.ndarray]
 EXTENTS = [(2, 12, 3), (3, 13, 2), (1, 150, 2), (2, 1, 1), (2, 200, 3)]  # of i, j, k; j is split
@@ -462,7 +462,7 @@ def test_blocks_of_a_part_copy_factors_for_each_other(monkeypatch) -> None:
         wanted = [one for one in ranked if one.choice.parts and one.choice.shared > 1]
         return wanted or ranked, refused
 
-    monkeypatch.setattr("eqsat.schedule.rank", both)
+    monkeypatch.setattr("eqsat.schedule.scheduling.rank", both)
     planned = plan(matmul(512, 512, 8192), H200, cache=Cache(None))
     first, _ = (launch.kernel for launch in planned.parts.launches)
     assert first.multicast == 2 and first.rules[-2].startswith("split ")

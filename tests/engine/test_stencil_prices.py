@@ -6,9 +6,9 @@ from math import prod
 import pytest
 
 import eqsat.graph as g
-from eqsat.cache import Cache
-from eqsat.codegen.cuda_emit import emit
-from eqsat.codegen.cuda_roles import neighbours
+from eqsat.cache.store import Cache
+from eqsat.codegen.cuda.emit import emit
+from eqsat.codegen.cuda.place.roles import neighbours
 from eqsat.driver import plan
 from eqsat.program import Launch
 from eqsat.specs import load

@@ -8,8 +8,8 @@ from fast_products import H200, normal, planned
 
 import eqsat
 import eqsat.graph as g
-from eqsat.cache import Cache
-from eqsat.kernel import Contract, Kernel, Load, Map, Reduce
+from eqsat.cache.store import Cache
+from eqsat.kernel.ir import Contract, Kernel, Load, Map, Reduce
 from eqsat.program import Launch
 
 pytestmark = pytest.mark.usefixtures("shared_search")

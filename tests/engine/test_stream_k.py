@@ -7,16 +7,16 @@ import pytest
 
 import eqsat.graph as eg
 from eqsat import driver
-from eqsat.cache import Cache
-from eqsat.codegen.cuda_emit import emit
+from eqsat.cache.store import Cache
+from eqsat.codegen.cuda.emit import emit
 from eqsat.codegen.oracle import run
-from eqsat.explanation import Explanation
+from eqsat.explain.explanation import Explanation
 from eqsat.graph import nn
 from eqsat.graph.dtypes import bfloat16, int32
-from eqsat.kernel import Kernel
+from eqsat.kernel.ir import Kernel
 from eqsat.program import workspace
+from eqsat.schedule.stream_k import fit
 from eqsat.specs import load
-from eqsat.stream_k import fit
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 

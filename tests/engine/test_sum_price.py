@@ -4,9 +4,9 @@ import pytest
 from fast_products import H200
 
 import eqsat.graph as g
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.driver import plan
-from eqsat.kernel import Contract, Kernel, Reduce
+from eqsat.kernel.ir import Contract, Kernel, Reduce
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 

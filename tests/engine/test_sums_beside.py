@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import eqsat.graph as g
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.driver import plan
-from eqsat.kernel import Kernel, Load, Reduce
+from eqsat.kernel.ir import Kernel, Load, Reduce
 from eqsat.specs import load
 
 pytestmark = pytest.mark.usefixtures("shared_search")

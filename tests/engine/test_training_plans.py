@@ -7,27 +7,28 @@ import numpy as np
 import pytest
 
 import eqsat.graph as g
-from eqsat import apart, specs
-from eqsat.algebra import Facts, Read, Term, Universe
-from eqsat.boundary import is_elementwise, stored_values
-from eqsat.cache import Cache
+from eqsat import specs
+from eqsat.cache.store import Cache
 from eqsat.codegen import oracle
 from eqsat.codegen.targets import TARGETS
+from eqsat.cut.join import join, read_buffers
 from eqsat.driver import plan
 from eqsat.errors import SpecError
-from eqsat.form import Stored, form
 from eqsat.graph.dtypes import as_dtype
 from eqsat.graph.evaluate import topological
 from eqsat.graph.index import row_major
 from eqsat.graph.tensor import Tensor
-from eqsat.join import join, read_buffers
-from eqsat.kernel import Buffer, Contract, Kernel, Map, Reduce, check
-from eqsat.lower import Schedule, lower
-from eqsat.menu import schedule_menus
+from eqsat.kernel.ir import Buffer, Contract, Kernel, Map, Reduce, check
+from eqsat.lower.lowering import Schedule, lower
 from eqsat.program import Program
 from eqsat.rules.carries import SOFTMAX
-from eqsat.schedule import Predicted
-from eqsat.segments import anchor, partition
+from eqsat.schedule import apart
+from eqsat.schedule.menu import schedule_menus
+from eqsat.schedule.scheduling import Predicted
+from eqsat.segment.boundary import is_elementwise, stored_values
+from eqsat.segment.segments import anchor, partition
+from eqsat.terms.algebra import Facts, Read, Term, Universe
+from eqsat.terms.form import Stored, form
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 RNG = np.random.default_rng(5)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import eqsat.graph as g
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.codegen.targets import OracleBackend
 from eqsat.driver import plan
-from eqsat.kernel import Literal
+from eqsat.kernel.ir import Literal
 from eqsat.planned import Planned
 from eqsat.program import Launch, Program
 from eqsat.specs import load

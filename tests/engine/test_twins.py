@@ -13,12 +13,12 @@ from fast_products import planned, run
 
 import eqsat.graph as g
 from eqsat import solve
-from eqsat.algebra import Facts
-from eqsat.kernel import Kernel
+from eqsat.cut.twins import Twins
+from eqsat.cut.variants import Schedule
+from eqsat.kernel.ir import Kernel
 from eqsat.planned import Planned
-from eqsat.schedule import Predicted
-from eqsat.twins import Twins
-from eqsat.variants import Schedule
+from eqsat.schedule.scheduling import Predicted
+from eqsat.terms.algebra import Facts
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 STEPS = 4

@@ -4,13 +4,13 @@ import pytest
 
 import eqsat.graph as g
 from eqsat import solve
-from eqsat.cache import Cache
-from eqsat.cuts import UNFIT
+from eqsat.cache.store import Cache
+from eqsat.cut.cuts import UNFIT
+from eqsat.cut.extraction import Extractor
 from eqsat.driver import plan
-from eqsat.extract import Extractor
-from eqsat.form import Stored
 from eqsat.graph.dtypes import float32
 from eqsat.specs import load
+from eqsat.terms.form import Stored
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 

@@ -5,17 +5,17 @@ from dataclasses import replace
 import pytest
 
 import eqsat.graph as eg
-from eqsat.algebra import Term
-from eqsat.cuts import UNFIT, Plan
+from eqsat.cut.cuts import UNFIT, Plan
+from eqsat.cut.variants import best_planned, best_scheduled
 from eqsat.driver import plan
 from eqsat.errors import SpecError
-from eqsat.form import Stored
 from eqsat.graph import nn
 from eqsat.graph.dtypes import bfloat16
-from eqsat.kernel import Kernel
-from eqsat.schedule import Predicted
+from eqsat.kernel.ir import Kernel
+from eqsat.schedule.scheduling import Predicted
 from eqsat.specs import load
-from eqsat.variants import best_planned, best_scheduled
+from eqsat.terms.algebra import Term
+from eqsat.terms.form import Stored
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 

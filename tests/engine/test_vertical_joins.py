@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from eqsat.algebra import Facts, Read, Term, Universe
-from eqsat.cuts import Candidate, joins_stored, least
-from eqsat.form import Stored
+from eqsat.cut.cuts import Candidate, joins_stored, least
+from eqsat.cut.join import Group, as_joined, join, read_buffers
 from eqsat.graph.dtypes import as_dtype
 from eqsat.graph.index import Affine, add, const, row_major, var
-from eqsat.join import Group, as_joined, join, read_buffers
+from eqsat.terms.algebra import Facts, Read, Term, Universe
+from eqsat.terms.form import Stored
 
 OVER = Universe()
 NAME, FACTS, FLOAT = OVER.add(64), Facts(OVER), as_dtype("float32")

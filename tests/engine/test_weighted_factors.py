@@ -6,10 +6,10 @@ import pytest
 from fast_products import H200
 
 import eqsat.graph as g
-from eqsat.cache import Cache
-from eqsat.codegen.cuda_emit import emit
+from eqsat.cache.store import Cache
+from eqsat.codegen.cuda.emit import emit
 from eqsat.driver import plan
-from eqsat.kernel import Contract, Load
+from eqsat.kernel.ir import Contract, Load
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 

@@ -9,15 +9,15 @@ from fast_products import FAST, H200, normal, planned, run, traced
 from terms import Terms, mul, universe
 
 import eqsat.graph as g
-from eqsat.algebra import Facts, Term
-from eqsat.cache import Cache
-from eqsat.codegen.cuda_compile import compile_cubin
-from eqsat.codegen.cuda_emit import emit
+from eqsat.cache.store import Cache
+from eqsat.codegen.cuda.emit import emit
+from eqsat.codegen.cuda.run.compile import compile_cubin
 from eqsat.driver import plan
-from eqsat.form import Stored, form
 from eqsat.graph.dtypes import as_dtype, bfloat16
 from eqsat.planned import Planned
-from eqsat.whole_rows import kernels_of_whole_rows, with_whole_rows
+from eqsat.schedule.whole_rows import kernels_of_whole_rows, with_whole_rows
+from eqsat.terms.algebra import Facts, Term
+from eqsat.terms.form import Stored, form
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 

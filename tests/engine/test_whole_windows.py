@@ -3,13 +3,13 @@
 import pytest
 
 import eqsat.graph as g
-from eqsat.algebra import Read
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.driver import plan
 from eqsat.graph.dtypes import bfloat16
 from eqsat.graph.index import add, const, floordiv, mod, scale, simplify, var
-from eqsat.relayout import is_run, overlapping, window_rows
+from eqsat.layout.relayout import is_run, overlapping, window_rows
 from eqsat.specs import load
+from eqsat.terms.algebra import Read
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 H200 = load("h200")

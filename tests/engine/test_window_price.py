@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 
 import eqsat.graph as g
-from eqsat.algebra import Facts, Read, Term, Universe
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.driver import plan
-from eqsat.form import Form, Stored, form
 from eqsat.graph.dtypes import float32
 from eqsat.graph.index import add, const, scale, var
-from eqsat.kernel import Contract, Guard, Load
-from eqsat.price import Pricer
-from eqsat.rates import Blocking
+from eqsat.kernel.ir import Contract, Guard, Load
+from eqsat.price.pricer import Pricer
+from eqsat.price.rates import Blocking
+from eqsat.price.tiling import Tiling
+from eqsat.price.window import held_elements, windowed
 from eqsat.specs import load
-from eqsat.tiling import Tiling
-from eqsat.window_price import held_elements, windowed
+from eqsat.terms.algebra import Facts, Read, Term, Universe
+from eqsat.terms.form import Form, Stored, form
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 H200 = load("h200")

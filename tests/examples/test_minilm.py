@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import eqsat
-from eqsat.segments import partition
+from eqsat.segment.segments import partition
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 

@@ -8,7 +8,7 @@ import pytest
 
 import eqsat
 from eqsat.driver import plan
-from eqsat.kernel import Contract, Load
+from eqsat.kernel.ir import Contract, Load
 from eqsat.specs import load
 
 pytestmark = pytest.mark.usefixtures("shared_search")

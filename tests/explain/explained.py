@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from functools import cache
 
 import eqsat
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.driver import plan
-from eqsat.explanation import Explanation
+from eqsat.explain.explanation import Explanation
+from eqsat.explain.replay import check
 from eqsat.graph import Tensor
 from eqsat.planned import Planned
-from eqsat.replay import check
 
 
 def given(name: str, *shape: int) -> Tensor:

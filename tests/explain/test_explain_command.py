@@ -12,11 +12,11 @@ import pytest
 from explained import explained, gram
 
 import eqsat
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.errors import ArgumentError, TraceError
-from eqsat.explain import find_function, main
-from eqsat.explanation import RuleRecord, from_json
-from eqsat.render import render
+from eqsat.explain.command import find_function, main
+from eqsat.explain.explanation import RuleRecord, from_json
+from eqsat.explain.render import render
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 

@@ -7,17 +7,17 @@ import pytest
 from explained import explained
 
 import eqsat.graph.index as index
-from eqsat.algebra import Facts, Read, Term, Universe
 from eqsat.errors import TraceError
-from eqsat.explain import main
+from eqsat.explain.command import main
+from eqsat.explain.render import render
+from eqsat.explain.replay import replay
+from eqsat.explain.steps import Step, Trace, stamped
+from eqsat.explain.term_values import agree
 from eqsat.graph.dtypes import as_dtype
-from eqsat.matching import Setting
-from eqsat.render import render
-from eqsat.replay import replay
 from eqsat.rule import collect
 from eqsat.rules import algebra
-from eqsat.steps import Step, Trace, stamped
-from eqsat.term_values import agree
+from eqsat.terms.algebra import Facts, Read, Term, Universe
+from eqsat.terms.matching import Setting
 
 NAMES = ("matrix_chain", "attention", "gram", "stored_gram")
 

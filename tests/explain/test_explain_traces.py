@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 from explained import PROGRAMS, explained
 
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.driver import plan
-from eqsat.explanation import from_json, to_json
-from eqsat.render import render
+from eqsat.explain.explanation import from_json, to_json
+from eqsat.explain.render import render
 
 SLOW = pytest.mark.slow
 SELDOM = ("gelu_mlp", "two_products", "joined")  # on the CPU: the layers of `layers` are like them

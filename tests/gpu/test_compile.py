@@ -6,20 +6,21 @@ import numpy as np
 import pytest
 
 import eqsat.graph as G
-from eqsat.cache import Cache
-from eqsat.codegen import cuda_compile, cuda_emit
-from eqsat.codegen.cuda_backend import CudaBackend
-from eqsat.codegen.cuda_fit import misfit
-from eqsat.codegen.cuda_target import missing
+from eqsat.cache.store import Cache
+from eqsat.codegen.cuda import emit as cuda_emit
+from eqsat.codegen.cuda.fit import misfit
+from eqsat.codegen.cuda.run import compile as cuda_compile
+from eqsat.codegen.cuda.run.backend import CudaBackend
+from eqsat.codegen.cuda.run.target import missing
 from eqsat.codegen.targets import TARGETS
 from eqsat.driver import compile, default_rules, plan
 from eqsat.errors import UnsupportedError
-from eqsat.fold import settle
 from eqsat.rule import allowed
 from eqsat.rules.substitution import substitutions
-from eqsat.saturate import Limits, SearchWorker
-from eqsat.schedule import Search
-from eqsat.segments import partition
+from eqsat.saturate.saturation import Limits, SearchWorker
+from eqsat.schedule.scheduling import Search
+from eqsat.segment.fold import settle
+from eqsat.segment.segments import partition
 from eqsat.solve import solve
 from eqsat.specs import load
 

@@ -3,7 +3,7 @@
 import pytest
 
 import eqsat
-from eqsat.codegen import cuda_arrays
+from eqsat.codegen.cuda.run import arrays as cuda_arrays
 
 pytestmark = pytest.mark.gpu
 torch = pytest.importorskip("torch")

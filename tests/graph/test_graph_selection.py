@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import eqsat.graph as g
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.driver import compile, plan
 from eqsat.errors import DTypeError, ShapeError
 from eqsat.graph.evaluate import evaluate

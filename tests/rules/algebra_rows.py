@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from terms import Terms, add, div, mul, sub
 
-from eqsat.algebra import Term
 from eqsat.graph.index import var
+from eqsat.terms.algebra import Term
 
 Pair = tuple[Term, Term]
 

@@ -8,12 +8,12 @@ from kernel_cases import Case
 from mask_rows import ROWS
 from terms import Terms, add, mul, sub
 
-from eqsat.algebra import Facts, Term
 from eqsat.carry_law import CarryLaw, carry_law, placed
-from eqsat.carry_terms import definition, number, pivot_of
 from eqsat.graph import divide, maximum, pow
 from eqsat.graph.reductions import FAR, NOWHERE
 from eqsat.rules.carries import LAWS, SOFTMAX
+from eqsat.terms.algebra import Facts, Term
+from eqsat.terms.carry_terms import definition, number, pivot_of
 
 BASE_3 = carry_law("base_3", lambda s, p: pow(3.0, s - p), lambda p, q: pow(3.0, p - q))
 SHARE = carry_law(

@@ -3,7 +3,7 @@
 from algebra_rows import ROWS, Miss, Pair, Row, row
 from terms import Terms, add, mul, sub
 
-from eqsat.algebra import Term
+from eqsat.terms.algebra import Term
 
 __all__ = ["ROWS"]
 

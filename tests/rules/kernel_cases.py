@@ -5,10 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 from terms import universe
 
-from eqsat.algebra import Facts, Read, Term, Universe, post_order
 from eqsat.carry_law import CarryLaw
 from eqsat.codegen import oracle
-from eqsat.egglog_text import (
+from eqsat.kernel.ir import Buffer
+from eqsat.lower.lowering import Schedule, lower
+from eqsat.rule import SCHEDULING, Rule
+from eqsat.saturate.egglog_text import (
     constructor,
     declarations,
     rule_lines,
@@ -17,12 +19,10 @@ from eqsat.egglog_text import (
     subset_points,
     table_for,
 )
-from eqsat.form import Stored, form
-from eqsat.kernel import Buffer
-from eqsat.lower import Schedule, lower
-from eqsat.rule import SCHEDULING, Rule
-from eqsat.saturate import FrozenEGraph, SearchWorker, thaw
-from eqsat.schedule_facts import schedule_facts
+from eqsat.saturate.saturation import FrozenEGraph, SearchWorker, thaw
+from eqsat.schedule.facts import schedule_facts
+from eqsat.terms.algebra import Facts, Read, Term, Universe, post_order
+from eqsat.terms.form import Stored, form
 
 UNTILED = Term("untiled")
 

@@ -4,7 +4,7 @@ from algebra_rows import Miss, Pair, Row, row
 from rounding_rows import ROWS
 from terms import Terms, add, sub
 
-from eqsat.algebra import Term
+from eqsat.terms.algebra import Term
 
 
 @row

@@ -7,7 +7,7 @@ from algebra_rows import Miss, Pair, Row, row
 from distribute_rows import ROWS
 from terms import Terms, add, mul
 
-from eqsat.algebra import Term
+from eqsat.terms.algebra import Term
 
 __all__ = ["ROWS"]
 

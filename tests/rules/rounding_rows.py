@@ -4,8 +4,8 @@ from algebra_rows import Miss, Row, row
 from scatter_rows import ROWS
 from terms import Terms
 
-from eqsat.algebra import Term
-from eqsat.roundings import BINARY, EXTREMES, UNARY
+from eqsat.encode.roundings import BINARY, EXTREMES, UNARY
+from eqsat.terms.algebra import Term
 
 __all__ = ["ROWS"]
 

@@ -6,8 +6,8 @@ from algebra_rows import Miss, Pair, Row, row
 from power_rows import ROWS
 from terms import Terms, mul
 
-from eqsat.algebra import Term
 from eqsat.graph.index import const
+from eqsat.terms.algebra import Term
 
 __all__ = ["ROWS"]
 

@@ -13,13 +13,13 @@ from numeric import TOLERANCE, Meaning, check_terms, differ, random_buffers
 from row_check import WHERE, row_faults
 from terms import Terms, universe
 
-from eqsat.algebra import Facts, Term, post_order
 from eqsat.graph.dtypes import as_dtype
 from eqsat.rule import Rule, applicable, collect
 from eqsat.rules import algebra, carries, masks, powers, roundings
 from eqsat.rules.carries import carry_rules
-from eqsat.saturate import FrozenEGraph, Limits, SearchWorker, saturate
+from eqsat.saturate.saturation import FrozenEGraph, Limits, SearchWorker, saturate
 from eqsat.solve import ALGEBRA
+from eqsat.terms.algebra import Facts, Term, post_order
 
 ROWS = mask_rows.ROWS
 RULES = (

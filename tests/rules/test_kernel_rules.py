@@ -15,13 +15,13 @@ from numeric import SCHEDULED, Meaning, check, random_buffers
 from row_check import row_faults
 from terms import NAMES, Terms, add, div, exp, mul, universe
 
-from eqsat.algebra import Term, post_order
 from eqsat.driver import default_rules
-from eqsat.lower import Schedule
+from eqsat.lower.lowering import Schedule
 from eqsat.rule import collect
 from eqsat.rules import kernels
 from eqsat.rules.carries import FIRST_LARGEST, VARIANCE, carry_rules
-from eqsat.saturate import SearchWorker
+from eqsat.saturate.saturation import SearchWorker
+from eqsat.terms.algebra import Term, post_order
 
 RULES = {r.name: r for r in (*collect(vars(kernels)), *carry_rules((*LAWS, *OWN)))}
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import eqsat
-from eqsat.cache import Cache
+from eqsat.cache.store import Cache
 from eqsat.driver import default_rules
 from eqsat.errors import ArgumentError, EqsatError, RuleError
 from eqsat.rule import apply, dtype_in, known, rewrite, rule
-from eqsat.rule_check import checked
+from eqsat.saturate.rule_check import checked
 
 X = np.random.default_rng(0).uniform(1, 2, 50)
 

@@ -22,7 +22,7 @@ from eqsat.rule import (
     rewrite,
     rule,
 )
-from eqsat.saturate import FrozenEGraph, Limits, SearchWorker, saturate
+from eqsat.saturate.saturation import FrozenEGraph, Limits, SearchWorker, saturate
 
 
 @rule("algebra")

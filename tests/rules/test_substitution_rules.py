@@ -8,15 +8,15 @@ from kernel_cases import Case, equal, run
 from numeric import random_buffers
 from terms import Terms, universe
 
-from eqsat.algebra import Term
 from eqsat.graph.dtypes import BY_NAME
-from eqsat.lower import Schedule
-from eqsat.narrow import TERMS, products
+from eqsat.layout.narrow import TERMS, products
+from eqsat.lower.lowering import Schedule
 from eqsat.rule import PRECISIONS, Rule, allowed
 from eqsat.rules.carries import SOFTMAX
 from eqsat.rules.substitution import float32_products, substitutions
-from eqsat.saturate import SearchWorker
+from eqsat.saturate.saturation import SearchWorker
 from eqsat.specs import ParallelOperation, available, load
+from eqsat.terms.algebra import Term
 
 One = tuple[str, ParallelOperation]
 SPECS = {name: load(name) for name in available()}

@@ -1,0 +1,1 @@
+"""Contractions: by threads, by mma.sync, by wgmma; fragments of factors, narrower terms."""

@@ -1,0 +1,366 @@
+"""Contractions by wgmma: the right factor in shared memory, the left one there or in registers.
+
+The result lies in registers over the four warps of a warpgroup. The instruction is asynchronous:
+`multiply` only issues it; whoever reads the result waits first.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from eqsat.errors import UnsupportedError
+from eqsat.layout.narrow import products
+
+from ..copy.box_tile import SWIZZLES, BoxTile
+from ..place.block import Block
+from ..place.placement import Matrix
+from ..place.warpgroup_operations import WARPGROUP, WARPGROUP_ROWS, WarpgroupOperation
+from .gather import fill_left, prepare_left
+
+COLUMNS = 8  # of a fragment
+
+
+def multiply(
+    block: Block, matrix: Matrix, result: str, packed: str = "", fresh: bool = False
+) -> None:
+    """Issue the products that add to the registers `result`, or if `fresh` overwrite them.
+
+    A left factor in registers may have been packed into an array before.
+    """
+    operation = matrix.operation
+    assert isinstance(operation, WarpgroupOperation)
+    _Product(block, matrix, operation).emit(result, packed, fresh)
+
+
+def multiply_in_steps(
+    block: Block,
+    matrix: Matrix,
+    result: str,
+    packed: str,
+    under_way: int,
+    fill: Callable[[str], None] | None = None,
+) -> None:
+    """Issue the products of each step of the sum as a group of its own. Its left factor goes into
+    the registers `packed` when all groups but the last `under_way` are done; `fill` writes them,
+    if not what `prepare_left` gives.
+    """
+    operation = matrix.operation
+    assert isinstance(operation, WarpgroupOperation)
+    _Product(block, matrix, operation).emit_steps(result, packed, under_way, fill)
+
+
+def rest_of(result: str) -> str:
+    """The registers of the products of later terms."""
+    return f"{result}_rest"
+
+
+def packed_shape(block: Block, matrix: Matrix) -> tuple[int, int]:
+    """Steps, and fragments of a warpgroup, of a left factor in registers."""
+    steps = -(-block.distribution.padded(matrix.k) // matrix.operation.k)
+    return steps, prod(block.distribution.parts[i].blocks for i in matrix.rows)
+
+
+def factor_registers(block: Block, matrix: Matrix) -> int:
+    """Registers of a thread that such a factor takes."""
+    return prod(packed_shape(block, matrix)) * matrix.operation.left_registers
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """A factor in shared memory: its tile, and whether k is contiguous there."""
+
+    tile: BoxTile
+    along_k: bool
+
+    @property
+    def stride(self) -> int:
+        """Bytes from eight rows to the next eight."""
+        assert self.tile.box is not None
+        return 8 * self.tile.box.row_bytes
+
+    @property
+    def leading(self) -> int:
+        """Bytes from one part along m or n to the next; unused where k is contiguous."""
+        assert self.tile.box is not None
+        return 16 if self.along_k else self.tile.box.rows * self.tile.box.row_bytes
+
+    def step_bytes(self, k: int) -> str:
+        """How far step `step` of k elements lies into the tile."""
+        box = self.tile.box
+        assert box is not None
+        if not self.along_k:
+            return f"step * {k * box.row_bytes}"
+        each = k * box.dtype.itemsize
+        per_row = box.row_bytes // each
+        if box.blocks == 1:
+            return f"step * {each}"
+        return f"(step / {per_row} * {box.rows * box.row_bytes} + step % {per_row} * {each})"
+
+
+@dataclass(frozen=True)
+class _Product:
+    block: Block
+    matrix: Matrix
+    operation: WarpgroupOperation
+
+    def emit(self, result: str, packed: str, fresh: bool) -> None:
+        block, out, operation = self.block, self.block.out, self.operation
+        gathered, right = self.matrix.gathered, self.factor(self.matrix.right)
+        left = None if gathered or packed else self.factor(self.matrix.left)
+        if right is None or (left is None and operation.packed != 2 and not gathered):
+            raise self.refusal("its factors are not where the instruction reads them")
+        self.check_indices()
+        steps, count = packed_shape(block, self.matrix)
+        with out.block():
+            if left is None and not packed:
+                packed = "left"
+                out.line(f"unsigned left[{steps}][{count}][{operation.left_registers}];")
+                fill_left(block, self.matrix, packed)
+            if not self.matrix.partial:
+                out.line("products_begin();")
+            if left is not None:
+                self.describe("left", left, self.matrix.rows)
+            self.describe("right", right, self.matrix.columns)
+            across = self.across
+            if self.matrix.partial:
+                for fragment in product(range(count), range(across)):
+                    self.add_partial(result, steps, fragment, left, packed, right)
+                return
+            for i, j, target, kept in self.terms(result, fresh):
+                out.line("#pragma unroll")
+                with out.block(f"for (int step = 0; step < {steps}; ++step)"):
+                    sides = (left, i, packed), (right, j)
+                    self.issue(target, kept, count, across, *sides)
+
+    def emit_steps(
+        self, result: str, packed: str, under_way: int, fill: Callable[[str], None] | None
+    ) -> None:
+        block, out, right = self.block, self.block.out, self.factor(self.matrix.right)
+        if right is None:
+            raise self.refusal("its factors are not where the instruction reads them")
+        self.check_indices()
+        steps, count = packed_shape(block, self.matrix)
+        with out.block():
+            fill = fill or prepare_left(block, self.matrix)
+            self.describe("right", right, self.matrix.columns)
+            out.line("#pragma unroll")
+            with out.block(f"for (int step = 0; step < {steps}; ++step)"):
+                out.line(f"products_wait<{under_way}>();")
+                fill(packed)
+                out.line("products_begin();")
+                self.issue(result, "1", count, self.across, (None, 0, packed), (right, 0))
+                out.line("products_commit();")
+
+    @property
+    def across(self) -> int:
+        """Instructions along the columns of a warpgroup."""
+        parts = self.block.distribution.parts
+        columns = prod(parts[i].blocks for i in self.matrix.columns) * COLUMNS
+        if columns % self.operation.n:
+            raise self.refusal(f"a warpgroup's columns are no multiple of {self.operation.n}")
+        return columns // self.operation.n
+
+    def terms(self, result: str, fresh: bool) -> list[tuple[int, int, str, str]]:
+        """The terms of the factors to multiply, the registers to add the products to, and whether
+        these hold anything to add to, as an expression: of terms in memory each sum starts anew.
+        """
+        c, seen = self.matrix.contract, set[str]()
+        if not c.term_index:
+            return [(0, 0, result, "step > 0" if fresh else "1")]
+        found = []
+        for i, j in products(c.terms):
+            target = rest_of(result) if i or j else result
+            found.append((i, j, target, "1" if target in seen else "step > 0"))
+            seen.add(target)
+        return found
+
+    def issue(
+        self,
+        result: str,
+        kept: str,
+        rows: int,
+        columns: int,
+        left: tuple[_Operand | None, int, str],
+        right: tuple[_Operand, int],
+    ) -> None:
+        """The instructions of one step, for so many fragments of a term of each factor; of a left
+        factor in registers its array is given.
+        """
+        wide = self.operation.n // COLUMNS
+        for row, column in product(range(rows), range(columns)):
+            registers = self.registers(result, row, column * wide, wide)
+            self.instruction(registers, kept, (row, column), left, right)
+
+    def instruction(
+        self,
+        registers: Sequence[str],
+        kept: str,
+        fragment: tuple[int, int],
+        left: tuple[_Operand | None, int, str],
+        right: tuple[_Operand, int],
+    ) -> None:
+        """One instruction, that of a fragment's row and column."""
+        operation, (row, column) = self.operation, fragment
+        a = f"{left[2]}[step][{row}]"
+        if left[0] is not None:
+            a = self.place("left", left[0], self.matrix.rows, row, WARPGROUP_ROWS, left[1])
+        b = self.place("right", right[0], self.matrix.columns, column, operation.n, right[1])
+        kinds = [str(int(not right[0].along_k))]
+        if left[0] is not None:
+            kinds.insert(0, str(int(not left[0].along_k)))
+        template = f"<{', '.join(kinds)}>" if operation.transposable else ""
+        function = operation.name(left[0] is None)
+        self.block.out.line(f"{function}{template}({', '.join(registers)}, {a}, {b}, {kept});")
+
+    def add_partial(
+        self,
+        result: str,
+        steps: int,
+        fragment: tuple[int, int],
+        left: _Operand | None,
+        packed: str,
+        right: _Operand,
+    ) -> None:
+        """Sums of a fragment that start anew after so many steps, each waited for and added to the
+        result, which has more bits than they.
+        """
+        out, count, (row, column) = self.block.out, self.operation.n // 2, fragment
+        each = max(self.matrix.partial // self.operation.k, 1)
+        wide = self.operation.n // COLUMNS
+        out.line("#pragma unroll")
+        with out.block(f"for (int first = 0; first < {steps}; first += {each})"):
+            out.line(f"float sums[{count}];")
+            out.line("products_begin();")
+            last = str(steps) if steps <= each else f"min(first + {each}, {steps})"
+            out.line("#pragma unroll")
+            with out.block(f"for (int step = first; step < {last}; ++step)"):
+                sums = [f"sums[{n}]" for n in range(count)]
+                kept = "step > first"
+                self.instruction(sums, kept, fragment, (left, 0, packed), (right, 0))
+            out.line("products_commit();")
+            out.line("products_wait<0>();")
+            for n, register in enumerate(self.registers(result, row, column * wide, wide)):
+                out.line(f"{register} += sums[{n}];")
+
+    def refusal(self, reason: str) -> UnsupportedError:
+        c = self.matrix.contract
+        return UnsupportedError(
+            f"contraction {c.name} of kernel {self.block.kernel.name} by {c.operation}: {reason}. "
+            f"Choose another tile or operation."
+        )
+
+    def factor(self, name: str) -> _Operand | None:
+        """The factor's tile, or None where registers hold it."""
+        tile = self.block.tiles.get(name)
+        if tile is None:
+            return None
+        if not isinstance(tile, BoxTile):
+            raise self.refusal(f"the tile of {name} is not laid out as boxes")
+        along_k = tile.order[-1] == self.matrix.k
+        if not along_k and not self.operation.transposable:
+            raise self.refusal(f"{name} is not contiguous along the sum")
+        free = self.matrix.rows if name == self.matrix.left else self.matrix.columns
+        own = [i for i in tile.order if i not in (self.matrix.k, self.matrix.contract.term_index)]
+        if not along_k and own != [free[-1]]:
+            raise self.refusal(f"{name} has several indices beside the sum")
+        return _Operand(tile, along_k)
+
+    def check_indices(self) -> None:
+        """Every index of the result is a row, a column, or has one point."""
+        d, c = self.block.distribution, self.matrix.contract
+        roles = {*self.matrix.rows, *self.matrix.columns}
+        inside = (self.matrix.k, c.term_index)
+        others = [i for i in (*c.indices, *c.over) if i not in roles and i not in inside]
+        if any(d.padded(i) > 1 for i in others):
+            raise self.refusal("an index is neither row, nor column, nor one step of the sum")
+
+    def describe(self, word: str, operand: _Operand, free: Sequence[str]) -> None:
+        """The descriptor of the factor's first fragment of this warpgroup."""
+        box = operand.tile.box
+        assert box is not None
+        parts = []
+        for i in free:
+            for factor, weight in self.block.distribution.weighted(i, "thread"):
+                if factor.stride >= WARPGROUP:
+                    number = "warpgroup"
+                    if factor.stride > WARPGROUP:
+                        number += f" / {factor.stride // WARPGROUP}"
+                    if factor.stride * factor.count < self.block.kernel.threads:
+                        number += f" % {factor.count}"
+                    parts.append(f"{number} * {self.bytes_at(operand, i, weight)}")
+        place = f"reinterpret_cast<const char*>({operand.tile.pointer})"
+        place = " + ".join([place, *parts])
+        swizzle = SWIZZLES[box.row_bytes]
+        numbers = f"{operand.leading}, {operand.stride}, {swizzle}"
+        self.block.out.line(
+            f"const unsigned long long {word} = matrix_descriptor({place}, {numbers});"
+            if word == "right"
+            else f"const unsigned long long left_tile = matrix_descriptor({place}, {numbers});"
+        )
+
+    def bytes_at(self, operand: _Operand, index: str, points: int) -> int:
+        """How far so many points of a row or column index lie into the tile."""
+        box = operand.tile.box
+        assert box is not None
+        if operand.along_k:
+            return points * operand.tile.strides.get(index, 0) * box.row_bytes
+        if points % box.width:
+            raise self.refusal(f"{points} points of {index} are no whole rows of the tile")
+        return points // box.width * box.rows * box.row_bytes
+
+    def place(
+        self, word: str, operand: _Operand, free: Sequence[str], number: int, size: int, term: int
+    ) -> str:
+        """The descriptor of fragment `number` of `size` rows (or columns) of a term at `step`."""
+        where = self.coordinates(free, number * size, size)
+        box = operand.tile.box
+        assert box is not None
+        if operand.along_k:
+            rows = [sum(at[i] * operand.tile.strides.get(i, 0) for i in free) for at in where]
+            if rows != list(range(rows[0], rows[0] + size)):
+                raise self.refusal("its rows or columns do not follow each other in the tile")
+        first = sum(self.bytes_at(operand, i, where[0][i]) for i in free)
+        if term:
+            first += term * operand.tile.strides[self.matrix.contract.term_index] * box.row_bytes
+        name = "right" if word == "right" else "left_tile"
+        far = operand.step_bytes(self.operation.k)
+        return f"{name} + (({first} + {far}) >> 4)"
+
+    def coordinates(self, free: Sequence[str], first: int, size: int) -> list[dict[str, int]]:
+        """The coordinates within the warpgroup's part of consecutive rows (or columns)."""
+        parts = self.block.distribution.parts
+        whole = prod(parts[i].count for i in free)
+        found = []
+        for number in range(first, first + size):
+            fragment, f = divmod(number, whole)
+            at = {}
+            for i in reversed(free):
+                part = parts[i]
+                fragment, digit = divmod(fragment, part.blocks)
+                at[i] = digit * part.count + f // part.below % part.count
+            found.append(at)
+        return found
+
+    def registers(self, result: str, row: int, column: int, count: int) -> list[str]:
+        """The accumulators of a fragment, in the instruction's order."""
+        c, d = self.matrix.contract, self.block.distribution
+        indices = self.block.ordered(c.indices)
+        texts = []
+        for j, h, e in product(range(column, column + count), range(2), range(2)):
+            numbers = {**self.numbers(self.matrix.rows, row, h)}
+            numbers |= self.numbers(self.matrix.columns, j, e)
+            place = 0
+            for i in indices:
+                place = place * d.registers(i) + numbers.get(i, 0)
+            texts.append(f"{result}[{place}]")
+        return texts
+
+    def numbers(self, free: Sequence[str], fragment: int, pair: int) -> dict[str, int]:
+        """Register numbers along each index of one of a lane's two rows (columns) of a fragment."""
+        numbers = {}
+        for i in reversed(free):
+            part = self.block.distribution.parts[i]
+            fragment, digit = divmod(fragment, part.blocks)
+            numbers[i] = digit * 2 + pair if part.pair else digit
+        return numbers

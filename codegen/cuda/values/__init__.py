@@ -1,0 +1,1 @@
+"""What threads load, compute, combine and store of their own points."""

@@ -1,0 +1,1 @@
+"""The persistent cache: what searches decided and compiles made, kept between processes."""

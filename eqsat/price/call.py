@@ -1,0 +1,75 @@
+"""Products of a tile that a library computes: in how many calls, and what each takes besides."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from eqsat.price.rates import Array, Contraction
+from eqsat.price.tiling import Tiling
+from eqsat.specs import ParallelOperation
+from eqsat.terms.algebra import Read, Term
+
+DEPTH, HEIGHT = 256, 252  # points of a sum, and rows, for which a library has factors in order
+VECTOR = 64  # bytes of a register, at the most
+SMALL = 1e6  # multiply-adds of a call that, on some machines, reads its factors where they lie
+LIBRARY = "cblas_gemm"  # what such an operation is invoked as
+COPIED = 0.5  # of what another call takes to copy its factors: nothing on a Xeon, all on an EPYC
+
+
+def call_seconds(
+    tiling: Tiling, operation: ParallelOperation, found: Contraction, work: Array
+) -> Array:
+    """Seconds of all calls besides the `work` of their multiply-adds: one for each tile, each point
+    of a batch, and each of the rows or columns that are not one index in memory. Columns are
+    multiplied by whole vectors.
+
+    A call copies its factors into its own order: read, written, read again; a small one of a
+    library not on all machines. What it has of the right one at a time it reads for some rows after
+    others, from the cache that cores share where a core's own does not hold it.
+    """
+    rows, down = _together(tiling, found.left, found.rows)
+    columns, right = _together(tiling, found.right, found.columns)
+    calls = tiling.tile_points(found.batch) * down * right * tiling.tiles_in_all()
+    summed = tiling.tile_points(found.summed)
+    itemsize = tiling.form.facts.dtype(found.right).itemsize
+    held, vector = (rows + columns) * summed * itemsize, VECTOR / itemsize
+    whole = np.ceil(columns / vector) * vector / columns
+    spec, pricer = tiling.spec, tiling.pricer
+    rates = (pricer.cache.sustained_gb_per_s, pricer.private.sustained_gb_per_s / 2)
+    packing = held * sum(spec.processors / (rate * 1e9) for rate in rates)
+    depth = np.minimum(summed, DEPTH)
+    lost = (columns + np.minimum(rows, HEIGHT)) * depth * itemsize > pricer.private.size_bytes
+    again = np.where(lost, np.ceil(rows / HEIGHT) - 1, 0.0) * columns * summed * itemsize
+    packing = packing + again * spec.processors / (rates[0] * 1e9)
+    small = rows * columns * summed <= SMALL
+    small = small & (operation.invocation_name == LIBRARY)
+    each = operation.latency_cycles / spec.cycles_per_s + packing * np.where(small, COPIED, 1.0)
+    return work * (whole - 1) + calls * each / spec.processors
+
+
+def _together(tiling: Tiling, side: Term, own: int) -> tuple[Array, Array]:
+    """Rows of a factor that one call takes, and how many calls take all of a tile's: names are one
+    index where those inside are whole and lie next to each other.
+    """
+    names = tiling.form.facts.universe.members(own)
+    strides = _strides(side)
+    points, calls = tiling.shape, tiling.shape
+    one, inner, tile = tiling.shape > 0, "", tiling.shape
+    for name in sorted(names, key=lambda name: abs(strides.get(name, 0))):
+        if inner:
+            extent = tiling.form.extents[inner]
+            apart = strides and strides.get(name) != strides.get(inner, 0) * extent
+            one = one & (tile >= extent) & (not apart)
+        tile = tiling.tile_points(tiling.form.facts.universe.mask([name]))
+        points = np.where(one, points * tile, points)
+        calls = np.where(one, calls, calls * tile)
+        inner = name
+    return points, calls
+
+
+def _strides(side: Term) -> Mapping[str, int]:
+    """Elements from one point of each name of a factor to the next; none for what is computed,
+    which lies in a tile as it is asked for.
+    """
+    read = side.args[0] if side.op == "read" else None
+    return {str(atom): step for atom, step in read.address.terms} if isinstance(read, Read) else {}

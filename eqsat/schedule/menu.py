@@ -1,0 +1,499 @@
+"""The tile choices that are considered for a form's grid, as arrays over one menu."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eqsat.graph.index import Affine, free_names, unit_names
+from eqsat.layout.pixels import pixel_axes
+from eqsat.layout.prepare import SHORT_ROWS
+from eqsat.layout.window_factors import place_names, sliding_names, window_places
+from eqsat.price.clusters import clusters, sharers
+from eqsat.price.live_share import live_share
+from eqsat.price.pricer import Pricer
+from eqsat.schedule.reduction_parts import PartMenu, core_parts, part_menu
+from eqsat.schedule.stream_k import stream_k_parts
+from eqsat.schedule.turned import turned_names
+from eqsat.specs import ParallelProcessingUnit
+from eqsat.terms.algebra import SCATTERS, Read, Term, guarded_names, post_order, read_along
+from eqsat.terms.form import REDUCING, Form, shares_factors
+
+SWIZZLED = 128  # bytes of a row of staged operands that keeps clear of bank conflicts
+SHORT_TAIL = 16  # points of a stored value's last names below which tiles are long along the next
+TOGETHER = 32  # points of short products beside each other that lie together
+LEAST_ROWS = 64  # rows of a tile that fill a matrix operation
+FEW_COLUMNS = 8  # columns of a product that leave most of a matrix operation idle
+MOST_ROWS = 256  # rows of a tile that holds all of several names
+SHORT_SUM = 32  # points of a sum from where they are streamed in chunks
+MOST_IN_WINDOWS = 64  # places in windows that a thread takes at once
+SHARED_PLACES = 4  # times as many of a sum over windows, whose places lie in a tile once
+CHUNKS = (256, 1024, 4096)  # points of a chunk of a sum that is no product
+MASKED = (64, 128, 256)  # points of a chunk that a core may leave out
+MOST_HELD = 1 << 15  # points of a chunk beside names that lie in the tile whole
+MOST_IN_ROWS = 1 << 13  # the same of rows that are reduced and stored
+MOST_AT_ONCE = (4096, 160)  # points of a sum, and of one of products, that a tile takes at once
+MOST_POINTS = 1 << 20  # of a tile that is priced before a kernel is scheduled
+MOST_SCHEDULES = 4000  # of a body, menus are thinned until there are no more
+
+
+def sizes(extent: int, least: int = 1, most: int = 1 << 14) -> list[int]:
+    """Powers of two below the extent, and the extent itself."""
+    out = [1 << p for p in range(15) if least <= 1 << p < min(extent, most + 1)]
+    return [*out, extent] if extent <= most else out
+
+
+def chunks(form: Form) -> dict[str, NDArray[np.float64]]:
+    """Tiles that are blocks of the grid cut at one or two names, or of any two names alone.
+
+    Names outside the first cut have tile 1, those inside the last cut their whole extent: as they
+    lie in memory. What two names of a product share need not lie between them.
+    """
+    rows = _blocks(tuple(form.extents[name] for name in form.grid))
+    return {name: rows[:, i] for i, name in enumerate(form.grid)}
+
+
+def least_seconds(form: Form, pricer: Pricer, clusters: bool = True) -> float:
+    """The least predicted seconds of a kernel of a form, before it is scheduled."""
+    return float(pricer.price(form, chunks(form), clusters=clusters).seconds.min())
+
+
+@lru_cache(maxsize=1024)
+def _blocks(extents: tuple[int, ...]) -> NDArray[np.float64]:
+    rank = len(extents)
+    rows: list[list[int]] = [[1] * rank]
+    for first in range(rank):
+        inside = list(extents[first + 1 :])
+        rows += [[1] * first + [size, *inside] for size in sizes(extents[first])]
+        for second in range(first + 1, rank):
+            between, tail = extents[first + 1 : second], extents[second + 1 :]
+            for size in sizes(extents[first], 16)[-6:]:
+                for other in sizes(extents[second], 16)[:-1]:
+                    rows.append([1] * first + [size, *between, other, *tail])
+            for size in sizes(extents[first], 16)[-6:]:
+                for other in sizes(extents[second], 16)[-6:]:
+                    rows.append([1] * rank)
+                    rows[-1][first], rows[-1][second] = size, other
+    table = np.array(rows, dtype=np.float64).reshape(len(rows), rank)
+    kept = table[table.prod(axis=1) <= MOST_POINTS] if rank else table[:1]
+    return np.unique(kept if len(kept) else table[:1], axis=0)
+
+
+@dataclass(frozen=True)
+class Menus:
+    """What the schedule rules may choose from: axes in order, and the sizes of each.
+
+    `parts`: for a schedule that settles every axis, in how many parts a reduction may be split;
+    `turned`: names that what is stored may have outermost;
+    `clusters`: how many blocks may compute a tile, `sharers`: how many copy for each other,
+    `last_parts`: in how many the tiles of a last wave, of so many `processors`, may be; `extents`:
+    of the grid's names.
+    """
+
+    axes: tuple[str, ...]
+    tiles: dict[str, list[int]]
+    chunks: dict[str, list[int]]
+    kept: tuple[str, ...]
+    threads: tuple[int, ...]
+    stages: tuple[tuple[str, int], ...]
+    parts: PartMenu = field(default_factory=PartMenu)
+    turned: tuple[str, ...] = ()
+    clusters: tuple[int, ...] = ()
+    sharers: tuple[int, ...] = ()
+    last_parts: tuple[int, ...] = ()
+    processors: int = 1
+    extents: Mapping[str, int] = field(default_factory=dict)
+
+    def facts(self) -> list[str]:
+        """As egglog facts."""
+        lines = [f'(axis {i} "{name}")' for i, name in enumerate(self.axes)]
+        lines += [f'(tile_menu "{n}" {s})' for n, sizes in self.tiles.items() for s in sizes]
+        lines += [f'(chunk_menu "{n}" {s})' for n, sizes in self.chunks.items() for s in sizes]
+        lines += [f'(keep_menu "{name}")' for name in self.kept]
+        lines += [f"(thread_menu {count})" for count in self.threads]
+        lines += [f'(stage_menu "{memory}" {count})' for memory, count in self.stages]
+        lines += [f'(axis {len(self.axes)} "parts")'] if self.parts.counts else []
+        lines += [f'(axis {len(self.axes)} "turn")'] if self.turned else []
+        lines += [f'(turn_menu "{name}")' for name in self.turned]
+        lines += [f'(axis {len(self.axes)} "cluster")'] if self.clusters else []
+        lines += [f"(cluster_menu {count})" for count in self.clusters]
+        lines += [f'(axis {len(self.axes)} "share")'] if self.sharers else []
+        lines += [f"(share_menu {count})" for count in self.sharers]
+        lines += [f'(axis {len(self.axes)} "stream_k")'] if self.last_parts else []
+        lines += [f"(stream_k_menu {count})" for count in self.last_parts]
+        lines += [f"(processors {self.processors})"] if self.last_parts else []
+        lines += [f'(extent "{name}" {size})' for name, size in self.extents.items()]
+        return [*lines, *self.parts.facts()]
+
+
+def schedule_menus(form: Form, spec: ParallelProcessingUnit) -> Menus:
+    """Sizes for every axis of a form; thinned from the outside in until few enough schedules."""
+    axes = [*form.grid, *form.reduced]
+    if spec.group(spec.tile_group).max_resident <= 1:  # one instruction stream a processor
+        cores = spec.processors
+        tiles = {name: _nest_sizes(form.extents[name], cores) for name in form.grid}
+        _thin(tiles, MOST_SCHEDULES)
+        steps = {form.stepped: [1]} if form.steps.recurrent and form.stepped else {}
+        kept = tuple(name for name in form.reduced if name not in steps)
+        chunks = steps | _masked_chunks(form, [name for name in kept if name not in form.held])
+        return Menus(tuple(axes), tiles, chunks, kept, (), (), core_parts(form, spec))
+    tiles = {name: _block_sizes(form, name) for name in form.grid}
+    matrix = any(form.met(term) for term in form.terms)
+    started = any(
+        o.asynchronous and o.semantics and o.semantics.contraction for o in spec.operations
+    )
+    lengths = (16, 32, 64) if matrix else _lengths(form)
+    depths, teams = (1, 2, 3), (128, 256, 512)
+    if matrix and started:
+        row = SWIZZLED // form.narrowest
+        lengths, depths, teams = (row, 2 * row, row // 2), (1, 2, 3, 4, 6, 8), (128, 256, 384)
+    streamed = [name for name in form.reduced if name not in form.held]
+    offered = 3 if len(streamed) == 1 and not matrix else 2
+    windows = guarded_names(form.terms) if started and matrix else set[str]()
+    offers = {n: _even(lengths, form.extents[n]) if n in windows else lengths for n in streamed}
+    chunks = {n: [s for s in offers[n] if s < form.extents[n]][:offered] for n in streamed}
+    single = _single(form) if matrix else set()
+    crowded = _crowded(form, chunks, single)
+    chunks.update({name: [crowded.get(name, 1)] for name in single | crowded.keys()})
+    single |= crowded.keys()
+    if matrix and started:
+        chunks.update({name: [1] for name in _beside_short(form) - single})
+    if form.stepped:
+        chunks[form.stepped] = [1]
+        teams = teams if matrix else (spec.members("warp", "thread"), *teams)
+    block = spec.members(spec.tile_group, "thread")
+    threads = tuple(count for count in teams if count <= block)
+    stages: tuple[tuple[str, int], ...] = ()
+    placed = [m for m in spec.memory_domains if m.managed == "software"]
+    shared = [m.name for m in placed if m.shared_across == spec.tile_group]
+    if matrix:
+        stages = (("registers", 1), *((name, depth) for name in shared for depth in depths))
+        axes.append("stages")
+    axes.append("threads")
+    fixed = len(threads) * max(len(stages), 1)
+    for choices in chunks.values():
+        fixed *= 1 + len(choices)
+    fixed //= 2 ** len(single)
+    parts = part_menu(form, spec, tiles, chunks)
+    _thin(tiles, MOST_SCHEDULES // fixed)
+    kept = tuple(name for name in form.reduced if name not in single)
+    blocks = () if matrix else clusters(form, spec)
+    pairs = sharers(spec) if matrix and started else ()
+    last_parts = stream_k_parts(form) if matrix and started else ()
+    extents = {name: form.extents[name] for name in form.grid}
+    sizes = (tuple(axes), tiles, chunks, kept, threads, stages)
+    turned = turned_names(form) if matrix else ()
+    return Menus(*sizes, parts, turned, blocks, pairs, last_parts, spec.processors, extents)
+
+
+def _masked_chunks(form: Form, names: list[str]) -> dict[str, list[int]]:
+    """Lengths of chunks of names of which masks leave some out: a loop nest skips those."""
+    stream = live_share(form, form.facts.universe.mask(names)).stream
+    masked = form.facts.universe.members(stream)
+    return {name: [n for n in MASKED if n < form.extents[name]] for name in masked}
+
+
+def _lengths(form: Form) -> tuple[int, ...]:
+    """Lengths of chunks beside which a tile holds all points of the names that are nested."""
+    inside = math.prod(form.extents[name] for name in form.nested)
+    if form.row_points > 1:  # as many as a block's threads have a few vectors each of
+        most = _power(MOST_IN_ROWS // form.row_points)
+        return tuple(dict.fromkeys(max(most >> n, 1) for n in range(len(CHUNKS))))
+    most = _power(MOST_HELD // inside) if inside > 1 else CHUNKS[0]
+    return CHUNKS if most >= CHUNKS[0] else tuple(max(most >> n, 1) for n in range(len(CHUNKS)))
+
+
+def _even(lengths: tuple[int, ...], extent: int) -> tuple[int, ...]:
+    """Lengths of chunks that leave no part of one: beyond the end of a name that moves windows,
+    others are read, not zeros.
+    """
+    even = [size for size in (*lengths, min(lengths) // 2) if not extent % size]
+    return tuple(even) or lengths
+
+
+def _nest_sizes(extent: int, cores: int) -> list[int]:
+    """Tile extents of one grid name for a loop nest, the ones to keep longest first: also those
+    that give each core as much, once or twice, where powers of two do not.
+    """
+    even = [-(-extent // (turns * cores)) for turns in (1, 2)] if extent % (64 * cores) else []
+    offered = [1, extent, 64, 128, *even[:1], 16, 4, 256, 32, *even[1:], 512, 8, 2]
+    return list(dict.fromkeys(size for size in offered if size <= min(extent, 4096))) or [1]
+
+
+def _block_sizes(form: Form, name: str) -> list[int]:
+    """Tile extents of one grid name where threads share a tile: by its part in contractions."""
+    extent = form.extents[name]
+    bit = form.facts.universe.mask([name])
+    sides = [
+        [form.facts.free(factor) & bit for factor in factors]
+        for term in form.terms
+        if (factors := form.met(term))
+    ]
+    group = _companions(form, name)
+    inside = math.prod(form.extents[other] for other in group[group.index(name) + 1 :])
+    if len(group) > 1 and extent < SHORT_ROWS and (inside > 1 or extent < LEAST_ROWS):
+        found = _shared_sizes(extent, inside)
+        if _has_few_columns(form, name):  # threads do as well: rows as memory has them
+            slides = sliding_names(form)
+            if not any(slides.values()):  # channels lie together, of which a tile has several
+                sizes = (8, 16, 4) if extent >= 8 else (extent, 4)
+                return [size for size in sizes if size <= extent] if name in slides else [1]
+            return list(dict.fromkeys([extent, 32, *found] if inside == 1 else [4, 8, 1, *found]))
+        alone = max(form.extents[n] for n in group) >= LEAST_ROWS // 2  # rows of one name
+        whole = extent >= LEAST_ROWS // 2 and extent not in found
+        return list(dict.fromkeys([*found, *[extent] * whole, *[1] * (alone and not whole)]))
+    inner, along = _innermost(form), _along_rows(form, name)
+    crossed = set() if form.reduced or form.nested else _crossed(form)
+    if any(bool(left) != bool(right) for left, right in sides):
+        offered = [128, 64, 256, 192, 160, 96, 32, 16]
+        if form.stepped or (len(group) > 1 and inside >= LEAST_ROWS):  # others fill the tile
+            offered.insert(0, 1)
+    elif name in crossed:
+        return [size for size in (64, 128) if size < extent] if extent > 64 else [extent]
+    elif name in inner and along and all(name in names for names in along):
+        offered = [64, 512, 128, 16, 256, 1024, 8, 32, 4]
+    elif name in inner and not along:
+        offered = [512, 128, 1024, 2048, 64, 32, 256]
+        offered = list(dict.fromkeys(_power(size // inner[name]) for size in offered))
+        if any(left and right for left, right in sides):  # each point a product of its own
+            offered[:0] = [1, 8, 16]
+    else:
+        offered = [1, 4, 16, 2, 8, 32]
+        if any(one.term.op in SCATTERS for one in form.stored):
+            offered += [64, 128]  # groups that stay have few tiles beside each other
+        tail = _tail(form, name)
+        if any(left and right for left, right in sides) and 1 < tail <= FEW_COLUMNS:
+            offered.insert(0, TOGETHER // _power(tail))
+    kept = [size for size in offered if size < extent or (size == extent and size > 64)]
+    if extent > max(offered) or extent in kept:
+        return kept
+    return (
+        list(dict.fromkeys([*kept[:1], extent, 1, *kept[1:]])) if extent <= 64 else [*kept, extent]
+    )
+
+
+def _power(size: int) -> int:
+    """The greatest power of two up to a size, at least 1."""
+    return 1 << max(size, 1).bit_length() - 1
+
+
+def _innermost(form: Form) -> dict[str, int]:
+    """Names along which a tile is long, as values are stored along them, and the points of those
+    inside each: the last one, and where no row is reduced the next one out, if that is shorter
+    than a vector.
+    """
+    found: dict[str, int] = {}
+    summed, is_short = _summed(form), not _rows(form)
+    for one in form.stored:
+        names = form.grid[-1:] if one.term.op in SCATTERS else one.names
+        points = 1
+        for name in reversed(names):
+            inside = max(points, summed) if is_short else points
+            found[name] = min(inside, found.get(name, inside))
+            points *= form.extents[name]
+            if points >= SHORT_TAIL or not is_short:
+                break
+    return found
+
+
+def _tail(form: Form, name: str) -> int:
+    """Points that lie inside a name where values are stored along it."""
+    found = 1
+    for names in (one.names for one in form.stored if name in one.names):
+        found = max(found, math.prod(form.extents[n] for n in names[names.index(name) + 1 :]))
+    return found
+
+
+def _summed(form: Form) -> int:
+    """Points of all reduced names together."""
+    return math.prod(form.extents[name] for name in form.reduced)
+
+
+def _rows(form: Form) -> set[str]:
+    """The reduced names, where rows along them are no shorter than a vector."""
+    return {*form.reduced} if _summed(form) >= SHORT_TAIL else set()
+
+
+def _shared_sizes(extent: int, inside: int) -> list[int]:
+    """Tile extents of a short name that makes up the rows of a tile with `inside` points of others:
+    enough for the rows of an operation, and no more.
+    """
+    if inside >= LEAST_ROWS:
+        return [1, 2] if extent > 1 else [1]
+    whole = [extent] if extent & (extent - 1) == 0 and extent * inside <= MOST_ROWS else []
+    return whole or [size for size in (8, 16) if size <= extent] or [extent]
+
+
+def _companions(form: Form, name: str) -> list[str]:
+    """The grid names that make up the rows (or columns) of a product together with a name."""
+    universe = form.facts.universe
+    for term in form.terms:
+        factors = form.met(term)
+        if factors is None:
+            continue
+        left, right = (form.facts.free(factor) for factor in factors)
+        for own, other in ((left, right), (right, left)):
+            group = [n for n in form.grid if universe.mask([n]) & own & ~other]
+            if name in group and len(group) > 1:
+                return group
+    return [name]
+
+
+def _has_few_columns(form: Form, name: str) -> bool:
+    """Whether products over windows have the name on one side, and few points on the other."""
+    bit, universe = form.facts.universe.mask([name]), form.facts.universe
+    for term in form.terms:
+        factors = form.contraction(term)
+        if factors and window_places(form, factors):
+            left, right = (form.facts.free(factor) for factor in factors)
+            other = right & ~left if left & ~right & bit else left & ~right
+            names = universe.members(other & universe.mask(form.grid))
+            if not other & bit and math.prod(form.extents[n] for n in names) < FEW_COLUMNS:
+                return True
+    return False
+
+
+def _single(form: Form) -> set[str]:
+    """Names that a product sums over beside a long one, the one that lies together in memory if
+    there is such, or along which nothing slides beyond an edge: one point at a time.
+    """
+    found, guarded = set[str](), guarded_names(form.terms)
+    for names, own, unit in _sums(form):
+        long = [name for name in own if form.extents[name] >= SHORT_SUM]
+        if (long or guarded & {*names}) and own == names:  # windows are copied another way
+            even = {*unit} if set(long) - guarded else {*unit, *names} - guarded
+            long += [n for n in own if n in even and form.extents[n] >= SHORT_SUM // 2]
+        key = {name: (name in unit, name not in guarded, form.extents[name]) for name in long}
+        inner = max(long, key=key.__getitem__, default="")
+        found |= {*names} - {inner} if inner else set()
+    return found & set(form.reduced) - form.held
+
+
+def _beside_short(form: Form) -> set[str]:
+    """Names that a product sums over beside a short one that lies together in memory, or would if
+    it were copied, all of them short: an operation that has one summed index takes their points one
+    at a time.
+    """
+    found: set[str] = set()
+    for names, own, unit in _sums(form):
+        short = all(form.extents[name] < SHORT_SUM for name in names)
+        inner = max(own, key=lambda name: (name in unit, form.extents[name]))
+        found |= {*names} - {inner} if short and (inner in unit or own != names) else set()
+    return found & set(form.reduced) - form.held
+
+
+def _sums(form: Form) -> Iterator[tuple[list[str], list[str], set[str]]]:
+    """Of each product the names that it sums over; those of them that number no places in windows,
+    if there are such; and the names along which its factors lie together in memory.
+    """
+    for term in form.terms:
+        factors, over = form.factors(term), term.args[0]
+        if factors and isinstance(over, int) and over:
+            members = form.facts.universe.members
+            names, places = members(over), members(over & window_places(form, factors))
+            own = [name for name in names if name not in places] or [*names]
+            yield [*names], own, read_along(post_order([term]))
+
+
+def _crowded(form: Form, chunks: dict[str, list[int]], single: set[str]) -> dict[str, int]:
+    """Chunks of more names that must be streamed: of a sum over several, each too short to be
+    streamed, that together are more than a tile holds, or of windows more than a thread. What lies
+    together in memory stays whole, but for windows, which a thread shares across rows.
+    """
+    unit = _walked(form)
+    found: dict[str, int] = {}
+    for term in form.terms:
+        if term.op in REDUCING and isinstance(term.args[0], int):
+            left, right = (form.facts.free(f) for f in form.met(term) or (term, term))
+            own = {*form.facts.universe.members(term.args[0])} & chunks.keys() - single
+            sizes = {n: min(chunks[n], default=form.extents[n]) for n in own}
+            inside = own & place_names(form, term)
+            most = MOST_AT_ONCE[left != right] * (SHARED_PLACES if inside else 1)
+            for name in sorted(own, key=lambda n: (unit.get(n, 0), form.extents[n], n)):
+                points = math.prod(sizes.values())
+                if most < points != sizes[name]:
+                    room = most * sizes[name] // points
+                    even = _divisor(form.extents[name], room) if name in inside else _power(room)
+                    sizes[name] = found[name] = even
+            places = own & _places_alone(form, term, (left, right))
+            *inner, last = sorted(places, key=lambda n: (n not in unit, n)) or [""]
+            for name in (*inner, last):
+                points = math.prod(sizes[n] for n in places)
+                if points > MOST_IN_WINDOWS:
+                    room = max(MOST_IN_WINDOWS * sizes[name] // points, 1)
+                    even = _divisor(form.extents[name], room)
+                    sizes[name] = found[name] = _power(room) if name == last else even
+    return found
+
+
+def _walked(form: Form) -> dict[str, int]:
+    """Names along which memory is walked, and the points of the largest read that does."""
+    found: dict[str, int] = {}
+    for term in form.terms:
+        points = form.facts.universe.size(form.facts.free(term)) if term.op == "read" else 0
+        found.update({n: max(found.get(n, 0), points) for n in read_along([term])})
+    return found
+
+
+def _divisor(extent: int, most: int) -> int:
+    """The greatest number up to `most` that divides an extent."""
+    return next(size for size in range(max(most, 1), 0, -1) if not extent % size)
+
+
+def _places_alone(form: Form, term: Term, sides: tuple[int, int]) -> set[str]:
+    """Names of the places in overlapping windows that a term reduces, each point by itself: no
+    factor of a product has names of its own beside them.
+    """
+    if shares_factors(*sides):
+        return set()
+    found: set[str] = set()
+    for read in (below.args[0] for below in post_order([term]) if below.op == "read"):
+        for axis in (isinstance(read, Read) and pixel_axes(read, form.extents)) or ():
+            names = free_names(axis.place)
+            longest = max((form.extents[name] for name in names & {*form.grid}), default=0)
+            inside = {name for name in names if form.extents[name] <= longest}
+            found |= inside - {*form.grid} if axis.slides else set()
+    return found
+
+
+def _along_rows(form: Form, name: str) -> list[set[str]]:
+    """The names that memory is walked along, of what depends on a grid name and is walked along a
+    row that is reduced; those of windows that slide by one are among them.
+    """
+    rows = _rows(form)
+    found = (unit_names(a) for a in _addresses(form.terms) if name in free_names(a))
+    return [{*names} for names in found if names & rows]
+
+
+def _addresses(terms: Iterable[Term]) -> list[Affine]:
+    """Where the reads among some terms lie."""
+    reads = [term.args[0] for term in terms if term.op == "read"]
+    return [read.address for read in reads if isinstance(read, Read)]
+
+
+def _crossed(form: Form) -> set[str]:
+    """Grid names along which memory is read where it is stored along another, and those others.
+
+    A tile must be wide along both for either access to move whole lines.
+    """
+    found: set[str] = set()
+    for read in (term.args[0] for term in form.terms if term.op == "read"):
+        assert isinstance(read, Read)
+        names = free_names(read.address)
+        along = unit_names(read.address) & set(form.grid)
+        for one in form.stored:
+            if one.names and one.names[-1] in names and one.names[-1] not in along:
+                found |= {*along, one.names[-1]} if along else set()
+    return found
+
+
+def _thin(tiles: dict[str, list[int]], most: int) -> None:
+    """Drop the last of the longest menu until there are at most so many combinations."""
+    while math.prod(len(choices) for choices in tiles.values()) > max(most, 1):
+        longest = max(tiles, key=lambda name: len(tiles[name]))
+        if len(tiles[longest]) == 1:
+            return
+        del tiles[longest][-1]
