@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from eqsat.between import laid_between
 from eqsat.cache.kernel_json import decode, encode
 from eqsat.cache.store import Cache, content_key
 from eqsat.codegen.targets import TARGETS
@@ -190,8 +191,14 @@ def plan(
                 unit, target.operations, target.splits, choice, target.terms
             ),
         )
-        segments = partition([t for t in dict.fromkeys(folded) if t.size])
-        solutions = _solve_all(segments, search, _cache(cache))
+        whole = partition([t for t in dict.fromkeys(folded) if t.size])
+        store = _cache(cache)
+        segments, solutions = laid_between(
+            whole,
+            _solve_all(whole, search, store),
+            folded,
+            lambda those: _solve_all(those, search, store),
+        )
     arguments = _arguments(tensors, inputs)
     parts = _assemble(folded, arguments, segments, solutions, unit)
     report = _report(tensors, segments, solutions, time.perf_counter() - started)

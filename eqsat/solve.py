@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from eqsat.cut.cuts import Plan
 from eqsat.cut.extraction import Extractor
+from eqsat.cut.laid import read_as_laid
 from eqsat.cut.narrow_stored import KINDS, LAW
 from eqsat.cut.twins import Twins
 from eqsat.cut.variants import Buffers, best_planned
@@ -38,6 +39,11 @@ class Solution:
     seconds: float = 0.0
     note: str = ""
     from_cache: bool = False
+
+    @property
+    def predicted(self) -> float:
+        """The seconds of its kernels."""
+        return sum(one.seconds for one in self.kernels)
 
 
 def leaf_names(segment: Segment) -> dict[Tensor, str]:
@@ -92,7 +98,7 @@ def investigate(segment: Segment, search: Search, told: bool = False) -> Finding
     """Search for the kernels of a segment; with `told` for each where it came from, too."""
     leaves = leaf_names(segment)
     finite = finite_buffers(segment)
-    encoding = encode(segment.tensors, segment.stored, leaves)
+    encoding = encode(segment.tensors, segment.stored, leaves, segment.orders)
     graph = saturate(
         [output.term for output in encoding.outputs],
         encoding.universe,
@@ -128,7 +134,7 @@ def investigate(segment: Segment, search: Search, told: bool = False) -> Finding
         pricer,
         finite,
         best.plan,
-        extractor.pushed,
+        _pushed(extractor, best.plan),
         _order(encoding, graph),
         best.buffers,
         best.kernels,
@@ -149,21 +155,32 @@ def _order(encoding: Encoding, graph: FrozenEGraph) -> dict[int, tuple[str, ...]
     }
 
 
+def _pushed(
+    extractor: Extractor, plan: Plan
+) -> Mapping[Term, Mapping[tuple[Renaming, Term], None]]:
+    """For a term with a re-indexing carried down, what it came from: as the plan reads values."""
+    universe = extractor.facts.universe
+    if not plan.orders:
+        return extractor.pushed
+    found: dict[Term, dict[tuple[Renaming, Term], None]] = {}
+    for result, sources in extractor.pushed.items():
+        own = found.setdefault(read_as_laid(result, plan.orders, universe), {})
+        for renaming, body in sources:
+            own[renaming, read_as_laid(body, plan.orders, universe)] = None
+    return found
+
+
 def _cut(encoding: Encoding, graph: FrozenEGraph, extractor: Extractor) -> Plan:
     outputs = [
-        (graph.class_of[o.term], f"y{i}", tuple(name for dim in o.dims for name in dim))
-        for i, o in enumerate(encoding.outputs)
+        (graph.class_of[one.term], f"y{i}", one.names) for i, one in enumerate(encoding.outputs)
     ]
     return extractor.run(outputs)
 
 
 def segment_buffers(encoding: Encoding, stored: Iterable[Stored]) -> dict[str, Buffer]:
     """The local buffers of a segment that stores those values."""
-    buffers = {
-        name: Buffer(name, tensor.shape, tensor.dtype, "input")
-        for name, tensor in encoding.buffers.items()
-    }
-    shapes = {f"y{i}": output.tensor.shape for i, output in enumerate(encoding.outputs)}
+    buffers = dict(encoding.buffers)
+    shapes = {f"y{i}": output.shape for i, output in enumerate(encoding.outputs)}
     extents = encoding.universe.extents
     for one in stored:
         shape = shapes.get(one.buffer, tuple(extents[name] for name in one.names))

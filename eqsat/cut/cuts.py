@@ -63,12 +63,27 @@ class Cut:
 
 
 @dataclass(frozen=True)
+class Order:
+    """The names of a value as they lay in memory, outermost first, and as they lie instead."""
+
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+
+Orders = Mapping[str, Order]
+"""By buffer."""
+
+
+@dataclass(frozen=True)
 class Plan:
-    """Kernels in order, what each stores; their predicted seconds; the values before joining."""
+    """Kernels in order, what each stores; their predicted seconds; the values before joining; those
+    which lie otherwise than as the graph's, or as what they are computed of.
+    """
 
     kernels: tuple[tuple[Stored, ...], ...]
     seconds: float
     separate: tuple[Stored, ...] = ()
+    orders: Orders = field(default_factory=dict)
 
 
 def varied(ranked: Sequence[Candidate]) -> list[Candidate]:

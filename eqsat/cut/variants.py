@@ -6,10 +6,12 @@ kernel needs far longer than its price, or fits no schedule, another cut is made
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from eqsat.cut.cuts import UNFIT, Cut, Plan
 from eqsat.cut.extraction import Extractor
+from eqsat.cut.laid import laid, orders_read, read_otherwise
 from eqsat.errors import SpecError
 from eqsat.schedule.apart import Buffers
 from eqsat.schedule.scheduling import Predicted
@@ -102,6 +104,29 @@ def best_planned(
     if best is None:
         assert error is not None
         raise error
+    return _laid_as_read(best, extractor, buffers, schedule, known)
+
+
+def _laid_as_read(
+    best: Scheduled,
+    extractor: Extractor,
+    buffers: Callable[[Plan], Buffers],
+    schedule: Schedule,
+    known: Known,
+) -> Scheduled:
+    """The plan with values in the order in which kernels of it copy them, where that is faster: all
+    of them, else those that nothing else reads.
+    """
+    kernels, facts = [one.kernel for one in best.kernels], extractor.facts
+    orders = orders_read(best.plan, kernels, facts.universe.extents)
+    others = read_otherwise(orders, kernels)
+    for own in (orders, {name: orders[name] for name in orders if name not in others}):
+        if own:
+            plan = laid(best.plan, own, facts)
+            with suppress(SpecError):
+                found = _scheduled(plan, dict(buffers(plan)), schedule, known)
+                if found.seconds < best.seconds:
+                    return found
     return best
 
 

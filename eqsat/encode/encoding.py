@@ -1,7 +1,7 @@
 """From a tensor graph to terms over named indices: the names first, then the terms."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from eqsat.encode.decided import Decisions
@@ -22,37 +22,59 @@ from eqsat.graph.index import (
     var,
 )
 from eqsat.graph.tensor import Tensor
-from eqsat.kernel.ir import Guard
+from eqsat.kernel.ir import Buffer, Guard
 from eqsat.terms.algebra import SCANS, Facts, Read, Renaming, Term, Universe, post_order
 from eqsat.terms.reindex import push
+
+AxisOrders = Mapping[Tensor, tuple[int, ...]]
+"""The axes of tensors that do not lie in memory row by row, outermost first."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """A value to be stored: its term, and the names of each dimension, outermost first."""
+    """A value to be stored: its term, the names of each dimension, outermost first, and in which
+    order its axes lie in memory.
+    """
 
     tensor: Tensor
     term: Term
     dims: tuple[tuple[str, ...], ...]
+    axes: tuple[int, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names as they lie in memory, outermost first."""
+        return tuple(name for axis in self.axes for name in self.dims[axis])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape in memory."""
+        return tuple(self.tensor.shape[axis] for axis in self.axes)
 
 
 @dataclass
 class Encoding:
-    """A segment as terms. `order` gives the memory order of names for terms of graph values."""
+    """A segment as terms. `order` gives the memory order of names for terms of graph values;
+    `buffers` are those of the leaves.
+    """
 
     universe: Universe
     outputs: tuple[Output, ...]
     order: dict[Term, tuple[str, ...]]
-    buffers: dict[str, Tensor]
+    buffers: dict[str, Buffer]
 
 
 class TermBuilder:
     """Second pass: terms over the final names."""
 
     def __init__(
-        self, naming: Naming, unasked: Collection[Tensor] = (), wide: Collection[Tensor] = ()
+        self,
+        naming: Naming,
+        orders: AxisOrders,
+        unasked: Collection[Tensor] = (),
+        wide: Collection[Tensor] = (),
     ) -> None:
-        self.naming = naming
+        self.naming, self.orders = naming, orders
         self.unasked, self.wide = unasked, wide
         self.universe = Universe()
         self.facts = Facts(self.universe)
@@ -103,11 +125,15 @@ class TermBuilder:
         if tensor.op == "iota":
             return Term("position", simplify(at[tensor.attributes["axis"]], self.universe.extents))
         address, stride = const(0), 1
-        for coordinate, extent in zip(reversed(at), reversed(tensor.shape), strict=True):
-            address = add(address, scale(coordinate, stride))
-            stride *= extent
+        for axis in reversed(self.axes(tensor)):
+            address = add(address, scale(at[axis], stride))
+            stride *= tensor.shape[axis]
         kept = tuple(g for g in guards if not self._always(g))
         return Term("read", Read(naming.leaves[tensor], tensor.dtype, address, kept, fill))
+
+    def axes(self, tensor: Tensor) -> tuple[int, ...]:
+        """The axes as they lie in memory, outermost first."""
+        return self.orders.get(tensor, tuple(range(tensor.ndim)))
 
     def _always(self, guard: Guard) -> bool:
         low, high = bounds(guard.expression, self.universe.extents)
@@ -311,12 +337,15 @@ class TermBuilder:
 
 
 def encode(
-    tensors: Sequence[Tensor], outputs: Sequence[Tensor], leaves: dict[Tensor, str]
+    tensors: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    leaves: dict[Tensor, str],
+    orders: AxisOrders | None = None,
 ) -> Encoding:
     """Terms of a segment.
 
     `tensors`: its nodes in topological order; `outputs`: those to be stored; `leaves`: the buffer
-    name of each tensor that is read from memory.
+    name of each tensor that is read from memory; `orders` of those that do not lie row by row.
     """
     naming = Naming(leaves)
     for tensor in tensors:
@@ -327,7 +356,7 @@ def encode(
     for tensor in tensors:
         naming.visit(tensor)
     rounded = unasked(tensors)
-    builder = TermBuilder(naming, rounded, held_wide(tensors, outputs, rounded))
+    builder = TermBuilder(naming, orders or {}, rounded, held_wide(tensors, outputs, rounded))
     stored: list[Output] = []
     for output in outputs:
         if naming.is_leaf(output):
@@ -338,8 +367,14 @@ def encode(
             ([naming.atoms.fresh(n)] if n != 1 else []) if dim is None else dim
             for dim, n in zip(naming.nodes[output].dims, output.shape, strict=True)
         ]
-        stored.append(Output(output, term, tuple(tuple(builder.names(dim)) for dim in dims)))
-    buffers = {name: tensor for tensor, name in leaves.items()}
+        names = tuple(tuple(builder.names(dim)) for dim in dims)
+        stored.append(Output(output, term, names, builder.axes(output)))
+        if output in builder.orders:
+            builder.order[term] = stored[-1].names
+    buffers: dict[str, Buffer] = {}
+    for tensor, name in leaves.items():
+        shape = tuple(tensor.shape[axis] for axis in builder.axes(tensor))
+        buffers[name] = Buffer(name, shape, tensor.dtype, "input")
     filled = with_infinite_fills([one.term for one in stored], builder.facts)
     order = {filled.get(term, term): names for term, names in builder.order.items()}
     stored = [replace(one, term=filled[one.term]) for one in stored]

@@ -130,10 +130,7 @@ class _Account:
     def record(self) -> SegmentRecord:
         found = investigate(self.segment, self.search, told=True)
         universe = found.encoding.universe
-        outputs = [
-            (f"y{i}", tuple(name for dim in one.dims for name in dim))
-            for i, one in enumerate(found.encoding.outputs)
-        ]
+        outputs = [(f"y{i}", one.names) for i, one in enumerate(found.encoding.outputs)]
         trace = self._algebra(found, [buffer for buffer, _ in outputs])
         costs = ProgramCosts(outputs, Facts(universe), found.pricer, found.encoding.order)
         pairs = list(_matched(found.kernels, self.running))

@@ -16,6 +16,7 @@ from eqsat.explain.inlining import Inlining
 from eqsat.explain.steps import Step, Trace, digests, replace_at, term_at
 from eqsat.explain.term_values import agree
 from eqsat.graph.index import Affine, add, const, free_names, row_major, substitute, var
+from eqsat.graph.tensor import Tensor
 from eqsat.kernel.ir import Buffer, Guard
 from eqsat.layout.prepare import copies
 from eqsat.library import LibraryCall, check_call, is_call
@@ -177,6 +178,7 @@ def check(
     places = [place for record in records for place in record.places]
     if sorted(places) != list(range(len(segments))):
         raise TraceError(f"the trace is of segments {sorted(places)}, not all {len(segments)}")
+    _check_orders(segments)
     for record in explanation.calls:
         _check_call(record.call, segments[record.places[0]], spec)
     return sum(
@@ -184,6 +186,16 @@ def check(
         for record in explanation.segments
         for place in record.places[:1]
     )
+
+
+def _check_orders(segments: Sequence[Segment]) -> None:
+    """What one segment stores lies as those that read it take it to."""
+    found: dict[Tensor, tuple[int, ...] | None] = {}
+    for number, segment in enumerate(segments):
+        for tensor in (*segment.leaves, *segment.stored):
+            axes = segment.orders.get(tensor)
+            if found.setdefault(tensor, axes) != axes:
+                raise TraceError(f"segment {number + 1} has another order of the axes of {tensor}")
 
 
 def _check_call(call: LibraryCall, segment: Segment, spec: ParallelProcessingUnit) -> None:
@@ -202,7 +214,7 @@ def _check_segment(
 ) -> int:
     name = record.trace.name
     leaves = leaf_names(segment)
-    encoding = encode(segment.tensors, segment.stored, leaves)
+    encoding = encode(segment.tensors, segment.stored, leaves, segment.orders)
     universe = _universe(record, encoding.universe)
     stored = {one.buffer: one for one in record.trace.stored}
     source = Term("program", *(output.term for output in encoding.outputs))
@@ -255,8 +267,7 @@ def _target(name: str, encoding: Encoding, stored: Mapping[str, Stored]) -> Term
     terms = []
     for i, output in enumerate(encoding.outputs):
         one = stored.get(f"y{i}")
-        names = tuple(n for dim in output.dims for n in dim)
-        if one is None or one.names != names or one.dtype != output.tensor.dtype:
+        if one is None or one.names != output.names or one.dtype != output.tensor.dtype:
             raise TraceError(f"{name} does not store output y{i} as the graph has it")
         terms.append(one.term)
     return Term("program", *terms)

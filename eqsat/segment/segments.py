@@ -10,11 +10,11 @@ signatures, so that the layers of a model are solved once.
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from eqsat.encode.encoding import encode
+from eqsat.encode.encoding import AxisOrders, encode
 from eqsat.graph.evaluate import topological
 from eqsat.graph.ops import LIBRARY
 from eqsat.graph.tensor import Tensor
@@ -32,7 +32,8 @@ WIDELY_USED = 5  # a value with so many uses lies in memory anyway, and stands i
 class Segment:
     """Computed tensors in topological order, those stored, and those read from memory.
 
-    `finite` are the leaves that hold no infinity where the inputs hold none.
+    `finite` are the leaves that hold no infinity where the inputs hold none; `orders` of those read
+    and stored that do not lie in memory row by row.
     """
 
     tensors: tuple[Tensor, ...]
@@ -40,6 +41,15 @@ class Segment:
     leaves: tuple[Tensor, ...]
     signature: str
     finite: frozenset[Tensor] = frozenset()
+    orders: AxisOrders = field(default_factory=dict)
+
+    def laid(self, orders: AxisOrders) -> "Segment":
+        """The segment, of what it reads and stores some with other orders of axes in memory."""
+        number = {tensor: i for i, tensor in enumerate((*self.leaves, *self.stored))}
+        own = {**self.orders, **{t: axes for t, axes in orders.items() if t in number}}
+        text = repr(sorted((number[tensor], axes) for tensor, axes in own.items()))
+        plain, *_ = self.signature.split()
+        return replace(self, signature=f"{plain} {text}" if own else plain, orders=own)
 
 
 def is_buffer(tensor: Tensor) -> bool:
