@@ -8,7 +8,7 @@ from typing import Any
 from eqsat.bench.vocabulary import GraphVocabulary
 from eqsat.graph import Tensor
 from eqsat.graph import input as graph_input
-from eqsat.program import flatten
+from eqsat.nesting import flatten
 
 Sizes = Mapping[str, int]
 Function = Callable[..., Any]  # of a vocabulary and arrays of its library

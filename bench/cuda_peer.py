@@ -9,7 +9,7 @@ import numpy as np
 from eqsat.bench.case import Case, Instance, input_axis, instance, row_axes
 from eqsat.bench.check import error
 from eqsat.bench.peer_functions import torch_function
-from eqsat.program import flatten
+from eqsat.nesting import flatten
 
 WARM_UPS = 3
 

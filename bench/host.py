@@ -22,7 +22,8 @@ from eqsat.cache.store import Cache
 from eqsat.codegen.targets import TARGETS
 from eqsat.graph import Tensor
 from eqsat.kernel.ir import Kernel
-from eqsat.program import Launch, Program, flatten
+from eqsat.nesting import flatten
+from eqsat.program import Launch, Program
 from eqsat.settings import Settings
 from eqsat.specs import ParallelProcessingUnit
 

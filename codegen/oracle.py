@@ -214,9 +214,12 @@ class _Tile:
 
     def load(self, load: Load) -> np.ndarray:
         value = np.full(self.shape(load.indices), load.fill, load.dtype.compute.numpy)
-        for access in reversed(load.accesses):
+        missing = np.ones(value.shape, bool)
+        for access in load.accesses:
             address, exists = self.locate(access, load.indices)
+            exists = exists & missing
             value[exists] = self.memory[access.buffer][address[exists]]
+            missing &= ~exists
         return value
 
     def map(self, statement: Map) -> np.ndarray:

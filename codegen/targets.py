@@ -89,6 +89,9 @@ class HostBackend:
         """A constant as a contiguous array."""
         return _unlocked(np.ascontiguousarray(value))
 
+    def wait(self) -> None:
+        """A call ends before it returns."""
+
     def copy(self, array: np.ndarray) -> np.ndarray:
         """Another array of the same values."""
         return array.copy()

@@ -19,8 +19,9 @@ from eqsat.graph.evaluate import input_nodes, topological
 from eqsat.graph.tensor import Tensor
 from eqsat.kernel.ir import Buffer
 from eqsat.library import LibraryCall, PricedCall, served
+from eqsat.nesting import flatten
 from eqsat.planned import Planned
-from eqsat.program import Argument, Launch, Parts, Program, Report, flatten
+from eqsat.program import Argument, Launch, Parts, Program, Report
 from eqsat.rule import PRECISIONS, Rule, allowed, collect, distinct, nearest, priced
 from eqsat.rules import algebra, carries, kernels, masks, powers, roundings
 from eqsat.rules.carries import LAWS, carry_rules

@@ -16,7 +16,8 @@ from eqsat.errors import ArgumentError
 from eqsat.graph import input as graph_input
 from eqsat.graph.dtypes import as_dtype
 from eqsat.graph.tensor import Tensor
-from eqsat.program import Program, flatten
+from eqsat.nesting import flatten
+from eqsat.program import Program
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes, Enum, np.dtype, type)
 FUNCTIONS = (FunctionType, BuiltinFunctionType, np.ufunc)

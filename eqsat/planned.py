@@ -55,6 +55,7 @@ class Planned:
                     (a.name, f"{a.dtype.name}{list(a.shape)}") for a in self.parts.arguments
                 ),
                 operations=self.report.operations,
+                once=sum(launch.seconds for launch in self.parts.once),
                 calls={
                     number: one
                     for number, solution in enumerate(self.solutions)

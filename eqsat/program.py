@@ -1,10 +1,11 @@
 """A compiled program: kernels and library calls in order over buffers, called with arrays."""
 
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -16,6 +17,7 @@ from eqsat.graph.dtypes import DType
 from eqsat.kernel.ir import Buffer, Kernel
 from eqsat.kernel.text import show
 from eqsat.library import LibraryCall
+from eqsat.nesting import flatten, outline, same_structure, unflatten
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,45 @@ class Parts:
     launches: tuple[Launch, ...]
     spec: str
 
+    @cached_property
+    def once(self) -> tuple[Launch, ...]:
+        """The launches that read constants alone, or what others of these make: they run once."""
+        made = [(launch, *_read_and_written(launch)) for launch in self.launches]
+        writers = Counter(name for _, _, written in made for name in written)
+        given = {argument.buffer for argument in self.arguments}
+        known = {*self.constants, *self.buffers} - given - {*writers}  # room for sums, too
+        kept = {name for name, _, _ in self.outputs} | {n for n, k in writers.items() if k > 1}
+        found: list[Launch] = []
+        for launch, read, written in made:
+            if read <= known and not written & kept:
+                found.append(launch)
+                known |= written
+        return tuple(found)
+
+    @cached_property
+    def made_once(self) -> frozenset[str]:
+        """The buffers that these launches write."""
+        return frozenset(name for launch in self.once for name in _read_and_written(launch)[1])
+
+    @cached_property
+    def repeated(self) -> tuple[Launch, ...]:
+        """The launches of every run."""
+        once = {id(launch) for launch in self.once}
+        return tuple(launch for launch in self.launches if id(launch) not in once)
+
+
+def _read_and_written(launch: Launch) -> tuple[set[str], set[str]]:
+    """The program's buffers that a launch reads alone, and those that it writes."""
+    called = launch.kernel
+    if isinstance(called, LibraryCall):
+        stored = {buffer.name for buffer in called.buffers if buffer.role != "input"}
+    else:
+        stored = {store.access.buffer for phase in called.phases for store in phase.stores}
+        stored |= {buffer.name for buffer in called.buffers if buffer.role == "zeroed"}
+    names = zip(called.buffers, launch.buffers, strict=True)
+    written = {name for buffer, name in names if buffer.name in stored}
+    return {*launch.buffers} - written, written
+
 
 class Backend(Protocol):
     """What runs kernels: device arrays, and a function over them for a list of launches."""
@@ -113,6 +154,10 @@ class Backend(Protocol):
 
     def constant(self, value: Any) -> Any:
         """A device array of a constant."""
+        ...
+
+    def wait(self) -> None:
+        """Return when what was launched has ended."""
         ...
 
     def copy(self, array: Any) -> Any:
@@ -202,7 +247,7 @@ class Program:
         self._structure = structure
         self._single = not isinstance(structure, Mapping | list | tuple)
         self._names = tuple(argument.name for argument in parts.arguments)
-        self._run = backend.prepare(parts.launches)
+        self._run = backend.prepare(parts.repeated)
         self._constants: dict[str, Any] | None = None
         self._workspaces: defaultdict[Lane, list[dict[str, Any]]] = defaultdict(list)
         self._lock = threading.Lock()
@@ -227,8 +272,8 @@ class Program:
 
     @property
     def cost(self) -> float:
-        """Predicted seconds of one run."""
-        return sum(launch.seconds for launch in self.parts.launches)
+        """Predicted seconds of one run; what reads constants alone is computed before the first."""
+        return sum(launch.seconds for launch in self.parts.repeated)
 
     def source(self) -> str:
         """The emitted source of every distinct kernel."""
@@ -268,6 +313,8 @@ class Program:
                 f"    buffers {where}\n"
                 f"    rules {', '.join(one.rules) or 'none'}\n"
                 f"    predicted {launch.seconds * 1e6:.1f} us, mostly {launch.bottleneck}"
+                + "\n    run once, as it reads constants alone"
+                * (launch in self.parts.once)
             )
         return "\n".join(parts)
 
@@ -278,8 +325,7 @@ class Program:
 
     def _call(self, values: Sequence[Any], out: Any, lane: Lane) -> Any:
         if self._constants is None:
-            constants = self.parts.constants
-            self._constants = {name: self._backend.constant(v) for name, v in constants.items()}
+            self._constants = self._settled()
         arrays, like, receive = dict(self._constants), None, self._backend.receive
         for argument, value in zip(self.parts.arguments, values, strict=True):
             arrays[argument.buffer] = receive(value, argument)
@@ -300,6 +346,18 @@ class Program:
             return out
         leaves = [give() for give in given]
         return leaves[0] if self._single else unflatten(self._structure, leaves)
+
+    def _settled(self) -> dict[str, Any]:
+        """The constants, and what launches make of them alone."""
+        parts, backend = self.parts, self._backend
+        found = {name: backend.constant(value) for name, value in parts.constants.items()}
+        if parts.once:
+            used = {name for launch in parts.once for name in launch.buffers}
+            room = workspace(parts, backend, used)
+            backend.prepare(parts.once)({**room, **found})
+            backend.wait()
+            found |= {name: room[name] for name in parts.made_once}
+        return found
 
     def _bind(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> Sequence[Any]:
         names = self._names
@@ -375,8 +433,8 @@ class Program:
             for owner in (lane, *idle):
                 if free := self._workspaces[owner]:
                     return free.pop()
-        used = {name for launch in self.parts.launches for name in launch.buffers}
-        return workspace(self.parts, self._backend, used)
+        used = {name for launch in self.parts.repeated for name in launch.buffers}
+        return workspace(self.parts, self._backend, used - self.parts.made_once)
 
 
 def workspace(parts: Parts, backend: Backend, used: Collection[str]) -> dict[str, Any]:
@@ -388,50 +446,3 @@ def workspace(parts: Parts, backend: Backend, used: Collection[str]) -> dict[str
         elif name in used and buffer.role == "temporary":
             made[name] = backend.empty(buffer.shape, buffer.dtype)
     return made
-
-
-def flatten(structure: Any) -> list[Any]:
-    """The leaves of nested mappings, lists and tuples, in order."""
-    if isinstance(structure, Mapping):
-        nested = cast("Mapping[Any, Any]", structure)
-        return [leaf for value in nested.values() for leaf in flatten(value)]
-    if isinstance(structure, list | tuple):
-        parts = cast("Sequence[Any]", structure)
-        return [leaf for value in parts for leaf in flatten(value)]
-    return [structure]
-
-
-def same_structure(a: Any, b: Any) -> bool:
-    """Whether two nestings have the same keys and lengths; a list is as good as a tuple."""
-    if isinstance(a, Mapping) and isinstance(b, Mapping):
-        one, other = cast("Mapping[Any, Any]", a), cast("Mapping[Any, Any]", b)
-        return [*one] == [*other] and all(same_structure(one[k], other[k]) for k in one)
-    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
-        pair = cast("Sequence[Any]", a), cast("Sequence[Any]", b)
-        return len(pair[0]) == len(pair[1]) and all(map(same_structure, *pair))
-    return not isinstance(a, Mapping | list | tuple) and not isinstance(b, Mapping | list | tuple)
-
-
-def outline(structure: Any) -> str:
-    """A nesting as text, each leaf a dot."""
-    if isinstance(structure, Mapping):
-        items = cast("Mapping[Any, Any]", structure).items()
-        return "{" + ", ".join(f"{key!r}: {outline(value)}" for key, value in items) + "}"
-    if isinstance(structure, list | tuple):
-        return "(" + ", ".join(map(outline, cast("Sequence[Any]", structure))) + ")"
-    return "."
-
-
-def unflatten(structure: Any, leaves: list[Any]) -> Any:
-    """Leaves put back into the same nesting."""
-    if isinstance(structure, Mapping):
-        nested = cast("Mapping[Any, Any]", structure)
-        return {key: unflatten(value, leaves) for key, value in nested.items()}
-    if isinstance(structure, list | tuple):
-        parts = cast("Sequence[Any]", structure)
-        values = [unflatten(value, leaves) for value in parts]
-        if isinstance(structure, list):
-            return values
-        named = hasattr(parts, "_fields")
-        return cast(Any, type(parts))(*values) if named else tuple(values)
-    return leaves.pop(0)

@@ -258,7 +258,8 @@ class Statements:
         if moved := anywhere(block, s):
             moved.load(s)
             return
-        index, width = self.vector(s.access, block.ordered(s.indices))
+        found = {self.vector(access, block.ordered(s.indices)) for access in s.accesses}
+        index, width = found.pop() if len(found) == 1 else ("", 1)
         with block.points(s.indices, steps={index: width}) as point:
             condition = block.present(s, point)
             if width == 1:

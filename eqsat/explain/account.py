@@ -38,7 +38,8 @@ class Subject:
     """What is to be explained: the segments of a graph, how they were searched, what runs.
 
     `search` has no worker of its own yet; `buffers` gives each segment's buffers readable names;
-    `kernels` are those of each segment that run; `calls`: of segments that a library computes.
+    `kernels` are those of each segment that run; `calls`: of segments that a library computes;
+    `once`: predicted seconds of what no run but the first needs.
     """
 
     title: str
@@ -49,6 +50,7 @@ class Subject:
     arguments: tuple[tuple[str, str], ...]
     operations: int
     calls: Mapping[int, PricedCall]
+    once: float = 0.0
 
 
 def explain(subject: Subject) -> Explanation:
@@ -88,7 +90,8 @@ def _explain(subject: Subject) -> Explanation:
         spec=search.spec.name,
         arguments=subject.arguments,
         operations=subject.operations,
-        seconds=sum(record.seconds * len(record.places) for record in (*records, *calls)),
+        seconds=sum(one.seconds * len(one.places) for one in (*records, *calls)) - subject.once,
+        once=subject.once,
         segments=tuple(records),
         rules=tuple(_used(records, search.rules)),
         notes=tuple(dict.fromkeys(notes)),

@@ -29,8 +29,8 @@ from eqsat.explain.explanation import AGAIN, FORMAT, Explanation, from_json, is_
 from eqsat.explain.render import FORMATS, render, text
 from eqsat.explain.replay import check
 from eqsat.graph.tensor import Tensor
+from eqsat.nesting import flatten
 from eqsat.planned import Planned
-from eqsat.program import flatten
 from eqsat.rule import PRECISIONS, Rule, collect
 
 STYLES = {"heading": "bold", "rule": "bold green", "cost": "cyan", "quiet": "dim", "code": ""}

@@ -85,7 +85,9 @@ class RuleRecord:
 
 @dataclass(frozen=True)
 class Explanation:
-    """How a program as written became the program as run."""
+    """How a program as written became the program as run. `once`: predicted seconds of what reads
+    constants alone, which no run but the first needs.
+    """
 
     title: str
     spec: str
@@ -96,6 +98,7 @@ class Explanation:
     rules: tuple[RuleRecord, ...]
     notes: tuple[str, ...] = ()
     calls: tuple[CallRecord, ...] = ()
+    once: float = 0.0
 
     @property
     def launches(self) -> int:
@@ -240,6 +243,7 @@ def _explanation(value: Mapping[str, Any]) -> Explanation:
         arguments=_tuples(value["arguments"]),
         operations=int(value["operations"]),
         seconds=float(value["seconds"]),
+        once=float(value["once"]),
         segments=tuple(_segment(segment, terms) for segment in value["segments"]),
         rules=tuple(RuleRecord(**rule) for rule in value["rules"]),
         notes=tuple(value["notes"]),

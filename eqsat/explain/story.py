@@ -88,6 +88,7 @@ def _head(explanation: Explanation) -> Section:
     calls = sum(len(record.places) for record in explanation.calls)
     called = f" and {calls} {'call' if calls == 1 else 'calls'} of a library" if calls else ""
     plural = "kernel" if explanation.launches == 1 else "kernels"
+    once = seconds_text(explanation.once)
     facts = [
         (
             "program",
@@ -95,6 +96,7 @@ def _head(explanation: Explanation) -> Section:
         ),
         ("spec", explanation.spec),
         ("predicted", seconds_text(explanation.seconds)),
+        *([("once", f"{once}, for what reads constants alone")] if explanation.once else []),
         ("inputs", ", ".join(f"{n}: {kind}" for n, kind in explanation.arguments) or "none"),
     ]
     if explanation.notes:

@@ -16,6 +16,7 @@ from eqsat.kernel.ir import (
     store_operands,
 )
 from eqsat.kernel.tile_order import in_bands, in_runs
+from eqsat.lower.selected_reads import with_selected_reads
 from eqsat.lower.short_integers import in_short_integers
 from eqsat.price.occupancy import AROUND, AROUND_LOOP, FILLED, PEERS
 from eqsat.price.pipeline import LOADED
@@ -33,6 +34,7 @@ def placed(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
     kernel = with_workspace(in_runs(in_bands(kernel, spec), spec), spec)
     if spec.group(spec.tile_group).max_resident <= 1:
         return kernel
+    kernel = with_selected_reads(kernel)
     return with_room(in_groups(kernel, spec, registers_fit(kernel, spec, AROUND_LOOP)), spec)
 
 

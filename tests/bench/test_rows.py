@@ -19,7 +19,7 @@ from eqsat.bench.inputs import MAX_SETS, host_set, sets_needed
 from eqsat.bench.run import main
 from eqsat.bench.vocabulary import NumpyVocabulary
 from eqsat.graph import evaluate
-from eqsat.program import flatten
+from eqsat.nesting import flatten
 from eqsat.specs import cpu, load
 
 BY_NAME = {case.name: case for case in CASES}

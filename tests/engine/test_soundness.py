@@ -22,7 +22,7 @@ from eqsat.graph.evaluate import input_nodes, topological
 from eqsat.graph.index import var
 from eqsat.graph.tensor import Tensor
 from eqsat.kernel.ir import Guard
-from eqsat.program import flatten
+from eqsat.nesting import flatten
 from eqsat.rule import Condition, Free, Rewrite, Rule, Variable, apply, rewrite
 from eqsat.rules import algebra
 from eqsat.rules.carries import SOFTMAX

@@ -14,7 +14,7 @@ from eqsat.graph.dtypes import bfloat16
 from eqsat.kernel.ir import Kernel
 from eqsat.schedule.scheduling import Predicted
 from eqsat.specs import load
-from eqsat.terms.algebra import Term
+from eqsat.terms.algebra import Facts, Term, Universe
 from eqsat.terms.form import Stored
 
 pytestmark = pytest.mark.usefixtures("shared_search")
@@ -102,6 +102,7 @@ class Told:
     """An extractor that takes every kernel for little work, and keeps what it is told."""
 
     best = ({}, {})
+    facts = Facts(Universe())
 
     def __init__(self, computing: str = "") -> None:
         self.least: dict[str, float] = {}

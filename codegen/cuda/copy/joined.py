@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from eqsat.errors import UnsupportedError
-from eqsat.kernel.ir import Kernel, Load
+from eqsat.kernel.ir import Contract, Kernel, Load
 from eqsat.kernel.joined import is_apart
 
 from ..place.block import Block
@@ -69,8 +69,9 @@ def copy_from_piece(block: Block, name: str, copy: Callable[[Load], None]) -> No
 
 
 def check_joined(kernel: Kernel, copied: Collection[str]) -> None:
-    """Raises UnsupportedError where threads would read what lies in pieces."""
-    for s in kernel.statements():
+    """Raises UnsupportedError where threads would read factors that lie in pieces."""
+    multiplied = any(isinstance(s, Contract) for s in kernel.statements())
+    for s in kernel.statements() if multiplied else ():
         if isinstance(s, Load) and s.rest and s.name not in copied:
             raise UnsupportedError(
                 f"{s.name} of kernel {kernel.name} is in pieces, which only copies of boxes read. "

@@ -132,7 +132,7 @@ def own_reader(block: Block, s: Load, tile: Tile) -> Reader:
 def fetch(block: Block, load: Load, point: Point, frame: Frame | None = None) -> str:
     """A load's value read from global memory at a point; zero outside the extents."""
     conditions = block.exists(load.access, point)
-    value = block.memory_element(load.access, point, load.dtype)
+    value = block.memory_element([load.access], point, load.dtype)
     fill, zero = literal(load.dtype, load.fill), literal(load.dtype, 0)
     valid = " && ".join(block.valid(load.indices, point, frame))
     if conditions:

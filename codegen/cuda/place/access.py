@@ -147,7 +147,7 @@ def sliding_axes(kernel: Kernel, load: Load) -> tuple[WalkedAxis, ...]:
     """The axes of memory along which windows of a load overlap, one of its indices element by
     element.
     """
-    if load.access.coordinates:
+    if load.access.coordinates or load.rest:
         return ()
     found = walked_axes(_read_of(load), extents_of(kernel)) or ()
     steps = [[step for _, step in axis.place.terms] for axis in found]

@@ -8,7 +8,7 @@ number of a point among the thread's registers and `at_j` the point itself.
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from eqsat.graph.dtypes import DType, int64
@@ -343,21 +343,51 @@ class Block:
 
     def present(self, s: Load, point: Point) -> str:
         """The condition under which a load reads memory; empty where it always does."""
-        return " && ".join([*self.valid(s.indices, point), *self.exists(s.access, point)])
+        places = [self.exists(access, point) for access in s.accesses]
+        if len(places) > 1:
+            some = " || ".join(f"({' && '.join(place)})" for place in places)
+            places = [[f"({some})"] if all(places) else []]
+        return " && ".join([*self.valid(s.indices, point), *places[0]])
 
     def loaded(self, s: Load, point: Point, condition: str) -> str:
         """The value that a load gives at a point: its fill where the condition does not hold."""
         if not s.fill:
-            return self.memory_element(s.access, point, s.dtype, condition)
-        value = self.memory_element(s.access, point, s.dtype)
+            return self.memory_element(s.accesses, point, s.dtype, condition)
+        value = self.memory_element(s.accesses, point, s.dtype)
         return f"({condition} ? {value} : {literal(s.dtype, s.fill)})" if condition else value
 
+    def place(self, accesses: Sequence[Access], point: Point) -> tuple[str, str]:
+        """The pointer to a buffer, and the address in it, of the first of some accesses whose
+        element exists: one does, if only that of the last.
+        """
+        *before, last = accesses
+        pointer = self.buffer(last.buffer)
+        if not before:
+            return pointer, self.address(last, point)
+        alike = [t for t in last.address.terms if all(t in one.address.terms for one in before)]
+
+        def apart(access: Access) -> str:
+            terms = tuple(t for t in access.address.terms if t not in alike)
+            address = Affine(terms, access.address.constant)
+            return self.address(replace(access, address=address), point)
+
+        where = apart(last)
+        for access in reversed(before):
+            there = " && ".join(self.exists(access, point))
+            if (own := self.buffer(access.buffer)) != pointer:
+                pointer = f"({there} ? {own} : {pointer})"
+            where = f"({there} ? {apart(access)} : {where})"
+        shared = self.address(replace(last, address=Affine(tuple(alike), 0)), point)
+        return pointer, f"{shared} + {where}" if alike else where
+
     def memory_element(
-        self, access: Access, point: Point, dtype: DType, condition: str = ""
+        self, accesses: Sequence[Access], point: Point, dtype: DType, condition: str = ""
     ) -> str:
-        """The register value of a global element; 0 where a condition does not hold."""
-        buffer = self.kernel.buffer(access.buffer)
-        pointer, where = self.buffer(buffer.name), self.address(access, point)
+        """The register value of a global element, of several accesses the first that exists; 0
+        where a condition does not hold.
+        """
+        buffer = self.kernel.buffer(accesses[0].buffer)
+        pointer, where = self.place(accesses, point)
         text = f"{pointer}[{where}]"
         if condition:
             text = f"{guarded_read(self.kernel, buffer.name)}({pointer}, {condition}, {where})"

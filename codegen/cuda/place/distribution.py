@@ -257,9 +257,10 @@ class _Choice:
     def accesses(self) -> list[tuple[Access, tuple[str, ...]]]:
         """The loads into registers and the stores, each with the indices that it runs over."""
         found = [
-            (s.access, s.indices)
+            (access, s.indices)
             for s in self.kernel.statements()
             if isinstance(s, Load) and self.placement.where[s.name] == REGISTERS
+            for access in s.accesses
         ]
         for phase in self.kernel.phases:
             for store in phase.stores:

@@ -139,6 +139,10 @@ class CudaBackend:
         """A constant on the device."""
         return as_cupy(value, "constant")
 
+    def wait(self) -> None:
+        """Until CuPy's current stream has done what it was given."""
+        target.import_cupy().cuda.get_current_stream().synchronize()
+
     def copy(self, array: Any) -> Any:
         """Another CuPy array of the same values."""
         return array.copy()

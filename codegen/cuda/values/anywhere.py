@@ -213,6 +213,8 @@ def anywhere(block: Block, s: Load | Store) -> Anywhere | None:
     of a thread do not hold any, or, of a store, those of threads side by side do not, or where
     accesses of single elements by a warp fill lines.
     """
+    if isinstance(s, Load) and s.rest:
+        return None
     names = s.indices if isinstance(s, Load) else store_indices(block.placement, s)
     indices, access = block.ordered(names), s.access
     buffer, held = block.kernel.buffer(access.buffer), block.distribution.vector

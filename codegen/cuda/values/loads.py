@@ -37,7 +37,7 @@ def _read_pack(
     """Write one access to `width` elements, of which so many lie before that of the load."""
     out, buffer = block.out, block.kernel.buffer(s.access.buffer)
     pack = f"Pack<{storage_type(buffer.dtype)}, {width}>"
-    source = f"{block.buffer(buffer.name)} + {block.address(s.access, point)}"
+    source = " + ".join(block.place(s.accesses, point))
     source += f" - {before}" if before else ""
     out.line(f"{pack} pack = {{}};")
     if condition:

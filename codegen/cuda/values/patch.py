@@ -34,7 +34,7 @@ def find_exchanges(block: Block, phase: Phase) -> dict[Placed, Exchange]:
         (s, s.indices)
         for s in phase.body
         if isinstance(s, Load) and block.placement.where[s.name] == REGISTERS
-        if not s.fill and not shared_windows(block, s)
+        if not s.fill and not s.rest and not shared_windows(block, s)
     ]
     stores = (store for store in phase.stores if not store.monoid)
     found += [(s, tuple(store_indices(block.placement, s))) for s in stores]

@@ -201,7 +201,7 @@ def _element(block: Block, load: Load, point: Point, condition: str) -> str:
     serves all. Zeros of fewer bits are widened with the rest, or each load would be waited for.
     """
     buffer = block.kernel.buffer(load.access.buffer)
-    value = block.memory_element(load.access, point, load.dtype)
+    value = block.memory_element([load.access], point, load.dtype)
     if not condition:
         return value
     if load.fill or buffer.dtype.compute == buffer.dtype:
