@@ -74,7 +74,7 @@ def _copied_between(
                 axes = tuple(map(int, order_copied(one.kernel, tuple(extents), extents)))
                 if axes and axes != tuple(range(tensor.ndim)):
                     orders.setdefault(tensor, axes)
-                    seconds += one.seconds
+                    seconds += one.per_run
     return orders, seconds
 
 

@@ -299,6 +299,7 @@ def _predicted(one: Predicted | PricedCall) -> dict[str, Any]:
     return {
         "kernel": encode(one.kernel),
         "seconds": one.seconds,
+        "share": one.share,
         "bottleneck": one.bottleneck,
         "followers": one.followers,
         "drawn": one.drawn,
@@ -314,6 +315,7 @@ def _restored(record: Mapping[str, Any]) -> Predicted:
         record["followers"],
         tuple(tuple(map(_restored, other)) for other in record["alternatives"]),
         drawn=record["drawn"],
+        share=record["share"],
     )
 
 

@@ -121,6 +121,12 @@ class PricedCall:
     followers: int = 0
     alternatives: tuple[()] = ()
     drawn: bool = False
+    share: float = 1.0
+
+    @property
+    def per_run(self) -> float:
+        """The seconds that it adds to each run."""
+        return self.seconds
 
 
 def key_bits(dtype: DType, shape: tuple[int, ...], places: bool) -> int:

@@ -92,8 +92,7 @@ class Parts:
         """The launches that read constants alone, or what others of these make: they run once."""
         made = [(launch, *_read_and_written(launch)) for launch in self.launches]
         writers = Counter(name for _, _, written in made for name in written)
-        given = {argument.buffer for argument in self.arguments}
-        known = {*self.constants, *self.buffers} - given - {*writers}  # room for sums, too
+        known = {*self.constants}
         kept = {name for name, _, _ in self.outputs} | {n for n, k in writers.items() if k > 1}
         found: list[Launch] = []
         for launch, read, written in made:
@@ -115,16 +114,13 @@ class Parts:
 
 
 def _read_and_written(launch: Launch) -> tuple[set[str], set[str]]:
-    """The program's buffers that a launch reads alone, and those that it writes."""
+    """The program's buffers that a launch reads, and those that it writes."""
     called = launch.kernel
-    if isinstance(called, LibraryCall):
-        stored = {buffer.name for buffer in called.buffers if buffer.role != "input"}
-    else:
-        stored = {store.access.buffer for phase in called.phases for store in phase.stores}
-        stored |= {buffer.name for buffer in called.buffers if buffer.role == "zeroed"}
-    names = zip(called.buffers, launch.buffers, strict=True)
-    written = {name for buffer, name in names if buffer.name in stored}
-    return {*launch.buffers} - written, written
+    names = dict(zip((b.name for b in called.buffers), launch.buffers, strict=True))
+    if isinstance(called, Kernel):
+        return {names[n] for n in called.read}, {names[n] for n in called.written}
+    given = {names[b.name] for b in called.buffers if b.role == "input"}
+    return given, {*names.values()} - given
 
 
 class Backend(Protocol):

@@ -42,8 +42,8 @@ class Solution:
 
     @property
     def predicted(self) -> float:
-        """The seconds of its kernels."""
-        return sum(one.seconds for one in self.kernels)
+        """The seconds of its kernels in each run."""
+        return sum(one.per_run for one in self.kernels)
 
 
 def leaf_names(segment: Segment) -> dict[Tensor, str]:
@@ -113,6 +113,7 @@ def investigate(segment: Segment, search: Search, told: bool = False) -> Finding
         {name: tensor.size * tensor.dtype.itemsize for tensor, name in leaves.items()},
         search.float32_products,
         search.precision,
+        [name for tensor, name in leaves.items() if tensor.op == "constant"],
     )
     rounds = any(rule.name == LAW for rule in search.rules)
     narrows = (kind for kind in KINDS if rounds and pricer.has_products(kind.name))
@@ -126,7 +127,7 @@ def investigate(segment: Segment, search: Search, told: bool = False) -> Finding
         lambda: _cut(encoding, graph, extractor),
         extractor,
         lambda plan: segment_buffers(encoding, plan.separate),
-        schedule if told else Twins(facts, schedule),
+        schedule if told else Twins(facts, schedule, pricer.constants),
     )
     return Findings(
         encoding,

@@ -260,7 +260,8 @@ class Statements:
             return
         found = {self.vector(access, block.ordered(s.indices)) for access in s.accesses}
         index, width = found.pop() if len(found) == 1 else ("", 1)
-        with block.points(s.indices, steps={index: width}) as point:
+        steps = {index: width}
+        with block.place_chosen(s, steps), block.points(s.indices, steps=steps) as point:
             condition = block.present(s, point)
             if width == 1:
                 out.line(f"{block.element(s.name, point)} = {block.loaded(s, point, condition)};")

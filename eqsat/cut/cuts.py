@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from eqsat.terms.algebra import Read, Term
+from eqsat.terms.algebra import SCANS, Read, Term
 from eqsat.terms.carry_terms import law_of
-from eqsat.terms.form import REDUCING, WEIGHTED, Stored
+from eqsat.terms.form import REDUCING, WEIGHTED, Form, Stored, multiplies_anew
 
+READ = frozenset({"read", "literal"})
 ALIKE = 1.01  # times the seconds of another candidate, up to where it is taken for the same
 SAME = 1.0001  # the same, where the difference is none
 UNFIT = 1.0  # seconds, for a kernel that fits no schedule
@@ -132,3 +133,14 @@ def reductions(term: Term) -> Iterator[Term]:
         yield term
     if term.op in WEIGHTED and (pivot := f"reduce_{law_of(term).pivot}") in REDUCING:
         yield Term(pivot, term.args[0], term.children[0])
+
+
+def kinds(made: Form) -> Reductions:
+    """The reductions and scans of a kernel's form."""
+    facts, loops = made.facts, [t for t in made.terms if t.op in REDUCING | SCANS]
+    found: set[tuple[object, ...]] = {(t.op, t.args[0], facts.free(t)) for t in loops}
+    for t in loops:
+        both = made.contraction(t) or (t,) * multiplies_anew(t, facts)
+        if any(factor.op not in READ for factor in both):
+            found.add(("computed", t.op, t.args[0], facts.free(t)))
+    return frozenset(found)

@@ -19,6 +19,7 @@ from eqsat.cut.cuts import (
     Reductions,
     agree,
     joins_stored,
+    kinds,
     least,
     reductions,
     varied,
@@ -35,11 +36,10 @@ from eqsat.schedule.recast import before_schedules
 from eqsat.schedule.whole_rows import kernels_of_whole_rows
 from eqsat.terms.algebra import LEAVES, SCANS, SCATTERS, Facts, Read, Renaming, Term, post_order
 from eqsat.terms.extremes import COMPARED, EXTREMES
-from eqsat.terms.form import REDUCING, Stored, form, is_product, multiplies_anew
+from eqsat.terms.form import REDUCING, Stored, form, is_product
 from eqsat.terms.reindex import push
 from eqsat.terms.scattered import starts
 
-READ = frozenset({"read", "literal"})
 KEPT = 6
 SHARED = 4  # besides, those that are best if others need what they read, too; and one that reads
 MOVES = 8  # values that might be stored besides
@@ -99,6 +99,7 @@ class Extractor:
         names = self.names(number)
         dtype, universe = as_dtype(self.graph.dtype[number]), self.graph.universe
         self.pricer.sizes[f"t{number}"] = self.load_bytes(number)
+        self.pricer.constants |= {f"t{number}"} if number in self.pruned.constant else set()
         return Term("read", Read(f"t{number}", dtype, row_major(names, universe.extents)))
 
     def load_bytes(self, number: int) -> int:
@@ -126,7 +127,8 @@ class Extractor:
         found = [least for (r, n), least in self.floors.items() if r <= part and n <= points]
         before = sum(self.price(s.term, s.names, s.dtype.name) for s in starts(stored))
         own = self.alone.get(tuple(one.term for one in stored), 0.0)
-        return max([seconds, own, *found]) + before
+        share = self.pricer.share_of(one.term for one in stored)
+        return share * max([seconds, own, *found]) + before
 
     def _plain_price(self, stored: tuple[Stored, ...]) -> PlainPrice:
         if stored not in self._plain:
@@ -135,17 +137,11 @@ class Extractor:
             rows = kernels_of_whole_rows(merged) if self.pricer.overlap else ()
             plain = least_seconds(merged, self.pricer)
             whole = sum(least_seconds(one, self.pricer) for one in rows) or np.inf
-            loops = [t for t in made.terms if t.op in REDUCING | SCANS]
-            kinds = {(t.op, t.args[0], self.facts.free(t)) for t in loops}
-            for t in loops:
-                both = made.contraction(t) or (t,) * multiplies_anew(t, self.facts)
-                if any(factor.op not in READ for factor in both):
-                    kinds.add(("computed", t.op, t.args[0], self.facts.free(t)))
             several = sum(is_product(t, self.facts) for t in made.terms) > 1
             taken = [merged] if plain <= whole else rows
             nested = any(one.nested or (several and one.held) for one in taken)
             points = max(self.facts.universe.size(self.facts.free(one.term)) for one in stored)
-            self._plain[stored] = PlainPrice(min(plain, whole), nested, frozenset(kinds), points)
+            self._plain[stored] = PlainPrice(min(plain, whole), nested, kinds(made), points)
         return self._plain[stored]
 
     def learn(self, stored: tuple[Stored, ...], seconds: float) -> bool:

@@ -1,6 +1,6 @@
 """The e-nodes of a frozen e-graph among which kernels are sought: not dear, in no circle."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from functools import reduce
 from graphlib import TopologicalSorter
 from operator import or_
@@ -9,6 +9,7 @@ import numpy as np
 
 from eqsat.kernel.idle_chunks import COMPARED
 from eqsat.price.pricer import Pricer
+from eqsat.price.rates import RUNS
 from eqsat.saturate.saturation import ENode, FrozenEGraph
 from eqsat.terms.algebra import LEAVES, SCATTERS, Read
 
@@ -21,7 +22,8 @@ COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "logical_and", "log
 class PrunedGraph:
     """`nodes` of each class, kept for what their work is at the least; the classes that are reached
     from the roots in `order`, children first; of each its `users`, the names over which and the
-    class in which it is `summed`, (0, 0) where it is used otherwise; and what is a factor.
+    class in which it is `summed`, (0, 0) where it is used otherwise; what is a factor; and what may
+    be made of constants alone (`constant`).
     """
 
     def __init__(self, graph: FrozenEGraph, pricer: Pricer) -> None:
@@ -29,6 +31,7 @@ class PrunedGraph:
         self.users: dict[int, set[int]] = {}
         self.summed: dict[int, set[tuple[int, int]]] = {}
         self.factors: set[int] = set()
+        self.constant = self._made_of_constants()
         self._narrow = self._narrow_factors()
         self.order = self._prune()
 
@@ -75,6 +78,25 @@ class PrunedGraph:
             {n: {c for node in nodes[n] for c in node.children} for n in sorted(reached)}
         )
         return list(order.static_order())
+
+    def _made_of_constants(self) -> set[int]:
+        """Classes that constants alone are enough for, besides numbers and positions."""
+        found: set[int] = set()
+        waiting = [(n, node) for n, members in self.graph.nodes.items() for node in members]
+        self._plain = {n for n, node in waiting if node.op in LEAVES and node.op != "read"}
+        before = -1
+        while self.pricer.constants and len(found) > before:
+            before = len(found)
+            found |= {number for number, node in waiting if self._is_constant(node, found)}
+            waiting = [(n, node) for n, node in waiting if n not in found]
+        return found
+
+    def _is_constant(self, node: ENode, found: Set[int]) -> bool:
+        """Whether a node reads constants, or values made of these, and nothing else."""
+        reads = [atom for atom in node.args if isinstance(atom, Read)]
+        known = all(self.pricer.constants.issuperset(read.buffers) for read in reads)
+        some = bool(reads) or not found.isdisjoint(node.children)
+        return known and some and all(c in found or c in self._plain for c in node.children)
 
     def _narrow_factors(self) -> set[int]:
         """What is widened from floats of which the spec multiplies whole matrices."""
@@ -197,6 +219,7 @@ class PrunedGraph:
         steps = self.pricer.steps(node.op, self.graph.dtype[number])
         own = 1e-3 if node.op in LEAVES else universe.size(points) * steps * 0.25 + 1.0
         own *= WIDE if self._is_wide(number, node) else 1.0
+        own *= 1 / RUNS if self._is_constant(node, self.constant) else 1.0
         below = sorted(cost[child] for child in node.children)
         return own + sum(below[-1:]) + 0.05 * sum(below[:-1])
 

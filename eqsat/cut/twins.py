@@ -2,7 +2,7 @@
 once. An unrolled loop has the same ones in each step, of other slices of its inputs.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 from eqsat.cut.variants import Buffers, Schedule
@@ -41,15 +41,15 @@ class _Found:
 class Twins:
     """A schedule of values that takes kernels from those of others which are alike."""
 
-    def __init__(self, facts: Facts, schedule: Schedule) -> None:
-        self.facts, self.schedule = facts, schedule
+    def __init__(self, facts: Facts, schedule: Schedule, constants: Set[str] = frozenset()) -> None:
+        self.facts, self.schedule, self.constants = facts, schedule, constants
         self._found: dict[str, _Found] = {}
 
     def __call__(self, name: str, stored: tuple[Stored, ...], buffers: Buffers) -> list[Predicted]:
         """The kernels, whose temporaries are added to the buffers. Of those that are taken from
         others it is not known where they came from (`Predicted.chosen`).
         """
-        normal = _normal(stored, self.facts, buffers)
+        normal = _normal(stored, self.facts, buffers, self.constants)
         found = self._found.get(normal.key)
         moved = _moved(found, name, stored, normal, buffers) if found else None
         if moved is not None:
@@ -62,7 +62,12 @@ class Twins:
         return kernels
 
 
-def _normal(stored: tuple[Stored, ...], facts: Facts, buffers: Mapping[str, Buffer]) -> _Normal:
+def _normal(
+    stored: tuple[Stored, ...],
+    facts: Facts,
+    buffers: Mapping[str, Buffer],
+    constants: Set[str],
+) -> _Normal:
     merged, fewer = coalesce(stored, facts)
     written = {one.buffer for one in stored}
     starts: dict[str, int] = {}
@@ -95,6 +100,7 @@ def _normal(stored: tuple[Stored, ...], facts: Facts, buffers: Mapping[str, Buff
         lines.append((places[one.term], repr(nowhere)))
     known = [buffers.get(buffer) for buffer in starts]
     lines.append([one and (one.shape, one.dtype.name, one.role) for one in known])
+    lines.append([buffer in constants for buffer in starts])
     lines.append(sorted(fewer.universe.extents.items()))
     return _Normal(repr(lines), tuple(starts), tuple(starts.values()))
 

@@ -45,7 +45,7 @@ class Scheduled:
 
     @property
     def seconds(self) -> float:
-        return sum(one.seconds for one in self.kernels)
+        return sum(one.per_run for one in self.kernels)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class _Known:
 
     @property
     def seconds(self) -> float:
-        return UNFIT if self.error else sum(one.seconds for one in self.kernels)
+        return UNFIT if self.error else sum(one.per_run for one in self.kernels)
 
     @property
     def parted(self) -> bool:

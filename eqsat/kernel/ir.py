@@ -344,6 +344,17 @@ class Kernel:
         streams = [axis for phase in self.phases for axis in phase.stream]
         return {axis.name: axis for axis in (*self.grid, *self.inner, *streams)}
 
+    @property
+    def read(self) -> frozenset[str]:
+        """The buffers that it reads."""
+        loads = (s for s in self.statements() if isinstance(s, Load))
+        return frozenset(access.buffer for load in loads for access in load.accesses)
+
+    @property
+    def written(self) -> frozenset[str]:
+        """The buffers that it stores to."""
+        return frozenset(s.access.buffer for phase in self.phases for s in phase.stores)
+
     def statements(self) -> Iterator[Statement]:
         """Every statement, in order."""
         for phase in self.phases:

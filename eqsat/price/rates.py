@@ -1,6 +1,6 @@
 """What a spec says of the parts of kernels: rates of operations, memories, roles of indices."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import truediv
 
@@ -13,9 +13,10 @@ from eqsat.price.issue import ISSUED, instruction_seconds
 from eqsat.price.partial_sums import rounded
 from eqsat.price.siblings import Family, family, siblings
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
-from eqsat.terms.algebra import WEIGHTED_SUMS, Term
+from eqsat.terms.algebra import WEIGHTED_SUMS, Term, read_from
 from eqsat.terms.form import Form
 
+RUNS = 1000  # of a program, over which what runs once is spread
 SIMPLE = 15  # times a product's seconds that an operation may take and count as one
 Array = NDArray[np.float64]
 
@@ -54,7 +55,7 @@ class Contraction:
 class Rates:
     """Rates of one spec. `operations`: invocation names that the target can emit; `precision`: what
     may be rounded, as of eqsat.rule: beside a bfloat16 factor a float32 one, and weights to either
-    16-bit float.
+    16-bit float; `constants`: buffers that hold the same in every run.
     """
 
     def __init__(
@@ -64,8 +65,10 @@ class Rates:
         cached_buffers: Mapping[str, int] | None = None,
         float32_products: Mapping[str, int] | None = None,
         precision: str = "default",
+        constants: Iterable[str] = (),
     ) -> None:
         self.spec = spec
+        self.constants = {*constants}
         self.operations = operations
         self.sizes = dict(cached_buffers or {})
         self.float32_products = dict(float32_products or {})
@@ -83,6 +86,16 @@ class Rates:
         private = [m for m in memories if m.shared_across == spec.tile_group]
         self.private = private[0] if private else self.cache
         self.nearest = private[-1] if private else self.cache
+
+    def run_share(self, read: Collection[str]) -> float:
+        """The part of a kernel's seconds that counts for each run, given the buffers that it reads:
+        one that reads constants alone runs once.
+        """
+        return 1 / RUNS if read and self.constants.issuperset(read) else 1.0
+
+    def share_of(self, terms: Iterable[Term]) -> float:
+        """The same of a kernel that stores terms."""
+        return self.run_share(read_from(terms)) if self.constants else 1.0
 
     def contraction(self, form: Form, term: Term) -> Contraction | None:
         """The index roles of a sum of products, or None."""

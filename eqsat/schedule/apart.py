@@ -69,4 +69,4 @@ def schedule_joined(
 
 
 def _seconds(kernels: list[Predicted]) -> float:
-    return sum(predicted.seconds for predicted in kernels)
+    return sum(predicted.per_run for predicted in kernels)

@@ -190,7 +190,8 @@ def _stepwise(body: tuple[Stored, ...], shaped: Form) -> tuple[Stored, ...]:
 
 def preparation_seconds(one: Preparation, facts: Facts, pricer: Pricer) -> float:
     """About how long a kernel takes that prepares a factor."""
-    return least_seconds(form(one.stored, facts), pricer)
+    share = pricer.share_of(stored.term for stored in one.stored)
+    return share * least_seconds(form(one.stored, facts), pricer)
 
 
 def _opening(

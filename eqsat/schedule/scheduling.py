@@ -102,6 +102,7 @@ class Predicted:
     `followers`: how many kernels after it finish what it begins. `alternatives`: the next best
     kernels for the same values, each with its followers. `chosen` is known where the kernel was
     just searched for, not where it comes from the cache. `drawn`: at random, not for its price.
+    `share` is the part of its seconds that counts for each run.
     """
 
     kernel: Kernel
@@ -111,6 +112,12 @@ class Predicted:
     alternatives: tuple[tuple["Predicted", ...], ...] = ()
     chosen: Chosen | None = None
     drawn: bool = False
+    share: float = 1.0
+
+    @property
+    def per_run(self) -> float:
+        """The seconds that it adds to each run."""
+        return self.seconds * self.share
 
     def each(self, change: Callable[["Predicted"], "Predicted"]) -> "Predicted":
         """With its alternatives, the kernels changed one by one."""
@@ -285,7 +292,7 @@ class _Choosing:
             if around is None:
                 continue
             ahead, after = around
-            rest = sum(predicted.seconds for predicted in (*ahead, *after))
+            rest = sum(predicted.per_run for predicted in (*ahead, *after))
             if rest > one.rest:  # longer than it seemed: others may come first
                 heapq.heappush(queue, (one.seconds + rest, order, replace(one, rest=rest)))
                 continue
@@ -373,7 +380,10 @@ class _Choosing:
         rules = (*[how] * bool(how), *body_rules(one.body), *prepared, *one.choice.rules)
         kernel = replace(lowered, rules=rules)
         chosen = Chosen(*self.given, one.body.stored, one.choice, how)
-        main = Predicted(kernel, one.seconds, one.bottleneck, len(after), chosen=chosen)
+        main = Predicted(
+            kernel, one.seconds, one.bottleneck, len(after), chosen=chosen,
+            share=self.pricer.run_share(kernel.read),
+        )  # fmt: skip
         first, *others = (*ahead, main, *after)
         self.kernels[lowered] = (replace(first, followers=len(others)), *others)
         self.buffers |= buffers

@@ -326,7 +326,7 @@ def _signature(
     for tensor in order:
         head = f"{tensor.shape} {tensor.dtype.name}"
         if tensor in leaves:
-            resident = "memory" if is_buffer(tensor) else "computed"
+            resident = tensor.op if is_buffer(tensor) else "computed"
             parts.append(f"leaf {resident} {head} {'finite' if tensor in finite else ''}")
             continue
         operands = [number[operand] for operand in tensor.operands]

@@ -256,6 +256,12 @@ class Facts:
                 return self._dtype[term.children[0]]
 
 
+def read_from(roots: Iterable[Term]) -> frozenset[str]:
+    """The buffers that terms read."""
+    atoms = (atom for term in post_order(roots) for atom in term.args)
+    return frozenset(b for atom in atoms if isinstance(atom, Read) for b in atom.buffers)
+
+
 def rebuild(term: Term, change: Callable[[Term, tuple[Term, ...]], Term]) -> Term:
     """Bottom-up map over a term: `change` gets each term and its new children."""
     done: dict[Term, Term] = {}

@@ -55,13 +55,13 @@ def counted(function: Callable[..., g.Tensor], twins: bool) -> tuple[Planned, in
     """The plan of a program, twins searched for once or each by itself, and how many were."""
     searches = 0
 
-    def made(facts: Facts, own: Schedule) -> Schedule:
+    def made(facts: Facts, own: Schedule, constants: set[str]) -> Schedule:
         def schedule(*given: Any) -> list[Predicted]:
             nonlocal searches
             searches += 1
             return own(*given)
 
-        return Twins(facts, schedule) if twins else schedule
+        return Twins(facts, schedule, constants) if twins else schedule
 
     with patch.object(solve, "Twins", made):
         return planned(built(function)), searches

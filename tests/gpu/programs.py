@@ -3,6 +3,8 @@
 import itertools
 from collections.abc import Callable, Iterator
 
+import numpy as np
+
 import eqsat.graph as G
 from eqsat.graph import Tensor
 
@@ -304,6 +306,40 @@ def rows_that_begin_anywhere() -> list[Tensor]:
     ]  # fmt: skip
 
 
+def convolutions_in_turn() -> list[Tensor]:
+    """Blocks with channels first whose values lie with channels last; weights that are known."""
+    random = np.random.default_rng(3)
+
+    def weights(*shape: int) -> Tensor:
+        return G.constant((random.standard_normal(shape) / 24).astype(G.bfloat16.numpy))
+
+    def block(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        return G.relu(G.conv(G.relu(G.conv(x, a, padding=1)), b, padding=1) + x)
+
+    x = tensor("x", 8, 64, 28, 28, dtype="bfloat16")
+    given = [tensor(f"w{n}", 64, 64, 3, 3, dtype="bfloat16") * 0.03 for n in range(2)]
+    known = [weights(64, 64, 3, 3) * G.reshape(weights(64), (64, 1, 1, 1)) * 24 for _ in range(2)]
+    return [block(block(x, *given), *known), G.relu(x @ weights(28, 28) @ weights(28, 28))]
+
+
+def joined_of_many() -> list[Tensor]:
+    """An image mirrored at its edges, before a convolution and alone; rows of many arrays."""
+    x, w = tensor("x", 4, 64, 30, 33, dtype="bfloat16"), tensor("w", 64, 64, 3, 3, dtype="bfloat16")
+
+    def mirrored(y: Tensor, axis: int) -> Tensor:
+        at = (slice(None),) * axis
+        return G.concat([y[(*at, slice(1, 2))], y, y[(*at, slice(-2, -1))]], axis=axis)
+
+    whole = mirrored(mirrored(x, 2), 3)
+    parts = [tensor(f"p{n}", 70, width) for n, width in enumerate((64, 40, 33, 8, 100))]
+    return [
+        G.conv(whole, w),
+        whole * 2.0,
+        G.concat(parts, axis=1),
+        G.concat(parts[:3], axis=1) + 1.0,
+    ]
+
+
 def _named() -> Iterator[tuple[str, Build]]:
     for (m, n, k), dtype in itertools.product(SIZES, FLOATS):
         yield f"matmul-{m}x{n}x{k}-{dtype}", lambda a=(m, n, k, dtype): matmul(*a)
@@ -329,6 +365,7 @@ def _named() -> Iterator[tuple[str, Build]]:
         eight_bits, eight_bit_integers, scan, empty_and_scalar, negated_number,
         several_kernels, in_parts, last_tiles_in_parts, recurrence_in_parts, one_selective_scan,
         distances, sums_of_products, at_positions, rows_that_begin_anywhere,
+        convolutions_in_turn, joined_of_many,
     ):  # fmt: skip
         yield build.__name__, build
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from eqsat.graph.dtypes import DType, int64
-from eqsat.graph.index import Affine, FloorDiv, bounds
+from eqsat.graph.index import Affine, Atom, FloorDiv, bounds, free_names
 from eqsat.kernel.ir import Access, Axis, Kernel, Load, Map, Phase, Position
 
 from ..prelude.math import apply, cast, literal, operand_dtypes, widen
@@ -77,6 +77,7 @@ class Block:
         self.out = Writer()
         self.names = Names()
         self.readers: dict[str, Reader] = {}
+        self.chosen: dict[tuple[Access, ...], tuple[str, str]] = {}  # among places, see `place`
         self.aliases: dict[str, str] = {}  # an update that overwrites its carry's registers
         origin = {i: f"tile_{self.names.of(i)}" for i in self.axes}
         origin.update({i: "0" for i, axis in self.axes.items() if axis.count <= 1})
@@ -360,25 +361,54 @@ class Block:
         """The pointer to a buffer, and the address in it, of the first of some accesses whose
         element exists: one does, if only that of the last.
         """
+        if len(accesses) == 1:
+            return self.buffer(accesses[0].buffer), self.address(accesses[0], point)
+        alike = _shared_terms(accesses)
+        own = self.chosen.get(tuple(accesses)) or self._choice(accesses, point, alike)
+        whole = replace(accesses[-1], address=Affine(alike, 0))
+        pointer, where = own
+        return pointer, f"{self.address(whole, point)} + {where}" if alike else where
+
+    @contextmanager
+    def place_chosen(self, s: Load, steps: Mapping[str, int]) -> Iterator[None]:
+        """Within it the accesses of a load are chosen among, before loops over a thread's points,
+        so many registers of an index at a time, where all of these have the same.
+        """
+        alike = _shared_terms(s.accesses)
+        names = {n for a in s.accesses for guard in a.guards for n in free_names(guard.expression)}
+        names |= {n for a in s.accesses for n in free_names(_without(a, alike).address)}
+        held = self.distribution.registers
+        if len(s.accesses) == 1 or any(held(i) != steps.get(i, 1) for i in names):
+            yield
+            return
+        at = {i: self.index("base", i) for i in names}
+        point = Point(at, dict.fromkeys(names, "0"), self.frame.origin)
+        pointer, where = self._choice(s.accesses, point, alike)
+        wide = any(
+            self.kernel.buffer(a.buffer).size > INT_LIMIT or self.is_wide(a.address)
+            for a in s.accesses
+        )
+        place, source = self.index("place", s.name), self.index("from", s.name)
+        self.out.line(f"const {'long long' if wide else 'int'} {place} = {where};")
+        if pointer != self.buffer(s.access.buffer):
+            self.out.line(f"const auto {source} = {pointer};")
+            pointer = source
+        self.chosen[s.accesses] = pointer, place
+        yield
+        del self.chosen[s.accesses]
+
+    def _choice(
+        self, accesses: Sequence[Access], point: Point, alike: tuple[tuple[Atom, int], ...]
+    ) -> tuple[str, str]:
+        """The pointer, and the address less what is alike; conditions are no branches."""
         *before, last = accesses
-        pointer = self.buffer(last.buffer)
-        if not before:
-            return pointer, self.address(last, point)
-        alike = [t for t in last.address.terms if all(t in one.address.terms for one in before)]
-
-        def apart(access: Access) -> str:
-            terms = tuple(t for t in access.address.terms if t not in alike)
-            address = Affine(terms, access.address.constant)
-            return self.address(replace(access, address=address), point)
-
-        where = apart(last)
+        pointer, where = self.buffer(last.buffer), self.address(_without(last, alike), point)
         for access in reversed(before):
-            there = " && ".join(self.exists(access, point))
+            there = " & ".join(f"({one})" for one in self.exists(access, point))
             if (own := self.buffer(access.buffer)) != pointer:
                 pointer = f"({there} ? {own} : {pointer})"
-            where = f"({there} ? {apart(access)} : {where})"
-        shared = self.address(replace(last, address=Affine(tuple(alike), 0)), point)
-        return pointer, f"{shared} + {where}" if alike else where
+            where = f"({there} ? {self.address(_without(access, alike), point)} : {where})"
+        return pointer, where
 
     def memory_element(
         self, accesses: Sequence[Access], point: Point, dtype: DType, condition: str = ""
@@ -443,3 +473,15 @@ class Block:
             if self.tiles_written:
                 self.barrier()
             self.tiles_read = True
+
+
+def _shared_terms(accesses: Sequence[Access]) -> tuple[tuple[Atom, int], ...]:
+    """What the addresses of several accesses have in common."""
+    first, *others = accesses
+    return tuple(t for t in first.address.terms if all(t in one.address.terms for one in others))
+
+
+def _without(access: Access, terms: tuple[tuple[Atom, int], ...]) -> Access:
+    """The access at an address less some of its terms."""
+    left = tuple(term for term in access.address.terms if term not in terms)
+    return replace(access, address=Affine(left, access.address.constant))
