@@ -18,6 +18,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
+from eqsat.codegen.erfc import LOG2_ERFC
+
 from .bits import (
     FLOAT32,
     FLOAT64,
@@ -250,6 +252,17 @@ def _erf(x: Value) -> Value:
     return _copysign(select(a < start, near, beyond), x)
 
 
+def _one_plus_erf(x: Value) -> Value:
+    """1 - erf t = 2^(t p(t)) for t = |x|, in one piece: no digit of the sum is lost below zero."""
+    t = _abs(x)
+    power = horner(t, LOG2_ERFC) * t
+    near = power + x.format.round_magic
+    r = (power - (near - x.format.round_magic)) * _LN2
+    scale = _power_of_two(near)
+    rest = select(power < 1.0 - x.format.bias, 0.0, fma(_expm1_near(r), scale, scale))
+    return select(x < 0.0, rest, 2.0 - rest)
+
+
 def _pi(bits: int) -> int:
     """floor(pi * 2^bits), nearly: Machin's 16 atan(1/5) - 4 atan(1/239)."""
 
@@ -372,6 +385,7 @@ _BODIES: dict[str, Callable[..., Value]] = {
     "log2": _log2,
     "maximum": _maximum,
     "minimum": _minimum,
+    "one_plus_erf": lambda x: _erf(x) + 1.0,
     "reciprocal": lambda x: 1.0 / x,
     "round": _llvm("rint"),  # half to even
     "rsqrt": lambda x: 1.0 / call("sqrt", x),
@@ -382,9 +396,10 @@ _BODIES: dict[str, Callable[..., Value]] = {
     "trunc": _llvm("trunc"),
 }
 
-# The same, for float32 only: these compute in float64.
+# The same, for float32 only: these compute in float64, but for the second.
 _FLOAT32_BODIES: dict[str, Callable[..., Value]] = {
     "cos": _cos,
+    "one_plus_erf": _one_plus_erf,
     "pow": _pow,
     "sin": _sin,
     "tan": _tan,

@@ -40,6 +40,7 @@ HEIGHTS = (ROWS, *(n for n in (12, 10, 8, 6, 4, 2, 1) if n < ROWS))
 DEPTH = 256  # terms of a panel
 HEIGHT = 252  # rows of packed panels
 WIDTH = 2048  # columns of packed panels
+LONG = 16  # vectors of a row whose first columns are worth a panel of their own
 
 
 @cache
@@ -291,6 +292,24 @@ def _height(rows):
 
 
 @njit(nogil=True, error_model="numpy")
+def _before_line(c, ld_c, n, lanes):
+    """Columns of a long row before the first that begins a vector's line of memory, where that is
+    the same in all rows: vectors that cross lines take twice as long to write.
+    """
+    apart = c.ctypes.data // c.itemsize % lanes
+    return lanes - apart if apart and ld_c % lanes == 0 and n >= LONG * lanes else 0
+
+
+@njit(nogil=True, error_model="numpy")
+def _columns(panel, before, wide, across):
+    """The first column of a panel, and how many it has."""
+    if before and panel == 0:
+        return 0, before
+    j = (panel - (before > 0)) * wide + before
+    return j, min(wide, across - j)
+
+
+@njit(nogil=True, error_model="numpy")
 def _product(turned_a, turned_b, m, n, k, a, ld_a, b, ld_b, beta, c, ld_c):
     if k == 0:
         for i in range(m):
@@ -306,19 +325,22 @@ def _product(turned_a, turned_b, m, n, k, a, ld_a, b, ld_b, beta, c, ld_c):
     panels = (min(m, HEIGHT) + ROWS - 1) // ROWS
     left, left_at = _aligned(panels * ROWS * longest + lanes, a)
     in_place = not turned_b and m <= 2 * ROWS  # packing would take longer than it saves
-    right, right_at = _aligned((min(n, WIDTH) + wide - 1) // wide * wide * longest, b)
+    before = _before_line(c, ld_c, n, lanes)
+    right, right_at = _aligned(((min(n, WIDTH) + wide - 1) // wide + 1) * wide * longest, b)
     edge, edge_at = _aligned(ROWS * wide, c)
     for column in range(0, n, WIDTH):
         across = min(WIDTH, n - column)
+        columns = (across - before + wide - 1) // wide + (before > 0)
         for part in range(parts):
             first = part * k // parts
             depth = (part + 1) * k // parts - first
             adds = part > 0 or beta != 0
-            for j in range(0, across, wide):
-                width = min(wide, across - j)
+            for panel in range(columns):
+                j, width = _columns(panel, before, wide, across)
                 if not in_place or width < wide:
                     start = (column + j) * b_row + first * b_step
-                    _pack(b, start, b_row, b_step, width, depth, right, right_at + j * depth, wide)
+                    to = right_at + panel * wide * depth
+                    _pack(b, start, b_row, b_step, width, depth, right, to, wide)
             for row in range(0, m, HEIGHT):
                 down = min(HEIGHT, m - row)
                 for i in range(0, down, ROWS):
@@ -326,22 +348,22 @@ def _product(turned_a, turned_b, m, n, k, a, ld_a, b, ld_b, beta, c, ld_c):
                     start = (row + i) * a_row + first * a_step
                     to = left_at + i * depth
                     _pack(a, start, a_row, a_step, height, depth, left, to, _height(height))
-                for j in range(0, across, wide):
-                    width = min(wide, across - j)
+                for panel in range(columns):
+                    j, width = _columns(panel, before, wide, across)
                     vectors = (width + lanes - 1) // lanes
-                    factor, factor_at, factor_step = right, right_at + j * depth, wide
+                    factor, factor_at, factor_step = right, right_at + panel * wide * depth, wide
                     if in_place and width == wide:
                         factor, factor_at, factor_step = b, first * ld_b + column + j, ld_b
                     for i in range(0, down, ROWS):
                         height = min(ROWS, down - i)
                         rows = _height(height)
                         at = (row + i) * ld_c + column + j
-                        panel = left_at + i * depth
+                        heights = left_at + i * depth
                         if rows == height and width == vectors * lanes:
-                            _tile(rows, vectors, depth, left, panel, factor, factor_at,
+                            _tile(rows, vectors, depth, left, heights, factor, factor_at,
                                   factor_step, c, at, ld_c, adds)  # fmt: skip
                             continue
-                        _tile(rows, vectors, depth, left, panel, factor, factor_at,
+                        _tile(rows, vectors, depth, left, heights, factor, factor_at,
                               factor_step, edge, edge_at, wide, False)  # fmt: skip
                         for r in range(height):
                             for x in range(width):

@@ -14,10 +14,20 @@ from numba.core.cgutils import get_or_insert_function
 from numba.extending import intrinsic, register_jitable
 from numba.np.arrayobj import load_item, make_array, store_item
 
+LINE = 64  # bytes of a cache line
+
 
 def address(context: Any, builder: ir.IRBuilder, kind: Any, array: Any, position: Any) -> Any:
     data = make_array(kind)(context, builder, array).data
     return builder.gep(data, [position], inbounds=True)
+
+
+@register_jitable
+def room(count, dtype):
+    """An uninitialised flat array that begins a cache line, which vectors then do not cross."""
+    whole = np.empty(count + LINE, dtype)
+    first = -whole.ctypes.data % LINE // whole.itemsize
+    return whole[first : first + count]
 
 
 @intrinsic

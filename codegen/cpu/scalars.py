@@ -35,13 +35,14 @@ _SHIFTS = frozenset({"shift_left", "shift_right"})
 FLOAT_FUNCTIONS = frozenset({
     "exp", "expm1", "log", "log1p", "log2", "sqrt", "rsqrt", "sin", "cos", "tan", "sinh", "cosh",
     "tanh", "asin", "acos", "atan", "erf", "floor", "ceil", "trunc", "round", "reciprocal", "sign",
-    "abs", "pow", "atan2", "maximum", "minimum",
+    "abs", "pow", "atan2", "maximum", "minimum", "one_plus_erf",
 })  # fmt: skip
 
 # Functions of `runtime.py` that generated source may call.
 RUNTIME = (
-    "peek", "poke", "select", "unknown", "quotient", "modulo", "accumulate_sum", "accumulate_prod",
-    "remainder_float", "floor_divide_float", *_INTEGER_FUNCTIONS.values(), *_SHIFTS,
+    "room", "peek", "poke", "select", "unknown", "quotient", "modulo", "accumulate_sum",
+    "accumulate_prod", "remainder_float", "floor_divide_float",
+    *_INTEGER_FUNCTIONS.values(), *_SHIFTS,
 )  # fmt: skip
 
 _SHORT = {"float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2"}
@@ -52,7 +53,7 @@ CONVERSIONS = frozenset({*_TO_FLOAT32.values(), *_FROM_FLOAT32.values()})
 OPS: frozenset[str] = FLOAT_FUNCTIONS | {
     *_BINARY_OPERATORS, *_COMPARISONS, *_INTEGER_FUNCTIONS, *_SHIFTS, "neg", "square",
     "logical_not", "bitwise_invert", "isnan", "isfinite", "isinf", "where", "cast",
-    "exp_difference", "one_plus_erf",
+    "exp_difference",
 }  # fmt: skip
 
 
@@ -148,7 +149,6 @@ def _float(op: str, dtype: DType, a: str, b: str) -> str | None:
         "floor_divide": f"np.{dtype.name}(floor_divide_float({a}, {b}))",
         "exp_difference": f"select(({a} == {b}) & ({a} == -np.inf), "
         f"np.{dtype.name}(0), exp_{suffix}({a} - {b}))",
-        "one_plus_erf": f"(np.{dtype.name}(1) + erf_{suffix}({a}))",
     }
     if op in tests:
         return tests[op]

@@ -150,7 +150,7 @@ class Writer:
             name = self.names.fresh(kept.name)
             size = product(*(self.values.size(i) for i in kept.dims))
             kind = "bool_" if kept.dtype.kind == "bool" else kept.dtype.name
-            self.function.lines.append(f"{name} = np.empty({size}, np.{kind})")
+            self.function.lines.append(f"{name} = room({size}, np.{kind})")
             self.scratch[kept] = name
         return self.scratch[kept]
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 LEAST_BYTES = 1 << 22  # of a result that is worth it
+SHORT_BYTES = 1 << 14  # of one that is written before it could be aligned
 MOST_BYTES = 1 << 29  # that wait for a next one
 ALIGNED = 64  # bytes of a cache line, at which a result begins
 
@@ -41,7 +42,7 @@ class HostMemory:
         """An uninitialised array. Views of it keep its memory as well as the array does."""
         size = prod(shape) * dtype.itemsize
         if size < LEAST_BYTES:
-            return np.empty(shape, dtype)
+            return _aligned(shape, size, dtype) if size > SHORT_BYTES else np.empty(shape, dtype)
         with self._lock:
             waiting = self._waiting[size]
             block = waiting.pop() if waiting else None
@@ -58,6 +59,13 @@ class HostMemory:
             if self._bytes + size <= MOST_BYTES:
                 self._waiting[size].append(block)
                 self._bytes += size
+
+
+def _aligned(shape: Sequence[int], size: int, dtype: np.dtype) -> np.ndarray:
+    """An uninitialised array that begins a cache line."""
+    block = np.empty(size + ALIGNED, np.uint8)
+    first = -address_of(block) % ALIGNED
+    return block[first : first + size].view(dtype).reshape(shape)
 
 
 class _Owner:

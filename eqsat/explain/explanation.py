@@ -243,7 +243,7 @@ def _explanation(value: Mapping[str, Any]) -> Explanation:
         arguments=_tuples(value["arguments"]),
         operations=int(value["operations"]),
         seconds=float(value["seconds"]),
-        once=float(value["once"]),
+        once=float(value.get("once", 0.0)),  # absent before there was such
         segments=tuple(_segment(segment, terms) for segment in value["segments"]),
         rules=tuple(RuleRecord(**rule) for rule in value["rules"]),
         notes=tuple(value["notes"]),

@@ -13,7 +13,7 @@ from eqsat.price.exchange import exchange_cycles
 from eqsat.price.fragment import chain_cycles
 from eqsat.price.issue import COPIES
 from eqsat.price.occupancy import FRAGMENTS, Occupancy
-from eqsat.price.pipeline import LOADED
+from eqsat.price.pipeline import LOADED, SLOT, in_flight
 from eqsat.price.rates import Array
 from eqsat.price.scan import step_cycles
 from eqsat.terms.form import REDUCING
@@ -93,6 +93,26 @@ class Latency(Occupancy):
         if self.blocking is None or self.started or not self.pricer.overlap:
             return waits
         return np.maximum(waits, tiles * self.blocks * self._start_seconds)
+
+    def drawing(self, tiles: Array, cores: Array, part: Array) -> tuple[Array, Array]:
+        """Bytes a second that memory gives so many cores, of which each asks for a part; and what
+        tiles read, of which no more is on its way than they have room for.
+        """
+        spec, dram = self.spec, self.pricer.dram
+        most = dram.sustained_gb_per_s * 1e9
+        alone = dram.bandwidth_per_processor_gb_per_s * 1e9 or most
+        drawn = np.minimum(most, alone * cores) * part
+        if self.blocking is not None and self.blocking.staged:
+            held = (self.shared - self.made) * np.minimum(tiles, self.resident()) / SLOT
+            stages = self.slots() if self.started or not self.gathers else self.shape
+            ring = in_flight(spec, dram, held, stages)
+            return drawn, np.where(held > 0, np.minimum(drawn, ring), drawn)
+        if self.blocking is not None and self.pricer.overlap and self.reads and self.pivots:
+            beside = np.minimum(tiles, self.resident())
+            blocks = np.maximum(beside / spec.processors, 1) + 1  # one computes or stores
+            held = self.traffic / (tiles * self.steps()) * beside * (blocks - 1) / blocks
+            return drawn, np.minimum(drawn, in_flight(spec, dram, held, blocks))
+        return drawn, drawn
 
     def scattered(self) -> Array | float:
         """How many times as long memory takes where blocks of few threads read on alone, each

@@ -117,6 +117,18 @@ def scratch_seconds(tiling: Occupancy, moved: Array) -> Array:
     return moved / np.where(kept > pricer.private.size_bytes, beyond, near)
 
 
+def passed(tiling: Occupancy, memory: Array, stored: Array) -> Array:
+    """Seconds of memory's time beside products: routines multiply while their factors come, and
+    loops before and after them read the rest, and store what is made of products.
+    """
+    if not tiling.multiplied or tiling.pricer.overlap:
+        return 0 * tiling.shape
+    within = sum(tiling.copied.get(one, 0.0) for one in tiling.multiplied)
+    if all(one.term in tiling.multiplied for one in tiling.form.stored):
+        within = within + stored
+    return memory * (1 - within / np.maximum(tiling.traffic, 1))
+
+
 def uneven(tiling: Tiling, tiles: Array) -> Array:
     """How many times as long a nest takes on cores of which one is slower, or has other work: the
     others wait while it ends its last tile.

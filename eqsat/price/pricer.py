@@ -40,7 +40,7 @@ from eqsat.price.line import looked_up
 from eqsat.price.narrow import is_joined
 from eqsat.price.occupancy import FRAGMENTS
 from eqsat.price.partial_sums import count_parts
-from eqsat.price.pipeline import SLOT, Flow, handed_over, in_flight, pipelined
+from eqsat.price.pipeline import Flow, handed_over, pipelined
 from eqsat.price.priced import Price
 from eqsat.price.rates import Array, Blocking, Contraction, Rates
 from eqsat.price.scan import idle, is_stuck, redone
@@ -113,6 +113,7 @@ class _Pricing(Latency):
         # Seconds of atomic operations in the cache, of those when all else is done, and of calls.
         self.combined = self.joined = self.extra_latency = self.across = 0 * self.shape
         self.weighed: set[tuple[Term, int, CarryLaw]] = set()
+        self.multiplied: set[Term] = set()  # by routines, and what they make
         self.repeat, self.gathers = 1, False  # whether threads copy from where values say
         self.settled: dict[Term, tuple[list[str], NDArray[np.intp]]] = {}
         self.weights = weights_again(self)
@@ -140,7 +141,7 @@ class _Pricing(Latency):
             work = seconds * self.times(mask) * redone(self, mask) * self.shared_by(own)
             self.charge(unit, work)
             self.after[unit] = self.after.get(unit, 0 * self.shape) + work * after
-        self.read_bytes = self.dram_bytes
+        self.read_bytes, self.read_traffic = self.dram_bytes, self.traffic
         for one in self.form.stored:
             self.refuse_lacking(one)
             address, dtype = one.address(self.form.extents), one.dtype
@@ -332,6 +333,7 @@ class _Pricing(Latency):
         self.extra_latency = self.extra_latency + latency
         self.ahead = self.ahead + ahead
         self._stage_operands(found, operation)
+        self.multiplied |= {found.term, found.left, found.right} if unit != "fma" else set()
         for side in nest_price.rearranged(self, found) if unit != "fma" else ():
             self._keep(self.form.facts.free(side), self.form.facts.dtype(side).itemsize)
             self.charge(unit, nest_price.copy_seconds(self, side, operation))
@@ -396,21 +398,10 @@ class _Pricing(Latency):
             compute = compute + self.between_tiles(waves)
         if self.blocking is None and MATRIX in parts:
             compute = compute + self.reread() + self.read_beside()
-        cache_bw, dram_bw = (one.sustained_gb_per_s * 1e9 for one in (cache, pricer.dram))
-        alone = pricer.dram.bandwidth_per_processor_gb_per_s * 1e9 or dram_bw
+        cache_bw = cache.sustained_gb_per_s * 1e9
         part = self.shape if self.asks_ahead else np.sqrt(busy)
         cores = np.minimum(tiles * self.blocks, spec.processors)
-        asked = drawn = np.minimum(dram_bw, alone * cores) * part
-        if self.blocking is not None and self.blocking.staged:
-            held = (self.shared - self.made) * np.minimum(tiles, self.resident()) / SLOT
-            stages = self.slots() if self.started or not self.gathers else self.shape
-            ring = in_flight(spec, pricer.dram, held, stages)
-            asked = np.where(held > 0, np.minimum(drawn, ring), drawn)
-        elif self.blocking is not None and pricer.overlap and self.reads and self.pivots:
-            beside = np.minimum(tiles, self.resident())
-            blocks = np.maximum(beside / spec.processors, 1) + 1  # one computes or stores
-            held = self.traffic / (tiles * self.steps()) * beside * (blocks - 1) / blocks
-            asked = np.minimum(drawn, in_flight(spec, pricer.dram, held, blocks))
+        drawn, asked = self.drawing(tiles, cores, part)
         moved = np.maximum(self.dram_bytes / drawn, self.read_bytes / asked) * self.scattered()
         parts["dram"] = moved + TIE * self.dram_bytes / asked  # of kernels alike, the deeper ring
         if self.started or self.takes_turns:
@@ -446,7 +437,9 @@ class _Pricing(Latency):
         else:
             scratch = nest_price.scratch_seconds(self, self.scratch_traffic) * imbalance
             parts["scratch"], uneven = scratch, nest_price.uneven(self, tiles)
-            seconds = np.maximum(memory, compute + scratch) * uneven + parts["latency"] + launch
+            own = self.traffic - self.read_traffic
+            worked = compute + scratch + nest_price.passed(self, memory, own)
+            seconds = np.maximum(memory, worked) * uneven + parts["latency"] + launch
         hidden = {*self.units, *((cache.name, ISSUED) if pricer.overlap else ("dram",))}
         # Of kernels that wait, the one with less other work; blocks that wait for others gain none.
         seconds = seconds + TIE * sum(parts[unit] for unit in sorted(hidden & parts.keys()))
