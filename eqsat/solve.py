@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from eqsat.cut.cuts import Plan
 from eqsat.cut.extraction import Extractor
+from eqsat.cut.join import read_from_others
 from eqsat.cut.laid import read_as_laid
 from eqsat.cut.narrow_stored import KINDS, LAW
 from eqsat.cut.twins import Twins
@@ -135,7 +136,7 @@ def investigate(segment: Segment, search: Search, told: bool = False) -> Finding
         pricer,
         finite,
         best.plan,
-        _pushed(extractor, best.plan),
+        _pushed(extractor, best.plan, encoding) if told else {},
         _order(encoding, graph),
         best.buffers,
         best.kernels,
@@ -157,17 +158,23 @@ def _order(encoding: Encoding, graph: FrozenEGraph) -> dict[int, tuple[str, ...]
 
 
 def _pushed(
-    extractor: Extractor, plan: Plan
+    extractor: Extractor, plan: Plan, encoding: Encoding
 ) -> Mapping[Term, Mapping[tuple[Renaming, Term], None]]:
-    """For a term with a re-indexing carried down, what it came from: as the plan reads values."""
-    universe = extractor.facts.universe
-    if not plan.orders:
-        return extractor.pushed
+    """For a term with a re-indexing carried down, what it came from: as the plan reads values, from
+    the outputs that repeat them, and in the order in which they lie.
+    """
+    universe, kept = extractor.facts.universe, {one.buffer for one in plan.separate}
+    loads = {f"t{extractor.graph.class_of[o.term]}": i for i, o in enumerate(encoding.outputs)}
+    instead = {name: f"y{i}" for name, i in loads.items() if name not in kept}
+
+    def read(term: Term) -> Term:
+        return read_as_laid(read_from_others(term, instead), plan.orders, universe)
+
     found: dict[Term, dict[tuple[Renaming, Term], None]] = {}
     for result, sources in extractor.pushed.items():
-        own = found.setdefault(read_as_laid(result, plan.orders, universe), {})
+        own = found.setdefault(read(result), {})
         for renaming, body in sources:
-            own[renaming, read_as_laid(body, plan.orders, universe)] = None
+            own[renaming, read(body)] = None
     return found
 
 

@@ -325,11 +325,12 @@ def _product(turned_a, turned_b, m, n, k, a, ld_a, b, ld_b, beta, c, ld_c):
     panels = (min(m, HEIGHT) + ROWS - 1) // ROWS
     left, left_at = _aligned(panels * ROWS * longest + lanes, a)
     in_place = not turned_b and m <= 2 * ROWS  # packing would take longer than it saves
-    before = _before_line(c, ld_c, n, lanes)
+    apart = _before_line(c, ld_c, n, lanes)
     right, right_at = _aligned(((min(n, WIDTH) + wide - 1) // wide + 1) * wide * longest, b)
     edge, edge_at = _aligned(ROWS * wide, c)
     for column in range(0, n, WIDTH):
         across = min(WIDTH, n - column)
+        before = apart if apart < across else 0  # of the last columns there may be fewer
         columns = (across - before + wide - 1) // wide + (before > 0)
         for part in range(parts):
             first = part * k // parts

@@ -51,16 +51,26 @@ def without_copies(cuts: Mapping[int, Cut], extents: Mapping[str, int]) -> list[
         else:
             kept.append(one)
 
-    def change(term: Term, children: tuple[Term, ...]) -> Term:
-        read = term.args[0] if term.op in {"read", "gather"} else None
-        if isinstance(read, Read) and read.buffer in instead:
-            return Term(term.op, replace(read, buffer=instead[read.buffer]), *children)
-        return with_children(term, children)
-
     return [
-        replace(one, buffer=instead.get(one.buffer, one.buffer), term=rebuild(one.term, change))
+        replace(
+            one,
+            buffer=instead.get(one.buffer, one.buffer),
+            term=read_from_others(one.term, instead),
+        )
         for one in kept
     ]
+
+
+def read_from_others(term: Term, instead: Mapping[str, str]) -> Term:
+    """The term with other buffers in place of some that it reads."""
+
+    def change(sub: Term, children: tuple[Term, ...]) -> Term:
+        read = sub.args[0] if sub.op in {"read", "gather"} else None
+        if isinstance(read, Read) and read.buffer in instead:
+            return Term(sub.op, replace(read, buffer=instead[read.buffer]), *children)
+        return with_children(sub, children)
+
+    return rebuild(term, change) if instead else term
 
 
 def _repeats(one: Stored, other: Stored, extents: Mapping[str, int]) -> bool:

@@ -97,3 +97,27 @@ def test_what_is_not_finite_stays_in_its_row_and_column() -> None:
     expected = np.full((20, 50), 40, "f4")
     expected[:, 11], expected[3] = np.inf, np.nan
     np.testing.assert_array_equal(c, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("columns", [255, 272, 300, 2049, 2063, 2080])
+def test_rows_that_begin_between_lines(columns: int, dtype: str) -> None:
+    """Rows as far apart as whole vectors, of which the first begins anywhere in a line."""
+    rng, rows, depth = np.random.default_rng(9), 17, 5
+    lanes = numba_products.VECTOR // np.dtype(dtype).itemsize
+    step = -(-columns // lanes) * lanes
+    a = rng.integers(-9, 9, (rows, depth)).astype(dtype)
+    b = rng.integers(-9, 9, (depth, columns)).astype(dtype)
+    whole = np.empty((rows + 2) * step + lanes, dtype)
+    line = -whole.ctypes.data % numba_products.VECTOR // whole.itemsize
+    for offset in range(lanes):
+        whole[:] = -7
+        first = line + offset + lanes
+        numba_products._product(
+            0, 0, rows, columns, depth, a.ravel(), depth, b.ravel(), columns,
+            a.dtype.type(0), whole[first:], step,
+        )  # fmt: skip
+        rest = np.full_like(whole, -7)
+        made = rest[first : first + rows * step].reshape(rows, step)
+        made[:, :columns] = a @ b
+        np.testing.assert_array_equal(whole, rest)

@@ -153,3 +153,12 @@ def test_segments_that_disagree_are_told() -> None:
     with pytest.raises(TraceError, match="segment 2 has another order of the axes"):
         rules, spec = planned.search.rules, planned.search.spec
         check(planned.explain(), (first, other), rules, spec)
+
+
+def test_an_output_that_is_read_in_windows_is_explained() -> None:
+    """It lies where the graph has it, whatever reads it."""
+    x = g.input("x", (2, CHANNELS, 8, 8), BF16)
+    a, b = weights(2)
+    y = g.relu(g.conv(x, a, padding=1))
+    planned = plan([y, g.conv(y, b, padding=1)], specs.load("h200"), cache=Cache(None))
+    assert not planned.explain().notes and not laid(planned)
