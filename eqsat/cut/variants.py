@@ -245,10 +245,17 @@ def _scheduled(
 
 
 def _renamed(one: Predicted, old: str, new: str) -> Predicted:
-    """The kernel and its alternatives under names that begin otherwise."""
+    """The kernel and its alternatives under names that begin otherwise, as does its workspace."""
 
     def change(part: Predicted) -> Predicted:
-        name = new + part.kernel.name.removeprefix(old)
-        return replace(part, kernel=replace(part.kernel, name=name))
+        kernel, before = part.kernel, f"{part.kernel.name}_"
+        name = new + kernel.name.removeprefix(old)
+        buffers = tuple(
+            replace(b, name=f"{name}_{b.name.removeprefix(before)}")
+            if b.name.startswith(before)
+            else b
+            for b in kernel.buffers
+        )
+        return replace(part, kernel=replace(kernel, name=name, buffers=buffers))
 
     return one.each(change)

@@ -117,3 +117,18 @@ def test_the_workspace_is_zero_where_kernels_ask_so():
     by_shape = {array.shape: array for array in made.values()}
     assert len(made) == 2
     assert not by_shape[given.shape].any() and by_shape[sums.shape].all()
+
+
+def test_room_for_sums_has_the_name_of_the_kernel_as_it_runs() -> None:
+    """Plans that were compared give kernels other names; a trace is checked against those."""
+    x = eg.input("x", (1, 32, 5, 6, 7), "bfloat16")
+    a, b = (eg.input(name, (32, 32, 3, 3, 3), "bfloat16") for name in "ab")
+    planned = driver.plan(
+        eg.conv(eg.relu(eg.conv(x, a, padding=1)), b, padding=1), "h200", cache=Cache(None)
+    )
+    kernels = [launch.kernel for launch in planned.parts.launches]
+    streamed = [kernel for kernel in kernels if kernel.stream_k]
+    assert len(streamed) == 2
+    for kernel in streamed:
+        assert all(buffer.name.startswith(f"{kernel.name}_") for buffer in kernel.buffers[-2:])
+    assert not planned.explain().notes
