@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 
-from eqsat.graph.index import Affine, floordiv, mod, sub, substitute, var
+from eqsat.graph.index import Affine, add, const, floordiv, mod, scale, sub, substitute, var
 from eqsat.terms.algebra import (
     Atom,
     Facts,
@@ -129,15 +130,20 @@ def read_renaming(read: Read, names: Sequence[str], universe: Universe) -> Renam
 
 def _digit(place: Affine, name: str, read: Read, universe: Universe) -> tuple[Affine, Affine]:
     """The remainder and the quotient of a place by the extent of a name, where the read's guards
-    hold: the remainder is what one of them keeps below the extent, if the rest is a multiple.
+    hold: the remainder is what one of them keeps below the extent, shifted or mirrored, if the rest
+    is a multiple.
     """
     extents = universe.extents
     size = extents[name]
-    for guard in read.guards:
-        rest = sub(place, guard.expression)
-        steps = [step for _, step in rest.terms]
-        whole = all(step % size == 0 for step in (*steps, rest.constant))
-        if whole and guard.lower >= 0 and guard.upper <= size:
+    for guard, sign in product(read.guards, (1, -1)):
+        rest = sub(place, scale(guard.expression, sign))
+        if any(step % size for _, step in rest.terms):
+            continue
+        ends = sorted((sign * guard.lower, sign * (guard.upper - 1)))
+        shift = rest.constant % size
+        shift -= size if ends[1] + shift >= size else 0
+        if ends[0] + shift >= 0 and ends[1] + shift < size:
             terms = tuple((atom, step // size) for atom, step in rest.terms)
-            return guard.expression, Affine(terms, rest.constant // size)
+            digit = add(scale(guard.expression, sign), const(shift))
+            return digit, Affine(terms, (rest.constant - shift) // size)
     return mod(place, size, extents), floordiv(place, size, extents)

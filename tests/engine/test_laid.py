@@ -162,3 +162,11 @@ def test_an_output_that_is_read_in_windows_is_explained() -> None:
     y = g.relu(g.conv(x, a, padding=1))
     planned = plan([y, g.conv(y, b, padding=1)], specs.load("h200"), cache=Cache(None))
     assert not planned.explain().notes and not laid(planned)
+
+
+def test_a_window_over_a_slice_is_explained() -> None:
+    """The digits of its place are those the guards bound, shifted by where the slice begins."""
+    x = g.input("x", (2, CHANNELS, 8, 8), BF16)
+    a, b = weights(2)
+    y = g.conv(g.relu(g.conv(x, a, padding=1))[:, :, 1:, 2:], b, padding=1)
+    assert not plan(y, specs.load("h200"), cache=Cache(None)).explain().notes

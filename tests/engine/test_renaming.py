@@ -31,3 +31,13 @@ def test_names_come_outermost_first():
     place = row_major((N, C, DOWN, ALONG), OVER.extents)
     found = read_renaming(Read("t", float32, place), (N, C, H, W), OVER)
     assert found.source == (H, W) and found.target == (var(DOWN), var(ALONG))
+
+
+@pytest.mark.parametrize("sign, shift, lower, upper", [(1, 2, -2, 5), (-1, 6, 0, 7)])
+def test_a_guard_may_keep_a_digit_shifted_or_mirrored(sign, shift, lower, upper):
+    """A window over a slice, and one over a reversed axis."""
+    columns = add(scale(COLUMNS, sign), const(shift))
+    place = add(scale(var(N), 196), scale(var(C), 49), scale(ROWS, 7), columns)
+    guards = (Guard(ROWS, 0, 7), Guard(COLUMNS, lower, upper))
+    found = read_renaming(Read("t", float32, place, guards), (N, C, H, W), OVER)
+    assert found.source == (H, W) and found.target == (ROWS, columns)
