@@ -235,12 +235,18 @@ def _reindexings(pushed: Pushed, inlining: Inlining, expanded: Expanded) -> list
                 if left is not right and same_when_pushed(left, right, inlining.universe):
                     found.append(Equation(left, right, _Label("reindex")))
     for term in [*post_order(expanded.values())]:  # what is stored narrower, and read elsewhere
-        if term.op == "reindex" and term.children[0].op == "cast":
-            (cast,) = term.children
-            inside = with_children(cast, (Term("reindex", term.args[0], *cast.children),))
-            if same_when_pushed(term, inside, inlining.universe):
-                found.append(Equation(term, inside, _Label("reindex")))
+        if {term.op, *(child.op for child in term.children)} == {"cast", "reindex"}:
+            swapped = _swapped(term)
+            if same_when_pushed(term, swapped, inlining.universe):
+                found.append(Equation(term, swapped, _Label("reindex")))
     return found
+
+
+def _swapped(term: Term) -> Term:
+    """A conversion of what is re-indexed as a re-indexing of what is converted, and back."""
+    (inner,) = term.children
+    (innermost,) = inner.children
+    return with_children(inner, (with_children(term, (innermost,)),))
 
 
 def algebra_trace(

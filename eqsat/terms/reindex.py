@@ -1,7 +1,8 @@
 """Carry a re-indexing through a term down to its reads."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial, reduce
 
 from eqsat.graph.index import Affine, free_names, substitute, var
 from eqsat.kernel.ir import Guard
@@ -34,9 +35,9 @@ def push(
     pushed = push_inside(renaming, term, facts, stops)
     if not renaming.guards:
         return pushed
-    inside = _inside(renaming.guards)
+    condition = _inside(renaming.guards)
     fill = Term("literal", float(renaming.fill), facts.dtype(term).name)
-    return Term("where", inside, pushed, fill)
+    return Term("where", condition, pushed, fill)
 
 
 def push_inside(
@@ -64,10 +65,12 @@ def _inside(guards: tuple[Guard, ...]) -> Term:
         if guard.lower > -(1 << 62):
             parts.append(Term("greater_equal", at, Term("literal", float(guard.lower), "int64")))
         parts.append(Term("less", at, Term("literal", float(guard.upper), "int64")))
-    condition = parts[0]
-    for part in parts[1:]:
-        condition = Term("logical_and", condition, part)
-    return condition
+    return all_of(parts)
+
+
+def all_of(parts: Sequence[Term]) -> Term:
+    """The condition that each of the parts holds, of one at least."""
+    return reduce(partial(Term, "logical_and"), parts)
 
 
 def _stays(renaming: Renaming, term: Term, facts: Facts) -> bool:

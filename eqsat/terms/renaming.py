@@ -17,15 +17,18 @@ from eqsat.terms.algebra import (
     with_children,
 )
 from eqsat.terms.form import REDUCING
+from eqsat.terms.redundant_conditions import asked_once
 from eqsat.terms.reindex import push
 
 Names = Mapping[str, str]
 
 
 def same_when_pushed(a: Term, b: Term, universe: Universe) -> bool:
-    """Whether both are one term once every re-indexing is carried down to the reads."""
+    """Whether both are one term once every re-indexing is carried down to the reads, and what a
+    `where` asks is not asked again inside it.
+    """
     scratch = Universe(list(universe.names), dict(universe.extents))
-    left, right = pushed_down(a, scratch), pushed_down(b, scratch)
+    left, right = (asked_once(pushed_down(term, scratch), scratch) for term in (a, b))
     return _Comparison(scratch).same(left, right, {}, {})
 
 

@@ -164,9 +164,27 @@ def test_an_output_that_is_read_in_windows_is_explained() -> None:
     assert not planned.explain().notes and not laid(planned)
 
 
-def test_a_window_over_a_slice_is_explained() -> None:
-    """The digits of its place are those the guards bound, shifted by where the slice begins."""
+@pytest.mark.parametrize(
+    "moved",
+    [
+        lambda y: y[:, :, 1:, 2:],
+        lambda y: g.flip(y, axis=3),
+        lambda y: g.flip(y, axis=1),
+        lambda y: g.pad(y, ((0, 0), (0, 0), (2, 1), (0, 3)), 1),
+    ],
+    ids=["sliced", "mirrored", "channels reversed", "padded"],
+)
+def test_windows_over_what_was_moved_are_explained(moved: Callable[[Tensor], Tensor]) -> None:
+    """The guards of a window bound the digits of its place, shifted or mirrored, and what they ask
+    need not be asked again of what is padded.
+    """
     x = g.input("x", (2, CHANNELS, 8, 8), BF16)
     a, b = weights(2)
-    y = g.conv(g.relu(g.conv(x, a, padding=1))[:, :, 1:, 2:], b, padding=1)
-    assert not plan(y, specs.load("h200"), cache=Cache(None)).explain().notes
+    planned = plan(
+        g.conv(moved(g.relu(g.conv(x, a, padding=1))), b, padding=1),
+        specs.load("h200"),
+        cache=Cache(None),
+    )
+    record = planned.explain()
+    assert not record.notes
+    check(record, planned.segments, planned.search.rules, planned.search.spec)
