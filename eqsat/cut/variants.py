@@ -120,7 +120,8 @@ def _laid_as_read(
     kernels, facts = [one.kernel for one in best.kernels], extractor.facts
     orders = orders_read(best.plan, kernels, facts.universe.extents)
     others = read_otherwise(orders, kernels)
-    for own in (orders, {name: orders[name] for name in orders if name not in others}):
+    copied_alone = {name: orders[name] for name in orders if name not in others}
+    for own in (orders, copied_alone) if others else (orders,):
         if own:
             plan = laid(best.plan, own, facts)
             with suppress(SpecError):

@@ -136,8 +136,7 @@ class TermBuilder:
         return self.orders.get(tensor, tuple(range(tensor.ndim)))
 
     def _always(self, guard: Guard) -> bool:
-        low, high = bounds(guard.expression, self.universe.extents)
-        return guard.lower <= low and high < guard.upper
+        return guard.contains(bounds(guard.expression, self.universe.extents))
 
     def operand(self, tensor: Tensor, place: int, dims: Dims) -> Term:
         """The term of an operand, under the dims of its use."""

@@ -74,6 +74,10 @@ class Guard:
     def __str__(self) -> str:
         return f"{self.lower} <= {self.expression} < {self.upper}"
 
+    def contains(self, span: tuple[int, int]) -> bool:
+        """Whether it holds for all values from the first to the last, as of `index.bounds`."""
+        return self.lower <= span[0] and span[1] < self.upper
+
 
 @dataclass(frozen=True)
 class Coordinate:

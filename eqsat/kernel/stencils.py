@@ -95,8 +95,7 @@ def _holds(walk: Walk, guards: Iterable[Guard], extents: Mapping[str, int]) -> b
         if guard not in walk.guards:
             if not {atom for atom, _ in guard.expression.terms} <= extents.keys():
                 return False
-            low, high = bounds(guard.expression, extents)
-            if low < guard.lower or high >= guard.upper:
+            if not guard.contains(bounds(guard.expression, extents)):
                 return False
     return True
 

@@ -127,12 +127,9 @@ class _Selection:
             ranges[expression] = max(low, lower), min(high, upper)
         if any(lower >= upper for lower, upper in ranges.values()):
             return None
-        guards = tuple(Guard(e, *r) for e, r in ranges.items() if not self.always(e, r))
-        return replace(access, guards=guards)
-
-    def always(self, expression: Affine, within: tuple[int, int]) -> bool:
-        low, high = bounds(expression, self.extents)
-        return within[0] <= low and high < within[1]
+        guards = (Guard(expression, *within) for expression, within in ranges.items())
+        kept = (g for g in guards if not g.contains(bounds(g.expression, self.extents)))
+        return replace(access, guards=tuple(kept))
 
     def covering(self, accesses: tuple[Access, ...]) -> tuple[Access, ...]:
         """The accesses, the last one without guards where together they are everywhere."""

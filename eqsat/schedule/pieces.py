@@ -151,8 +151,7 @@ class _Settled:
         return Term(op, number, Term("literal", float(max(holding, failing)[0]), "int64"))
 
     def _passes(self, guard: Guard, at: Range) -> bool:
-        low, high = self._known(at).bounds(guard.expression)
-        return guard.lower <= low and high < guard.upper
+        return guard.contains(self._known(at).bounds(guard.expression))
 
     def _holds(self, condition: Term, at: Range) -> bool | None:
         return self._known(at).holds(condition)

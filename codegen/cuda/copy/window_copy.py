@@ -117,8 +117,7 @@ class WindowCopy:
         block.out.line(f"const {kind}* const row = {source} + {block.address(first, row)};")
         edges = []
         for guard in access.guards:
-            low, high = bounds(guard.expression, block.extents)
-            if low < guard.lower or high >= guard.upper:
+            if not guard.contains(bounds(guard.expression, block.extents)):
                 name, own = f"edge_{len(edges)}", self._part(guard.expression, of_rows=True)
                 block.out.line(f"const int {name} = {block.affine(own, row)} - {guard.lower};")
                 edges.append((name, guard))
