@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import product as points
 from math import prod
 
-from eqsat.codegen.cpu import gemm, scalars
+from eqsat.codegen.cpu import scalars
 from eqsat.codegen.oracle import identity
 from eqsat.graph.dtypes import DType
 from eqsat.kernel.ir import (
@@ -17,7 +17,6 @@ from eqsat.kernel.ir import (
     Carry,
     Contract,
     Kernel,
-    Load,
     Phase,
     Reduce,
     Scan,
@@ -30,8 +29,8 @@ from eqsat.kernel.text import show
 
 from .chunks import live_chunks
 from .plan import Action, Commit, Hold, Loop, PhasePlan, Rescale, Sink, Stored, sinks
-from .scope import Scope, affine, hoist, product, total
-from .write import Writer
+from .routine_calls import RoutineCalls
+from .scope import Scope, hoist, total
 
 # Rows of the right factor that one pass over a row of the product adds.
 UNROLL = 4
@@ -52,7 +51,7 @@ def emit(kernel: Kernel, invocations: Mapping[str, str] | None = None) -> str:
     return _Emitter(kernel, invocations or {}).source()
 
 
-class _Emitter(Writer):
+class _Emitter(RoutineCalls):
     """The loops of every phase, and what happens at their innermost points."""
 
     def __init__(self, kernel: Kernel, invocations: Mapping[str, str]) -> None:
@@ -68,6 +67,8 @@ class _Emitter(Writer):
             self.function.origins[axis.name] = "0"
             if axis.extent == 1:
                 self.function.offsets[axis.name] = "0"
+        for index in ("", *(axis.name for axis in self.kernel.inner)):
+            self.function.origins.update(dict.fromkeys(self.values.begin_with(index), "0"))
         self.open_tile(self.kernel.grid, tile, "tile")
         for phase, plan in zip(self.kernel.phases, self.plan.phases, strict=True):
             self.emit_phase(phase, plan, tile)
@@ -408,54 +409,6 @@ class _Emitter(Writer):
                 text = scalars.combine("sum", contract.dtype, text, term, False)
             self.put(kept, text, inner)
 
-    def library_call(self, sink: Sink, contract: Contract, call: gemm.Call, scope: Scope) -> None:
-        """One call on whole tiles, each operand from the first point of its indices."""
-        sizes = {i: self.values.size(i) for i in self.values.axes}
-        corner = Scope(scope, scope.lines)
-        corner.offsets.update({i: "0" for i in (*call.m, *call.n, *call.k)})
-        parts = []
-        for name, rows, columns in (
-            (contract.left, call.m, call.k),
-            (contract.right, call.k, call.n),
-            (contract.name, call.m, call.n),
-        ):
-            array, position, strides = self.operand(name, corner)
-            matrix = gemm.matrix(strides, rows, columns, sizes)
-            assert matrix is not None, f"{name} is no matrix"
-            parts.append((matrix, array, hoist(scope, position, self.names)))
-        (a, *left), (b, *right), (c, *output) = parts
-        m, n, k = (product(*(self.length(i, scope) for i in g)) for g in (call.m, call.n, call.k))
-        beta = self.constant(1 if sink.into else 0, contract.dtype)
-        arguments = [
-            a.transposed, b.transposed, m, n, k, *left, a.row_stride, *right, b.row_stride,
-            beta, *output, c.row_stride,
-        ]  # fmt: skip
-        routine = "gemm"
-        if self.values.routine(contract) == "vector_gemm":
-            routine = f"multiply_{contract.dtype.name}"
-            self.constants[f'product_routine("{contract.dtype.name}")'] = routine
-        scope.lines.append(f"{routine}({', '.join(map(str, arguments))})")
-        self.home[self.plan.stored[contract.name]] = scope
-
-    def operand(self, name: str, scope: Scope) -> tuple[str, str, dict[str, int]]:
-        """Array, position and strides of a matrix in memory."""
-        value = self.values.defined[name]
-        if name in self.plan.in_place:
-            access = self.plan.in_place[name].access
-        elif isinstance(value, Load) and self.values.pointwise(name):
-            access = value.access
-        else:
-            kept = self.plan.stored[name]
-            return (
-                self.array(kept),
-                self.position(kept, scope),
-                self.values.dense_strides(kept.dims),
-            )
-        strides = self.values.strides(access.address, value.indices)
-        address = affine(access.address, scope, self.values.extents, self.names)
-        known = {i: stride or 0 for i, stride in strides.items()}
-        return self.buffers[access.buffer], address, known
-
 
 def _opens(sink: Sink, loop: Loop) -> bool:
     """Whether partial results of the sink exist within this loop but not around it."""
@@ -482,6 +435,6 @@ _CALLABLE: dict[str, frozenset[str]] = {
     "bits": scalars.CONVERSIONS,
     "math": frozenset(f"{op}_{t}" for op in scalars.FLOAT_FUNCTIONS for t in ("f32", "f64")),
     "blas": frozenset({"gemm"}),
-    "products": frozenset({"product_routine"}),
+    "products": frozenset({"beginnings", "pack_left", "product_routine", "windowed_routine"}),
     "runtime": frozenset(scalars.RUNTIME),
 }

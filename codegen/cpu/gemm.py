@@ -118,6 +118,20 @@ def call(
     return Call((*group.batch, *loops_m, *loops_n), m, n, k)
 
 
+def windowed_call(
+    group: Groups,
+    left: Strides,
+    output: Strides,
+    sizes: Mapping[str, int],
+    whole: Mapping[str, bool],
+) -> Call:
+    """The call on windows that lie where the sum's terms say, with a left factor that BLAS may
+    read; `output` are the strides of rows.
+    """
+    m, loops_m = _merged(group.m, (left, output), sizes, whole)
+    return Call((*group.batch, *loops_m), m, group.n, group.k)
+
+
 def _merged(
     names: Sequence[str],
     operands: Sequence[Strides],

@@ -7,6 +7,7 @@ readers do not share with it: often none, then it is a scalar.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 from eqsat.codegen.cpu import gemm
 from eqsat.errors import UnsupportedError
@@ -28,6 +29,7 @@ from eqsat.kernel.ir import (
 )
 
 from .values import Values, dense
+from .windows import Windows
 
 
 @dataclass(frozen=True)
@@ -58,13 +60,17 @@ Action = Reduce | Scan | Contract | Update | Store | Commit | Rescale | Hold
 
 @dataclass(eq=False)
 class Stored:
-    """A value in scratch memory, dense over `dims`; a scalar where there are none."""
+    """A value in scratch memory over `dims`; a scalar where there are none. Dense, unless `steps`
+    say how many elements lie from one point of an index to the next, in `room` for so many.
+    """
 
     name: str
     dtype: DType
     layout: tuple[str, ...]
     dims: tuple[str, ...] = ()
     carried: bool = False
+    steps: Mapping[str, int] = field(default_factory=dict)
+    room: int = 0
 
 
 @dataclass(eq=False)
@@ -258,6 +264,8 @@ class Plan:
         values = self.values
         group = values.groups[contract.name]
         sides = (contract.left, contract.right)
+        if contract.name in values.windows:
+            return self._windowed_call(contract, values.windows[contract.name])
         places = []
         for name in sides:
             kept = self.stored.get(name)
@@ -282,6 +290,29 @@ class Plan:
             self._keep(contract.name, contract.dtype, output)
         reads = [name for name in sides if name in self.stored]
         sink = self._sink(contract, call.loops, (), reads, contract.name, into)
+        sink.call = call
+        return sink
+
+    def _windowed_call(self, contract: Contract, windows: Windows) -> Sink:
+        """The contraction as calls of the routine that multiplies windows where they lie. Rows of
+        what it makes are as far apart as those of the windows.
+        """
+        values, group = self.values, self.values.groups[contract.name]
+        sizes, whole = values.sizes()
+        places = self.stored[contract.right]
+        places.steps, places.room = windows.steps, windows.room
+        kept = self._keep(contract.name, contract.dtype, group.output)
+        rows = (*group.batch, *group.m)
+        run = windows.run(sizes)
+        steps = {name: run * step for name, step in values.dense_strides(rows).items()}
+        kept.steps, kept.room = {**steps, **windows.columns}, run * prod(map(values.size, rows))
+        left = values.in_place(contract.left, contract.dtype)
+        if not values.pointwise(contract.left):
+            left = values.dense_strides(self.stored[contract.left].layout)
+        assert left is not None
+        call = gemm.windowed_call(group, left, steps, sizes, whole)
+        reads = [name for name in (contract.left, contract.right) if name in self.stored]
+        sink = self._sink(contract, call.loops, (), reads, contract.name)
         sink.call = call
         return sink
 

@@ -10,7 +10,7 @@ The routine is compiled once and kept beside this module; kernels call it by the
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, reduce
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -20,7 +20,7 @@ from numba import carray, cfunc, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .runtime import address, peek, poke
+from .runtime import address, peek, poke, room
 
 
 def _registers() -> tuple[int, int]:
@@ -43,6 +43,13 @@ WIDTH = 2048  # columns of packed panels
 LONG = 16  # vectors of a row whose first columns are worth a panel of their own
 
 
+def beginnings(*places: tuple[int, ...]) -> np.ndarray:
+    """Where each term of a sum over several indices begins, the last index fastest: the places of
+    their points added up.
+    """
+    return reduce(np.add.outer, map(np.array, places)).reshape(-1).astype(np.intp)
+
+
 @cache
 def product_routine(dtype: str) -> Callable[..., None]:
     """What kernels call, with the routine for float32 or float64 compiled.
@@ -51,25 +58,34 @@ def product_routine(dtype: str) -> Callable[..., None]:
     c[m,n] = sum_k a[m,k] b[k,n] + beta * c for a beta of 0 or 1, row-major. `trans_a`: a lies as
     [k,m]; `at_*` are offsets, `ld_*` row strides in elements.
     """
-    compiled = _compiled(dtype)
-    llvm.add_symbol(_symbol(dtype), compiled.address)
+    pointer, i = types.CPointer(getattr(types, dtype)), types.intp
+    signature = (i, i, i, i, i, pointer, i, pointer, i, getattr(types, dtype), pointer, i)
+    routine = {"float32": _product_float32, "float64": _product_float64}[dtype]
+    llvm.add_symbol(f"eqsat_product_{dtype}", _compiled(routine, signature))
     return multiply
 
 
-def _symbol(dtype: str) -> str:
-    return f"eqsat_product_{dtype}"
+@cache
+def windowed_routine(dtype: str) -> Callable[..., None]:
+    """What kernels call, with the routine for windows of float32 or float64 compiled.
+
+    multiply_windows(m, n, k, a, b, at_b, terms, c, at_c, ld_c):
+    c[m,n] = sum_k a[m,k] b[terms[k] + n], for an n of whole lines and what `pack_left` made of a.
+    """
+    pointer, i = types.CPointer(getattr(types, dtype)), types.intp
+    signature = (i, i, i, pointer, pointer, types.CPointer(i), pointer, i)
+    routine = {"float32": _windowed_float32, "float64": _windowed_float64}[dtype]
+    llvm.add_symbol(f"eqsat_windowed_{dtype}", _compiled(routine, signature))
+    return multiply_windows
 
 
-def _compiled(dtype: str) -> Any:
-    kind = getattr(types, dtype)
-    pointer, i = types.CPointer(kind), types.intp
-    signature = types.void(i, i, i, i, i, pointer, i, pointer, i, kind, pointer, i)
+def _compiled(routine: Callable[..., None], signature: tuple[Any, ...]) -> int:
+    """The address of the compiled routine."""
     options = {"error_model": "numpy", "boundscheck": False}
-    routine = {"float32": _product_float32, "float64": _product_float64}[dtype]
     try:
-        return cfunc(signature, cache=True, **options)(routine)
+        return cfunc(types.void(*signature), cache=True, **options)(routine).address
     except RuntimeError:  # no folder can be written to
-        return cfunc(signature, **options)(routine)
+        return cfunc(types.void(*signature), **options)(routine).address
 
 
 @intrinsic
@@ -81,25 +97,42 @@ def multiply(
     def emit(context, builder, signature, arguments):
         (ta, tb, m, n, k, a, at_a, ld_a, b, at_b, ld_b, beta, c, at_c, ld_c) = arguments
         kinds = signature.args
-
-        def matrix(position, array, offset):
-            return address(context, builder, kinds[position], array, offset)
-
-        def flag(value):
-            return builder.zext(value, m.type)
-
-        operands = (
-            flag(ta), flag(tb), m, n, k, matrix(5, a, at_a), ld_a, matrix(8, b, at_b), ld_b,
-            beta, matrix(12, c, at_c), ld_c,
-        )  # fmt: skip
-        kind = ir.FunctionType(ir.VoidType(), [operand.type for operand in operands])
-        name = _symbol(str(a_kind.dtype))
-        builder.call(cgutils.get_or_insert_function(builder.module, kind, name), operands)
+        left, right, made = (
+            address(context, builder, kinds[place], array, at)
+            for place, array, at in ((5, a, at_a), (8, b, at_b), (12, c, at_c))
+        )
+        ta, tb = (builder.zext(flag, m.type) for flag in (ta, tb))
+        operands = (ta, tb, m, n, k, left, ld_a, right, ld_b, beta, made, ld_c)
+        _call(builder, f"eqsat_product_{a_kind.dtype}", operands)
         return context.get_dummy_value()
 
     a_kind, i, flag = a, types.intp, types.boolean
     signature = types.void(flag, flag, i, i, i, a, i, i, b, i, i, a.dtype, c, i, i)
     return signature, emit
+
+
+@intrinsic
+def multiply_windows(typingctx, m, n, k, a, b, at_b, terms, c, at_c, ld_c):
+    """See `windowed_routine`."""
+
+    def emit(context, builder, signature, arguments):
+        m, n, k, a, b, at_b, terms, c, at_c, ld_c = arguments
+        kinds, first = signature.args, m.type(0)
+        left, right, where, made = (
+            address(context, builder, kinds[place], array, at)
+            for place, array, at in ((3, a, first), (4, b, at_b), (6, terms, first), (7, c, at_c))
+        )
+        operands = (m, n, k, left, right, where, made, ld_c)
+        _call(builder, f"eqsat_windowed_{a_kind.dtype}", operands)
+        return context.get_dummy_value()
+
+    a_kind, i = a, types.intp
+    return types.void(i, i, i, a, b, i, terms, c, i, i), emit
+
+
+def _call(builder: ir.IRBuilder, name: str, operands: tuple[ir.Value, ...]) -> None:
+    kind = ir.FunctionType(ir.VoidType(), [operand.type for operand in operands])
+    builder.call(cgutils.get_or_insert_function(builder.module, kind, name), operands)
 
 
 # --- one tile ---
@@ -109,11 +142,14 @@ def multiply(
 def _tile(typingctx, rows, vectors, depth, a, at_a, b, at_b, b_step, c, at_c, c_step, adds):
     """c[rows, vectors * lanes] (+)= sum of a[depth, rows] times b[depth, vectors * lanes].
 
-    `rows` is one of HEIGHTS, `vectors` 1 or WIDE; `b_step` and `c_step` are row strides.
+    `rows` is one of HEIGHTS, `vectors` 1 or WIDE; `b_step` and `c_step` are row strides. Where
+    `b_step` is an array, it says where each row of b begins.
     """
 
     def emit(context, builder, signature, arguments):
         rows, vectors, depth, a, at_a, b, at_b, b_step, c, at_c, c_step, adds = arguments
+        if isinstance(signature.args[7], types.Array):
+            b_step = address(context, builder, signature.args[7], b_step, depth.type(0))
         kinds = signature.args
         a, b, c = (
             address(context, builder, kinds[n], array, at)
@@ -133,7 +169,7 @@ def _tile(typingctx, rows, vectors, depth, a, at_a, b, at_b, b_step, c, at_c, c_
         return context.get_dummy_value()
 
     i = types.intp
-    return types.void(i, i, i, a, i, b, i, i, c, i, i, types.boolean), emit
+    return types.void(i, i, i, a, i, b, i, b_step, c, i, i, types.boolean), emit
 
 
 def _one_tile(builder, height, width, depth, a, b, b_step, c, c_step, adds) -> None:
@@ -156,7 +192,9 @@ def _one_tile(builder, height, width, depth, a, b, b_step, c, c_step, adds) -> N
     n = builder.phi(count)
     sums = [[builder.phi(vector) for _ in range(width)] for _ in range(height)]
     left = builder.gep(a, [builder.mul(n, count(height))])
-    right = builder.gep(b, [builder.mul(n, b_step)])
+    by_table = isinstance(b_step.type, ir.PointerType)
+    ahead = builder.load(builder.gep(b_step, [n])) if by_table else builder.mul(n, b_step)
+    right = builder.gep(b, [ahead])
     factors = [builder.load(place(right, count(v * lanes)), align=align) for v in range(width)]
     made = []
     for r in range(height):
@@ -320,7 +358,7 @@ def _product(turned_a, turned_b, m, n, k, a, ld_a, b, ld_b, beta, c, ld_c):
     wide = WIDE * lanes
     a_row, a_step = (1, ld_a) if turned_a else (ld_a, 1)
     b_row, b_step = (ld_b, 1) if turned_b else (1, ld_b)
-    parts = (k + DEPTH - 1) // DEPTH
+    parts = _parts(k)
     longest = (k + parts - 1) // parts
     panels = (min(m, HEIGHT) + ROWS - 1) // ROWS
     left, left_at = _aligned(panels * ROWS * longest + lanes, a)
@@ -366,12 +404,64 @@ def _product(turned_a, turned_b, m, n, k, a, ld_a, b, ld_b, beta, c, ld_c):
                             continue
                         _tile(rows, vectors, depth, left, heights, factor, factor_at,
                               factor_step, edge, edge_at, wide, False)  # fmt: skip
-                        for r in range(height):
-                            for x in range(width):
-                                value = peek(edge, edge_at + r * wide + x)
-                                if adds:
-                                    value += peek(c, at + r * ld_c + x)
-                                poke(c, at + r * ld_c + x, value)
+                        _copy(edge, edge_at, wide, height, width, c, at, ld_c, adds)
+
+
+@njit(nogil=True, error_model="numpy")
+def pack_left(turned, m, k, a, at_a, ld_a):
+    """The panels of a left factor: of each part of the sum those of all rows, ROWS at a time."""
+    row_step, step = (1, ld_a) if turned else (ld_a, 1)
+    parts, down = _parts(k), (m + ROWS - 1) // ROWS * ROWS
+    packed = room(down * k + VECTOR // a.itemsize, a.dtype)
+    for part in range(parts):
+        first = part * k // parts
+        depth = (part + 1) * k // parts - first
+        for i in range(0, m, ROWS):
+            height, start = min(ROWS, m - i), at_a + i * row_step + first * step
+            to = first * down + i * depth
+            _pack(a, start, row_step, step, height, depth, packed, to, _height(height))
+    return packed
+
+
+@njit(nogil=True, error_model="numpy")
+def _parts(k):
+    """Parts of a sum, of DEPTH terms at the most."""
+    return (k + DEPTH - 1) // DEPTH
+
+
+@njit(nogil=True, error_model="numpy")
+def _windowed(m, n, k, packed, b, terms, c, ld_c):
+    lanes = VECTOR // b.itemsize
+    wide = WIDE * lanes
+    parts, down = _parts(k), (m + ROWS - 1) // ROWS * ROWS
+    edge, edge_at = _aligned(ROWS * wide, c)
+    for part in range(parts):
+        first = part * k // parts
+        depth = (part + 1) * k // parts - first
+        begin, adds = terms[first:], part > 0
+        for row in range(0, m, HEIGHT):
+            for j in range(0, n, wide):
+                vectors = min(WIDE, (n - j) // lanes)
+                for i in range(row, min(m, row + HEIGHT), ROWS):
+                    height = min(ROWS, m - i)
+                    rows, panel, at = _height(height), first * down + i * depth, i * ld_c + j
+                    if rows == height:
+                        _tile(rows, vectors, depth, packed, panel, b, j, begin, c, at, ld_c, adds)
+                        continue
+                    _tile(rows, vectors, depth, packed, panel, b, j, begin, edge, edge_at, wide,
+                          False)  # fmt: skip
+                    _copy(edge, edge_at, wide, height, vectors * lanes, c, at, ld_c, adds)
+
+
+@njit(nogil=True, error_model="numpy")
+def _copy(source, start, step, height, width, c, at, ld_c, adds):
+    """c[height, width] (+)= what lies elsewhere, rows `step` apart."""
+    for r in range(height):
+        for x in range(width):
+            value = peek(source, start + r * step + x)
+            if adds:
+                value += peek(c, at + r * ld_c + x)
+            poke(c, at + r * ld_c + x, value)
 
 
 def _product_float32(turned_a, turned_b, m, n, k, a, ld_a, b, ld_b, beta, c, ld_c):
@@ -382,3 +472,13 @@ def _product_float32(turned_a, turned_b, m, n, k, a, ld_a, b, ld_b, beta, c, ld_
 def _product_float64(turned_a, turned_b, m, n, k, a, ld_a, b, ld_b, beta, c, ld_c):
     left, right, made = carray(a, (1,)), carray(b, (1,)), carray(c, (1,))
     _product(turned_a, turned_b, m, n, k, left, ld_a, right, ld_b, beta, made, ld_c)
+
+
+def _windowed_float32(m, n, k, a, b, terms, c, ld_c):
+    left, right, made, begin = carray(a, (1,)), carray(b, (1,)), carray(c, (1,)), carray(terms, k)
+    _windowed(m, n, k, left, right, begin, made, ld_c)
+
+
+def _windowed_float64(m, n, k, a, b, terms, c, ld_c):
+    left, right, made, begin = carray(a, (1,)), carray(b, (1,)), carray(c, (1,)), carray(terms, k)
+    _windowed(m, n, k, left, right, begin, made, ld_c)

@@ -30,7 +30,10 @@ from eqsat.kernel.ir import (
     store_operands,
 )
 
-ROUTINES = frozenset({"cblas_gemm", "vector_gemm"})  # that multiply matrices
+from .windows import Windows, windows
+
+WINDOWED = "vector_gemm"  # a routine that multiplies windows where they lie
+ROUTINES = frozenset({"cblas_gemm", WINDOWED})  # that multiply matrices
 
 # Arithmetic in units of an addition; what costs KEEP or more is kept if it is used again.
 _COST = {"div": 5, "sqrt": 5, "floor_divide": 30, "remainder": 30, "pow": 40, "rsqrt": 8}
@@ -77,7 +80,7 @@ class Values:
     """The values of a kernel by name, each name for one value only.
 
     `held` are the pointwise values that are kept; `layouts` the order in memory of kept values, as
-    far as it is decided.
+    far as it is decided; `windows` what contractions have in place of a factor's.
     """
 
     def __init__(self, kernel: Kernel, invocations: Mapping[str, str]) -> None:
@@ -92,6 +95,7 @@ class Values:
         self.phase_of: dict[str, int] = {}
         self.groups: dict[str, gemm.Groups] = {}
         self.layouts: dict[str, tuple[str, ...]] = {}
+        self.windows: dict[str, Windows] = {}
         for number, phase in enumerate(self.phases):
             for value in (*phase.carries, *phase.body):
                 self.defined[value.name] = value
@@ -101,6 +105,13 @@ class Values:
     def varying(self, indices: Iterable[str]) -> tuple[str, ...]:
         """Those indices that have more than one point, or none, in a tile."""
         return tuple(i for i in indices if self.axes[i].tile != 1 and self.axes[i].extent != 1)
+
+    def begin_with(self, index: str) -> list[str]:
+        """Indices of places whose tile begins as that of an index does; of "", at the first."""
+        found = []
+        for one in self.windows.values():
+            found += [axis.name for axis in one.axes if one.origins.get(axis.name, "") == index]
+        return found
 
     def size(self, name: str) -> int:
         """The most points of an index in a tile."""
@@ -215,10 +226,50 @@ class Values:
         for side, name, place in zip(("left", "right"), sides, strides, strict=True):
             if place is not None and not gemm.readable(grouped, side, place, sizes, whole):
                 place = None
+            if place is None and side == "right" and self._slide(contract, grouped):
+                continue
             if place is None and not isinstance(self.defined[name], _COMBINED):
                 inner = self.order(self.varying(self.indices(name)), (), self.accesses([name]))
                 self.held.add(name)
                 self.layouts.setdefault(name, grouped.layout(side, inner[-1] if inner else ""))
+
+    def _slide(self, contract: Contract, group: gemm.Groups) -> bool:
+        """Have windows in place of a factor's, where a routine multiplies them and nothing else
+        reads them.
+        """
+        load, left = self.defined[contract.right], self.defined[contract.left]
+        exact = load.dtype == contract.dtype == left.dtype.compute
+        if self.routine(contract) != WINDOWED or not exact or not group.m:
+            return False
+        if isinstance(left, _COMBINED):
+            return False
+        if not isinstance(load, Load) or self._readers(load.name) != [contract]:
+            return False
+        added = any(isinstance(one, Update) for one in self._readers(contract.name))
+        if added or load.access.buffer in self.written:
+            return False
+        found = windows(load, group, self.axes)
+        if found is None:
+            return False
+        self.windows[contract.name] = found
+        for axis in found.axes:
+            self.axes[axis.name], self.extents[axis.name] = axis, axis.extent
+            self.rank[axis.name] = len(self.rank)
+        number = self.phase_of[load.name]
+        body = tuple(found.load if one is load else one for one in self.phases[number].body)
+        self.phases[number] = replace(self.phases[number], body=body)
+        self.defined[load.name] = found.load
+        self.held.add(load.name)
+        self.layouts[load.name] = tuple(found.sizes)
+        return True
+
+    def _readers(self, name: str) -> list[Statement | Store]:
+        """What reads a value."""
+        found: list[Statement | Store] = []
+        for phase in self.phases:
+            found += (one for one in phase.body if name in operands(one))
+            found += (one for one in phase.stores if name in store_operands(one))
+        return found
 
     def _worth_keeping(self, statement: Statement, number: int, users: set[User]) -> bool:
         if self._cost(statement.name) < KEEP:

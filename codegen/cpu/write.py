@@ -74,6 +74,8 @@ class Writer:
                 scope.origins[axis.name] = hoist(scope, origin, self.names, axis.name)
             if axis.name not in self.values.varying([axis.name]):
                 scope.offsets[axis.name] = "0"
+            for name in self.values.begin_with(axis.name):
+                scope.origins[name] = scope.origins[axis.name]
 
     def length(self, index: str, scope: Scope) -> str:
         """How many points of an index lie in the tile."""
@@ -148,21 +150,26 @@ class Writer:
         """The scratch array of a stored value, allocated once per call."""
         if kept not in self.scratch:
             name = self.names.fresh(kept.name)
-            size = product(*(self.values.size(i) for i in kept.dims))
+            size = kept.room or product(*(self.values.size(i) for i in kept.dims))
             kind = "bool_" if kept.dtype.kind == "bool" else kept.dtype.name
-            self.function.lines.append(f"{name} = room({size}, np.{kind})")
+            make = "cleared" if kept.room else "room"  # between rows are numbers as good as any
+            self.function.lines.append(f"{name} = {make}({size}, np.{kind})")
             self.scratch[kept] = name
         return self.scratch[kept]
 
     def position(self, kept: Stored, scope: Scope) -> str:
         """Where the value of the current point lies in its scratch array."""
-        strides = self.values.dense_strides(kept.dims)
+        strides = self.steps(kept)
         parts = [
             (where, product(strides[i], where.offsets[i]))
             for i in kept.dims
             for where in [scope.offset(i)]
         ]
         return summed(0, parts, scope, self.names)
+
+    def steps(self, kept: Stored) -> Mapping[str, int]:
+        """Elements from one point of an index to the next in a scratch array."""
+        return kept.steps or self.values.dense_strides(kept.dims)
 
     def put(self, kept: Stored, value: str, scope: Scope) -> None:
         scope.lines.append(f"poke({self.array(kept)}, {self.position(kept, scope)}, {value})")

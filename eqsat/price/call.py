@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from eqsat.price.rates import Array, Contraction
+from eqsat.price.slid import slid
 from eqsat.price.tiling import Tiling
 from eqsat.specs import ParallelOperation
 from eqsat.terms.algebra import Read, Term
@@ -13,6 +14,7 @@ DEPTH, HEIGHT = 256, 252  # points of a sum, and rows, for which a library has f
 VECTOR = 64  # bytes of a register, at the most
 SMALL = 1e6  # multiply-adds of a call that, on some machines, reads its factors where they lie
 LIBRARY = "cblas_gemm"  # what such an operation is invoked as
+RANGES = 4  # of tiles, for each core
 COPIED = 0.5  # of what another call takes to copy its factors: nothing on a Xeon, all on an EPYC
 
 
@@ -25,15 +27,22 @@ def call_seconds(
 
     A call copies its factors into its own order: read, written, read again; a small one of a
     library not on all machines. What it has of the right one at a time it reads for some rows after
-    others, from the cache that cores share where a core's own does not hold it.
+    others, from the cache that cores share where a core's own does not hold it. Windows are
+    multiplied where they lie, and what is between their rows.
     """
-    rows, down = _together(tiling, found.left, found.rows)
-    columns, right = _together(tiling, found.right, found.columns)
-    calls = tiling.tile_points(found.batch) * down * right * tiling.tiles_in_all()
+    sides = [(found.left, found.rows), (found.right, found.columns)]
+    windows = slid(tiling, operation, found)
+    if windows and windows.side is found.left:
+        sides.reverse()
+    (rows, down), (columns, right) = (_together(tiling, side, own) for side, own in sides)
     summed = tiling.tile_points(found.summed)
     itemsize = tiling.form.facts.dtype(found.right).itemsize
     held, vector = (rows + columns) * summed * itemsize, VECTOR / itemsize
     whole = np.ceil(columns / vector) * vector / columns
+    if windows:
+        columns, right = np.ceil(windows.columns / vector) * vector, tiling.shape
+        held, whole = rows * summed * itemsize, columns / tiling.tile_points(sides[1][1])
+    calls = tiling.tile_points(found.batch) * down * right * tiling.tiles_in_all()
     spec, pricer = tiling.spec, tiling.pricer
     rates = (pricer.cache.sustained_gb_per_s, pricer.private.sustained_gb_per_s / 2)
     packing = held * sum(spec.processors / (rate * 1e9) for rate in rates)
@@ -43,8 +52,17 @@ def call_seconds(
     packing = packing + again * spec.processors / (rates[0] * 1e9)
     small = rows * columns * summed <= SMALL
     small = small & (operation.invocation_name == LIBRARY)
-    each = operation.latency_cycles / spec.cycles_per_s + packing * np.where(small, COPIED, 1.0)
-    return work * (whole - 1) + calls * each / spec.processors
+    copies = calls * np.where(small, COPIED, 1.0)
+    if windows:  # what is the same for all tiles is copied once for a range of them
+        left = tiling.form.facts.free(sides[0][0])
+        once = tiling.points(left) <= tiling.tile_points(left)
+        copies = np.where(
+            once & (down * tiling.tile_points(found.batch) == 1),
+            np.minimum(calls, RANGES * spec.processors),
+            copies,
+        )
+    beginning = calls * operation.latency_cycles / spec.cycles_per_s
+    return work * (whole - 1) + (beginning + copies * packing) / spec.processors
 
 
 def _together(tiling: Tiling, side: Term, own: int) -> tuple[Array, Array]:

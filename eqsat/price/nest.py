@@ -12,6 +12,7 @@ from eqsat.graph.index import Affine
 from eqsat.price.call import LIBRARY
 from eqsat.price.occupancy import Occupancy
 from eqsat.price.rates import Array, Contraction
+from eqsat.price.slid import slid, walked_singly
 from eqsat.price.tiling import Tiling
 from eqsat.specs import ParallelOperation
 from eqsat.terms.algebra import Read, Term
@@ -33,17 +34,29 @@ OWN_LINE = 4.0  # more, where each is in a line of its own: 64 channels of weigh
 TESTED = 2  # selections in the time of a read that may have to be left out
 
 
-def rearranged(tiling: Tiling, found: Contraction) -> Iterator[Term]:
+def rearranged(
+    tiling: Tiling, found: Contraction, operation: ParallelOperation | None
+) -> Iterator[tuple[Array, Array]]:
     """The factors that are written to fast memory before they are multiplied: what is computed, and
-    of a CPU also what does not lie in memory as the rows of a matrix.
+    of a CPU also what does not lie in memory as the rows of a matrix. Bytes that a tile has of
+    each, and the seconds that it takes to copy it; of windows that slide each place once.
     """
+    facts, windows = tiling.form.facts, slid(tiling, operation, found)
     for side, rows in ((found.left, found.rows), (found.right, found.columns)):
-        read = side.args[0] if side.op == "read" else None
+        read, held = (
+            side.args[0] if side.op == "read" else None,
+            tiling.tile_points(facts.free(side)),
+        )
         if not isinstance(read, Read) or tiling.pricer.overlap:
             if side.op not in {"read", "gather", "literal"}:
-                yield side
+                yield held * facts.dtype(side).itemsize, 0 * tiling.shape
+        elif windows and side is windows.side:
+            each = LOOP / windows.run + GATHERED * windows.apart
+            cycles = windows.places * tiling.tiles_in_all() * each
+            seconds = cycles / (tiling.spec.cycles_per_s * tiling.spec.processors)
+            yield windows.places * read.dtype.itemsize, seconds
         elif not _is_matrix(read, rows, found.summed, tiling.form):
-            yield side
+            yield held * read.dtype.itemsize, _copy_seconds(tiling, side, read, operation)
 
 
 def _is_matrix(read: Read, rows: int, summed: int, made: Form) -> bool:
@@ -59,15 +72,14 @@ def _is_matrix(read: Read, rows: int, summed: int, made: Form) -> bool:
     return one and 1 in {strides[names[0]] for names in (kept, along) if names}
 
 
-def copy_seconds(tiling: Tiling, side: Term, operation: ParallelOperation | None) -> Array:
+def _copy_seconds(
+    tiling: Tiling, side: Term, read: Read, operation: ParallelOperation | None
+) -> Array:
     """Seconds in which a CPU begins the innermost loops that copy what it reads of a factor to fast
     memory, each along the longest name whose neighbours are beside each other where they lie, or,
     where that is short, are lines apart; and waits for the copy's lines, a few at a time, the more
     the less of it the caches hold: products read across them, and libraries copy all once more.
     """
-    read = side.args[0] if side.op == "read" else None
-    if not isinstance(read, Read) or tiling.pricer.overlap:
-        return 0 * tiling.shape
     facts, cache, near = tiling.form.facts, tiling.pricer.cache, tiling.pricer.nearest
     mask, size, line = facts.free(side), read.dtype.itemsize, cache.access_granularity_bytes
     longest, each = tiling.shape, tiling.shape * np.inf
@@ -94,7 +106,7 @@ def begun(tiling: Tiling, found: Contraction) -> Array:
     """
     extents, terms = tiling.form.extents, tiling.points(found.summed)
     whole, inside = 1.0, tiling.shape
-    for name in (_beside(found.left) | _beside(found.right)) & extents.keys():
+    for name in (walked_singly(found.left) | walked_singly(found.right)) & extents.keys():
         own = tiling.form.facts.universe.mask([name])
         times = terms if terms <= WRITTEN_OUT else IN_PART
         times = 1 if own & found.summed else times
@@ -140,7 +152,7 @@ def across_lanes(tiling: Tiling, found: Contraction) -> float:
     """Seconds a multiply-add in which a CPU sums the lanes of vectors: where both factors lie in
     memory along a summed name that fills vectors, each result is a sum along it.
     """
-    extents, along = tiling.form.extents, _beside(found.left) & _beside(found.right)
+    extents, along = tiling.form.extents, walked_singly(found.left) & walked_singly(found.right)
     summed = along & {*tiling.form.facts.universe.members(found.summed)}
     longest = max((extents[name] for name in summed if extents[name] >= LANES), default=0)
     cycles = ACROSS / longest if longest else 0.0
@@ -179,7 +191,7 @@ def fetched_again(tiling: Tiling, term: Term, mask: int) -> Array:
     again = tiling.shape
     if far.any():
         again = np.where(far, passes(made, reduced).get(term, 1), 1)
-    if made.stepped in tiling.chunks and made.stepped in _beside(term):
+    if made.stepped in tiling.chunks and made.stepped in walked_singly(term):
         rows = tiling.tile_points(mask & ~made.steps.along)
         line = tiling.pricer.cache.access_granularity_bytes
         again = np.where(rows > ROWS, np.maximum(again, line / size), again)
@@ -216,7 +228,7 @@ def _turns(made: Form) -> bool:
     """Whether what lies beside each other in what is read does not in what is stored."""
     stored = {name for one in made.stored for name in one.names[-1:]}
     for term in made.terms:
-        along, names = _beside(term), made.facts.universe.members(made.facts.free(term))
+        along, names = walked_singly(term), made.facts.universe.members(made.facts.free(term))
         if along & {*made.grid} and not along & stored and stored & {*names}:
             return True
     return False
@@ -225,10 +237,3 @@ def _turns(made: Form) -> bool:
 def _walked(read: Read) -> dict[str, int]:
     """The names that move the address of a read, and how far."""
     return {str(atom): abs(step) for atom, step in read.address.terms if isinstance(atom, str)}
-
-
-def _beside(term: Term) -> set[str]:
-    """The names along which neighbours in what a term reads lie beside each other in memory."""
-    read = term.args[0] if term.op in {"read", "gather"} else None
-    terms = read.address.terms if isinstance(read, Read) else ()
-    return {str(atom) for atom, stride in terms if abs(stride) == 1}

@@ -38,6 +38,7 @@ from eqsat.price.issue import COPIES, ISSUED, issue_beside, issue_seconds
 from eqsat.price.latency import Latency
 from eqsat.price.line import looked_up
 from eqsat.price.narrow import is_joined
+from eqsat.price.nest import rearranged
 from eqsat.price.occupancy import FRAGMENTS
 from eqsat.price.partial_sums import count_parts
 from eqsat.price.pipeline import Flow, handed_over, pipelined
@@ -273,7 +274,11 @@ class _Pricing(Latency):
 
     def _keep(self, mask: int, itemsize: int) -> None:
         """A tile value that stays in fast memory between loops."""
-        self.scratch = self.scratch + (held := self.tile_points(mask) * itemsize)
+        self._hold(self.tile_points(mask) * itemsize)
+
+    def _hold(self, held: Array) -> None:
+        """So many bytes of a tile that stay in fast memory between loops."""
+        self.scratch = self.scratch + held
         self.scratch_traffic = self.scratch_traffic + 2 * held * self.tiles_in_all()
 
     def _contract(self, found: Contraction, work: Array, dtype: str) -> None:
@@ -334,9 +339,9 @@ class _Pricing(Latency):
         self.ahead = self.ahead + ahead
         self._stage_operands(found, operation)
         self.multiplied |= {found.term, found.left, found.right} if unit != "fma" else set()
-        for side in nest_price.rearranged(self, found) if unit != "fma" else ():
-            self._keep(self.form.facts.free(side), self.form.facts.dtype(side).itemsize)
-            self.charge(unit, nest_price.copy_seconds(self, side, operation))
+        for held, seconds in rearranged(self, found, operation) if unit != "fma" else ():
+            self._hold(held)
+            self.charge(unit, seconds)
 
     def _stage_operands(self, found: Contraction, operation: ParallelOperation | None) -> None:
         """Shared memory that operands take, or the repeated reads where nothing is staged."""

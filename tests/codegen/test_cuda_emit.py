@@ -17,7 +17,7 @@ from eqsat.codegen.cuda.emit import choose, emit
 from eqsat.codegen.cuda.place.distribution import Factor, cover, thread_digits
 from eqsat.codegen.cuda.run.compile import compile_cubin
 from eqsat.errors import UnsupportedError
-from eqsat.graph.dtypes import bfloat16, float32
+from eqsat.graph.dtypes import bfloat16, float32, int8, int32
 from eqsat.kernel.ir import Axis, Kernel, Store
 from eqsat.schedule.placed import with_room
 from eqsat.specs import load
@@ -234,3 +234,21 @@ def test_vectors_that_go_on_in_the_next_row_have_a_power_of_two(rows):
     phase = b.phase(Store(at(y, "i", "j"), "a"))
     text = emit(Kernel("k", (x, y), grid, (), (phase,), threads=512)).text
     assert {int(n) for n in re.findall(r"Pack<[^,]*, (\d+)>", text)} <= {1, 2, 4, 8}
+
+
+@pytest.mark.parametrize("columns", [8, 16])
+def test_lanes_move_runs_that_fill_a_vector_one_by_one(columns):
+    """y[i, j] = int8(x[i] + z[j]): a row of z fills several vectors, one of y half of one."""
+    x, z = buffers(int32, x=(256,), z=(columns,))
+    (y,) = buffers(int8, y=(256, columns))
+    b = Body(int32)
+    b.load("a", "i", at(x, "i"))
+    b.load("c", "j", at(z, "j"))
+    b.map("s", "i j", "add", "a", "c")
+    b.dtype = int8
+    b.map("n", "i j", "cast", "s")
+    phase = b.phase(Store(at(y, "i", "j"), "n"))
+    grid = (Axis("i", 256, 256), Axis("j", columns, columns))
+    kernel = Kernel("k", (x, z, y), grid, (), (phase,), threads=256)
+    _, found = choose(kernel)
+    assert found.vector("i") >= 1 and emit(kernel).text

@@ -292,7 +292,8 @@ class _Choice:
             width = 1  # lanes side by side are in different banks
         if index in self.inner:  # lanes side by side move whole runs of what lies inside it
             inside = self.inner[index]
-            width = min(width, VECTOR_BYTES // (self.points(inside) * self.itemsize(inside)))
+            run = self.points(inside) * self.itemsize(inside)
+            width = min(width, max(VECTOR_BYTES // run, 1))
         if index in self.slid and self.lined[index]:
             width = VECTOR_BYTES // self.slid[index]
         elif index in self.slid:  # lanes side by side read lines of memory together
