@@ -3,9 +3,9 @@
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from eqsat.terms.algebra import SCANS, Read, Term
+from eqsat.terms.algebra import SCANS, Read, Term, post_order
 from eqsat.terms.carry_terms import law_of
 from eqsat.terms.form import REDUCING, WEIGHTED, Form, Stored, multiplies_anew
 
@@ -13,6 +13,11 @@ READ = frozenset({"read", "literal"})
 ALIKE = 1.01  # times the seconds of another candidate, up to where it is taken for the same
 SAME = 1.0001  # the same, where the difference is none
 UNFIT = 1.0  # seconds, for a kernel that fits no schedule
+MOST_TERMS = 256  # of a kernel, whose search and compilation take as long as it is large
+GUARDED = 4  # terms that a read which may have to be left out is worth
+MOST_REDUCED = 8  # reductions of a kernel
+
+Chosen = TypeVar("Chosen")
 
 
 Reductions = frozenset[tuple[object, ...]]
@@ -133,6 +138,21 @@ def reductions(term: Term) -> Iterator[Term]:
         yield term
     if term.op in WEIGHTED and (pivot := f"reduce_{law_of(term).pivot}") in REDUCING:
         yield Term(pivot, term.args[0], term.children[0])
+
+
+def of_size(found: Mapping[Term, Chosen]) -> dict[Term, Chosen]:
+    """Those that are no larger than a kernel is worth searching, emitting and compiling for."""
+    kept: dict[Term, Chosen] = {}
+    for term, chosen in found.items():
+        terms = list(post_order([term]))
+        size = sum(GUARDED if _is_guarded(t) else 1 for t in terms)
+        if size <= MOST_TERMS and sum(t.op in REDUCING for t in terms) <= MOST_REDUCED:
+            kept[term] = chosen
+    return kept
+
+
+def _is_guarded(term: Term) -> bool:
+    return term.op == "read" and isinstance(term.args[0], Read) and bool(term.args[0].guards)
 
 
 def kinds(made: Form) -> Reductions:

@@ -5,6 +5,7 @@ Bottom-up over an acyclic order, each class keeps its few best un-materialised c
 """
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -21,6 +22,7 @@ from eqsat.cut.cuts import (
     joins_stored,
     kinds,
     least,
+    of_size,
     reductions,
     varied,
 )
@@ -48,6 +50,7 @@ ROUNDS = 3  # of plans, each from what the one before it stores
 WHOLE = frozenset((*REDUCING, *SCANS, "reindex", "gather"))  # no points of their own
 MANY, FEW = 60, 32  # classes, beyond which only so many choices of each are priced
 LEAST = 3  # of those, of each node
+MOST_PRICED = 4000  # choices of all classes: where these are more, fewer of each
 
 
 class Extractor:
@@ -209,20 +212,23 @@ class Extractor:
 
     def visit(self, number: int) -> None:
         """Candidates of a class, and its best kernel."""
-        found: dict[Term, Candidate] = {}
-        few = max(FEW // len(self.nodes[number]), LEAST)
+        each = min(MOST_PRICED / len(self.pruned.order) / FEW, 1.0)
+        few = math.ceil(max(FEW / len(self.nodes[number]), LEAST) * each)
+        composed: dict[Term, tuple[ENode, tuple[Candidate, ...]]] = {}
         for node in self.nodes[number]:
             if node.op in LEAVES:
                 self.candidates[number] = [Candidate(self._compose(node, ()), frozenset(), 0.0)]
                 return
             for choice in self._choices(node, few):
                 term = self._compose(node, tuple(option.term for option in choice))
-                closure = frozenset().union(*(option.closure for option in choice))
-                if term not in found:
-                    ways = {n: t for option in choice for n, t in option.ways.items()}
-                    ways = {number: term} if node.op == "reindex" else {**ways, number: term}
-                    seconds = self._use(number, term) + self.closure_seconds(closure)
-                    found[term] = Candidate(term, closure, seconds, ways)
+                composed.setdefault(term, (node, choice))
+        found: dict[Term, Candidate] = {}
+        for term, (node, choice) in (of_size(composed) or composed).items():
+            closure = frozenset().union(*(option.closure for option in choice))
+            ways = {n: t for option in choice for n, t in option.ways.items()}
+            ways = {number: term} if node.op == "reindex" else {**ways, number: term}
+            seconds = self._use(number, term) + self.closure_seconds(closure)
+            found[term] = Candidate(term, closure, seconds, ways)
         scattered = [candidate for term, candidate in found.items() if term.op in SCATTERS]
         plain = [candidate for term, candidate in found.items() if term.op not in SCATTERS]
         ranked = sorted(plain or scattered, key=lambda c: c.seconds)

@@ -171,6 +171,16 @@ class Alike:
 
     choices: tuple[Choice, ...]
 
+    @property
+    def parts(self) -> tuple[str, int] | None:
+        """Into what their reduction is divided."""
+        return self.choices[0].parts
+
+    @property
+    def streamed(self) -> Iterable[str]:
+        """The axes that they take chunk by chunk."""
+        return self.choices[0].chunks.keys()
+
     @cached_property
     def together(self) -> list[NDArray[np.intp]]:
         """Places of those that have as many blocks that copy for each other, and parts of their

@@ -20,6 +20,7 @@ from eqsat.terms.scans import without_contractions
 
 MOST_RANKED = 48  # schedules of a body that differ in sizes alone
 MOST_OF_TILES = 8  # of these that have the same tiles
+FAR = 4.0  # times the seconds of the best: such a body is not looked at in parts
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,11 @@ class Offer:
     before: tuple[Preparation, ...]
 
     @property
+    def least(self) -> float:
+        """The fewest seconds among its choices; infinite where none is feasible."""
+        return float(self.price.seconds[self.places].min()) + self.spent
+
+    @property
     def multiplies(self) -> bool:
         """Whether operations of the spec, or threads, compute products of shared factors."""
         return bool(self.body.operations) or any(t.op == "contract" for t in self.body.terms)
@@ -151,35 +157,67 @@ def offers(
     facts: Facts,
     pricer: Pricer,
     ready: tuple[Preparation, ...] = (),
+    every: bool = True,
 ) -> Iterator[Offer]:
-    """The prices of all bodies and schedules that go together."""
-    for body in bodies:
-        shaped = form(body, facts)
-        if shaped.stepped:
-            shaped = form(_stepwise(body, shaped), facts)
-        if any(t.op in WEIGHTED and t not in shaped.phase for t in shaped.terms):
-            continue  # inside another loop's body the weights are held, not carried
-        before = used(ready, body)
-        names = {*shaped.operations.values()}
-        if not all(one.suits(names) for one in before):
-            continue  # prepared for an operation that it does not use
-        ahead = sum(preparation_seconds(one, facts, pricer) for one in copies(before))
-        openings: dict[tuple[str, int] | None, tuple[Opening, float] | None] = {}
-        for group in groups:
-            choices = group.choices
-            known = {*shaped.grid, *shaped.reduced} - shaped.held
-            if any(axis not in known for axis in choices[0].chunks):
-                continue
-            parts = choices[0].parts
-            if parts not in openings:
-                openings[parts] = _opening(shaped, parts, name, pricer, before)
-            opened = openings[parts]
-            if opened is None:
-                continue
-            first, rest = opened
-            price = group.price(first, pricer)
-            for places in group.together:
-                yield Offer(shaped, choices, places, first, price, ahead + rest, before)
+    """The prices of all bodies and schedules that go together; unless `every` one is asked for,
+    none in parts of a body than which others are far better as a whole.
+    """
+    able = [one for body in bodies if (one := _able(body, facts, pricer, ready)) is not None]
+    best = dict.fromkeys(able, np.inf)
+    in_parts = [group for group in groups if group.parts is not None]
+    for alike in ([group for group in groups if group.parts is None], in_parts):
+        for group in alike:
+            for one in able:
+                for offer in one.offers(group, name, pricer):
+                    best[one] = min(best[one], offer.least)
+                    yield offer
+        limit = np.inf if every else FAR * min(best.values(), default=0.0)
+        able = [one for one in able if best[one] <= limit or best[one] == np.inf]
+
+
+@dataclass(eq=False)
+class _Able:
+    """A body that a kernel can have. `ahead`: seconds of what is prepared for it; `opened`: the
+    kernels with which its divisions begin.
+    """
+
+    shaped: Form
+    before: tuple[Preparation, ...]
+    ahead: float
+    opened: dict[tuple[str, int] | None, tuple[Opening, float] | None] = field(default_factory=dict)
+
+    def offers(self, group: Alike, name: str, pricer: Pricer) -> Iterator[Offer]:
+        """Its prices under choices that are alike."""
+        shaped, parts = self.shaped, group.parts
+        if any(
+            axis not in {*shaped.grid, *shaped.reduced} - shaped.held for axis in group.streamed
+        ):
+            return
+        if parts not in self.opened:
+            self.opened[parts] = _opening(shaped, parts, name, pricer, self.before)
+        if (opened := self.opened[parts]) is None:
+            return
+        first, rest = opened
+        price, spent = group.price(first, pricer), self.ahead + rest
+        for places in group.together:
+            yield Offer(shaped, group.choices, places, first, price, spent, self.before)
+
+
+def _able(
+    body: tuple[Stored, ...], facts: Facts, pricer: Pricer, ready: tuple[Preparation, ...]
+) -> _Able | None:
+    """What a kernel of the body needs; None where none can be."""
+    shaped = form(body, facts)
+    if shaped.stepped:
+        shaped = form(_stepwise(body, shaped), facts)
+    if any(t.op in WEIGHTED and t not in shaped.phase for t in shaped.terms):
+        return None  # inside another loop's body the weights are held, not carried
+    before = used(ready, body)
+    names = {*shaped.operations.values()}
+    if not all(one.suits(names) for one in before):
+        return None  # prepared for an operation that it does not use
+    ahead = sum(preparation_seconds(one, facts, pricer) for one in copies(before))
+    return _Able(shaped, before, ahead)
 
 
 def _stepwise(body: tuple[Stored, ...], shaped: Form) -> tuple[Stored, ...]:

@@ -191,7 +191,7 @@ def _offers(name: str, made: Form, pricer: Pricer, search: Search) -> list[Offer
     if not bodies:
         return None
     kept = constrained(name, choices, made, search.spec.name, search.grid_dim, search.block_dim)
-    return list(offers(name, bodies, alike(kept), made.facts, pricer, ready))
+    return list(offers(name, bodies, alike(kept), made.facts, pricer, ready, search.drawn > 0))
 
 
 class _Choosing:
