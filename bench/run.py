@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from eqsat.bench import table
-from eqsat.bench.case import SCALES, Case, described, instance
+from eqsat.bench.case import GROUPS, SCALES, Case, described, instance
 from eqsat.bench.cases import CASES, select
 from eqsat.bench.contender import Device
 from eqsat.bench.cuda import Cuda
@@ -26,11 +26,13 @@ from eqsat.bench.host import Host
 from eqsat.bench.peer_functions import PEERS
 from eqsat.bench.race import Plan, Record, finite, is_wrong, run_case
 from eqsat.errors import EqsatError
+from eqsat.named import nearest
 from eqsat.rule import PRECISIONS
 from eqsat.specs import ParallelProcessingUnit, cpu, from_device, load
 
 SCHEMA = "eqsat-bench/1"
 FILE_WIDTH = 160  # columns, where the output is no terminal
+THREADS_OF_A_CORE = 4  # at most
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,18 +63,19 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument("--peers", default=",".join(PEERS), help="of " + ", ".join(PEERS))
     running.add_argument("--spec", default="cpu", help="a spec's name or file, cpu, or device")
     running.add_argument("--scale", choices=SCALES, default="full")
-    running.add_argument("--rounds", type=_at_least(1), default=30)
-    running.add_argument("--threads", type=_at_least(1), help="of all sides, on the CPU")
+    running.add_argument("--rounds", type=_whole(1), default=30)
+    threads = _whole(1, THREADS_OF_A_CORE * (os.cpu_count() or 1))
+    running.add_argument("--threads", type=threads, help="of all sides, on the CPU")
     rounding = f"what may be rounded, of {', '.join(PRECISIONS)}"
     running.add_argument("--precision", choices=PRECISIONS, default="default", help=rounding)
-    whole = {"type": _at_least(1), "metavar": "K"}
+    whole = {"type": _whole(1), "metavar": "K"}
     tune = "measure the K best kernels of each region, and use the fastest"
     running.add_argument("--tune", default=1, help=tune, **whole)
     candidates = "time the K best kernels as well, and the program without each family of rules"
     running.add_argument("--candidates", default=0, help=candidates, **whole)
     random = "race N random legal candidates of each launch against the best predicted"
-    running.add_argument("--random", default=0, help=random, type=_at_least(1), metavar="N")
-    running.add_argument("--seed", type=_at_least(0), default=0, help="of --random")
+    running.add_argument("--random", default=0, help=random, type=_whole(1), metavar="N")
+    running.add_argument("--seed", type=_whole(0), default=0, help="of --random")
     running.add_argument("--best", default=8, help="so many for --random to beat", **whole)
     running.add_argument("--json", type=Path, help="where to write the results")
     running.add_argument("--commit", help="the commit, where git cannot be asked")
@@ -83,11 +86,23 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _at_least(low: int) -> Callable[[str], int]:
+def _whole(low: int, high: int | None = None) -> Callable[[str], int]:
+    """What reads a whole number; `high`: what this machine's cores allow."""
+
     def whole(text: str) -> int:
-        value = int(text)
+        try:
+            value = int(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is no whole number; give one of at least {low}"
+            ) from error
         if value < low:
             raise argparse.ArgumentTypeError(f"{value} is below {low}")
+        if high is not None and value > high:
+            raise argparse.ArgumentTypeError(
+                f"{value} is above {high}, {THREADS_OF_A_CORE} for each of this machine's "
+                f"{os.cpu_count()} cores; give fewer"
+            )
         return value
 
     return whole
@@ -113,8 +128,11 @@ def _selected(patterns: str) -> list[Case]:
     try:
         return select(patterns)
     except KeyError as error:
+        name = error.args[0].strip()
+        hint = nearest(name, [*(case.name for case in CASES), *GROUPS])
+        meant = f"{hint} " if hint.startswith("Did") else ""
         raise UsageError(
-            f"no row or group matches {error.args[0]!r}. `eqsat-bench list` shows them all."
+            f"no row or group matches {name!r}. {meant}`eqsat-bench list` shows them all."
         ) from error
 
 
@@ -135,6 +153,7 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     spec = _spec(options.spec)
     own = [case for case in CASES if case.target == spec.target]
     cases = own if options.cases is None else _selected(options.cases)
+    _check_scale(cases, options.scale, spec)
     device: Device = Cuda(spec) if spec.target == "cuda" else Host(spec)
     plan = Plan(
         options.scale, peers, options.rounds, options.candidates, options.tune, options.precision,
@@ -171,6 +190,17 @@ def _check_writable(path: Path) -> None:
             f"cannot write {path}: {error.strerror}. Give --json a file in a folder that "
             f"exists and can be written."
         ) from error
+
+
+def _check_scale(cases: Sequence[Case], scale: str, spec: ParallelProcessingUnit) -> None:
+    """Raise UsageError for rows whose full extents take a GPU, where none runs them."""
+    large = [case.name for case in cases if case.target == "cuda" != spec.target]
+    if scale == "full" and large:
+        raise UsageError(
+            f"{', '.join(large)}: at the full scale rows for GPUs take hours on target "
+            f"{spec.target!r} of spec {spec.name}. Add --scale small, or --spec device where "
+            f"there is a GPU."
+        )
 
 
 def _spec(name: str) -> ParallelProcessingUnit:

@@ -342,7 +342,7 @@ def _extents(operation: ParallelOperation) -> tuple[int, int, int]:
     """Rows, columns and depth of the operation; 0 for any."""
     semantics = operation.semantics
     pair = semantics.contraction if semantics else None
-    if semantics is None or pair is None or len(semantics.index_names) != 3:
+    if semantics is None or pair is None:
         raise UnsupportedError(
             f"operation {operation.name} (`{semantics}`) is no product of two matrices. Name one "
             "whose semantics is like `d[m,n] += a[m,k] * b[k,n]`."

@@ -114,10 +114,11 @@ class HostBackend:
         array = as_numpy(value, None)
         right = array.shape == shape and array.dtype == dtype.numpy
         if not right or not array.flags.c_contiguous or not array.flags.writeable:
-            kind = "" if array.flags.writeable else "read-only "
-            kind += "" if array.flags.c_contiguous else "not C-contiguous "
+            faults = ["read-only"] * (not array.flags.writeable)
+            faults += ["not C-contiguous"] * (not array.flags.c_contiguous)
+            also = "".join(f", {fault}" for fault in faults)
             raise ArgumentError(
-                f"out= is {kind}{array.dtype}{list(array.shape)}; the result needs a writeable "
+                f"out= is {array.dtype}{list(array.shape)}{also}; the result needs a writeable "
                 f"C-contiguous {dtype.name}{list(shape)}. Pass numpy.empty(shape, dtype)."
             )
         return array

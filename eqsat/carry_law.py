@@ -7,8 +7,9 @@ is total_s w(s, p) * v; when the next chunk moves the pivot to q, that follows w
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from inspect import signature
 from typing import Any, TypeVar
 
 import numpy as np
@@ -135,9 +136,9 @@ def carry_law(
         raise RuleError(f"carry law {name}: domain {domain!r} is none of {known}; or leave it out.")
     law = CarryLaw(
         name=name,
-        weight=_traced(name, weight, (POINT, PIVOT)),
-        rescale=_traced(name, rescale, (PIVOT, NEXT)) if rescale else None,
-        shift=_traced(name, shift, (PIVOT, NEXT)) if shift else None,
+        weight=_traced(name, "weight", weight, (POINT, PIVOT)),
+        rescale=None if rescale is None else _traced(name, "rescale", rescale, (PIVOT, NEXT)),
+        shift=None if shift is None else _traced(name, "shift", shift, (PIVOT, NEXT)),
         pivot=pivot,
         monoid=monoid,
         identity=None if pivot == "mean" else identity,
@@ -185,7 +186,27 @@ def _literal(value: float) -> Node:
     return apply("literal", value, DTypeOf(POINT))  # type: ignore[arg-type]
 
 
-def _traced(name: str, function: Function, variables: tuple[Variable, ...]) -> Node:
+def _called(name: str, part: str, function: object, arguments: Iterable[Tensor]) -> Tensor:
+    """What a function of a law makes of tensors. RuleError unless it takes them and gives one."""
+    given = [*arguments]
+    names = ", ".join(one.attributes["name"] for one in given)
+    difference = names.replace(", ", " - ")
+    wanted = f"Give a function of tensors that returns one, as lambda {names}: exp({difference})."
+    if not callable(function):
+        kind = type(function).__name__
+        raise RuleError(f"carry law {name}: its {part} is of type {kind}, no function. {wanted}")
+    try:
+        signature(function).bind(*given)
+    except TypeError as error:
+        raise RuleError(f"carry law {name}: its {part}: {error}. {wanted}") from None
+    found = function(*given)
+    if not isinstance(found, Tensor):
+        kind = type(found).__name__
+        raise RuleError(f"carry law {name}: its {part} gives a value of type {kind}. {wanted}")
+    return found
+
+
+def _traced(name: str, part: str, function: object, variables: tuple[Variable, ...]) -> Node:
     """The function of scalar tensors as a pattern."""
     inputs = {graph_input(v.name, (), "float64"): v for v in variables}
 
@@ -200,9 +221,9 @@ def _traced(name: str, function: Function, variables: tuple[Variable, ...]) -> N
             )
         return apply(tensor.op, *map(pattern, tensor.operands))
 
-    found = pattern(function(*inputs))
+    found = pattern(_called(name, part, function, inputs))
     if not isinstance(found, Node):
-        raise RuleError(f"carry law {name} has a function that computes nothing; leave it out.")
+        raise RuleError(f"carry law {name}: its {part} computes nothing; leave it out.")
     return found
 
 

@@ -19,14 +19,15 @@ from eqsat.graph.evaluate import input_nodes, topological
 from eqsat.graph.tensor import Tensor
 from eqsat.kernel.ir import Buffer
 from eqsat.library import LibraryCall, PricedCall, served
+from eqsat.named import distinct, nearest
 from eqsat.nesting import flatten
 from eqsat.planned import Planned
 from eqsat.program import Argument, Launch, Parts, Program, Report
-from eqsat.rule import PRECISIONS, Rule, allowed, collect, distinct, nearest, priced
+from eqsat.rule import PRECISIONS, Rule, allowed, collect, priced
 from eqsat.rules import algebra, carries, kernels, masks, powers, roundings
 from eqsat.rules.carries import LAWS, carry_rules
 from eqsat.rules.substitution import float32_products, substitutions
-from eqsat.saturate.rule_check import checked
+from eqsat.saturate.rule_check import checked, told
 from eqsat.saturate.saturation import Limits, SearchWorker
 from eqsat.schedule.scheduling import Predicted, Search
 from eqsat.segment.fold import settle
@@ -171,10 +172,11 @@ def plan(
         memory_bytes=settings.search_memory_mb << 20,
     )
     choice = _precision(precision, settings)
-    own_rules = default_rules() if rules is None else checked(rules, default_rules())
-    own_rules += substitutions(unit, target.operations, target.splits, target.terms)
-    own_rules = distinct(own_rules)
-    with SearchWorker(bounds.memory_bytes) as worker:
+    shipped = default_rules()
+    given = shipped if rules is None else checked(rules, shipped)
+    drawn_rules = substitutions(unit, target.operations, target.splits, target.terms)
+    own_rules = distinct((*given, *drawn_rules))
+    with SearchWorker(bounds.memory_bytes) as worker, told(given, shipped):
         search = Search(
             priced(allowed(own_rules, choice), unit.has_elementwise),
             unit,
@@ -458,7 +460,7 @@ def _unwritten(unit: ParallelProcessingUnit, emitted: frozenset[str]) -> Iterato
             hint = nearest(one.invocation_name, sorted(emitted))
             yield (
                 f"no kernel uses {one.name}: target {unit.target!r} has no row for its "
-                f"invocation_name {one.invocation_name!r}, and {unit.name}.toml no "
+                f"invocation_name {one.invocation_name!r}, and spec {unit.name} no "
                 f"native_implementation for it. "
                 f"{hint if hint.startswith('Did') else 'Give one of them (docs/specs.md).'}"
             )

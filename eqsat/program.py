@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, NoReturn, Protocol, cast
 
 import numpy as np
 
@@ -318,6 +318,12 @@ class Program:
         values = self._bind(args, named)
         with self._backend.calling(self.parts.launches, values) as lane:
             return self._call(values, out, lane)
+
+    def __reduce__(self) -> NoReturn:
+        raise ArgumentError(
+            "a program holds code and memory of this process, and is neither pickled nor copied. "
+            "Compile its graph again where it is needed, which is quick: the cache has its kernels."
+        )
 
     def _call(self, values: Sequence[Any], out: Any, lane: Lane) -> Any:
         if self._constants is None:

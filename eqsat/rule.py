@@ -5,15 +5,15 @@ is the rule's name everywhere, its docstring opens with the equation. The same d
 egglog text, the matcher of the independent trace checker, and the documentation table.
 """
 
-import difflib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol, TypeVar, cast
+from typing import NoReturn, cast
 
 from eqsat.errors import ArgumentError, RuleError
 from eqsat.graph.dtypes import BY_NAME
+from eqsat.named import distinct, nearest
 from eqsat.settings import PRECISIONS
 
 # The groups of rules by the search that they grow: that of a segment, that of a kernel.
@@ -59,6 +59,17 @@ class Variable:
     def __neg__(self) -> "Node":
         return Node("neg", (self,))
 
+    def __pow__(self, other: object) -> NoReturn:
+        raise RuleError(
+            f"patterns have no `**`; got it between {self} and {other}. Write a * a, "
+            f'apply("square", a) or apply("pow", a, b).'
+        )
+
+    __rpow__ = __pow__
+
+    def __str__(self) -> str:
+        return self.name
+
     def __or__(self, other: "Mask") -> "MaskOp":
         return MaskOp("|", self, other)
 
@@ -82,6 +93,10 @@ class Node:
     __sub__, __rsub__ = Variable.__sub__, Variable.__rsub__
     __truediv__, __rtruediv__ = Variable.__truediv__, Variable.__rtruediv__
     __neg__ = Variable.__neg__
+    __pow__, __rpow__ = Variable.__pow__, Variable.__rpow__
+
+    def __str__(self) -> str:
+        return f"{self.op}({', '.join(map(str, self.args))})"
 
 
 @dataclass(frozen=True)
@@ -129,6 +144,9 @@ class DTypeOf:
     """The dtype name of a pattern variable."""
 
     of: Variable
+
+    def __str__(self) -> str:
+        return f"DTypeOf({self.of})"
 
 
 Mask = Variable | Free | MaskOp
@@ -329,12 +347,6 @@ def known(fact: str, *patterns: Pattern) -> tuple[Condition, ...]:
     return tuple(Condition(fact, (pattern,)) for pattern in patterns)
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
-    """What a wrong name may have meant."""
-    found = difflib.get_close_matches(name, [*names], n=1)
-    return f"Did you mean {found[0]}?" if found else f"Use one of {', '.join(names)}."
-
-
 def fact(name: str, *args: object) -> Condition:
     """A relation given to the search holds for the arguments."""
     return Condition("fact", (name, *args))
@@ -347,7 +359,15 @@ WIDE_FLOATS = ("float32", "float64")
 def rewrite(left: Pattern, right: Pattern) -> Rewrite:
     """left -> right; a number beside a pattern is a literal of that pattern's dtype."""
     if not isinstance(left, Node):
-        raise RuleError(f"the left side of a rewrite must be an operation; got {left!r}")
+        raise RuleError(
+            f"the left side of a rewrite must be an operation; got {left}. Write what the rule is "
+            f'to find, as a * b or apply("exp", a).'
+        )
+    if not isinstance(right, Variable | Node):
+        raise RuleError(
+            f"the right side of a rewrite must be a pattern; got {right!r}. A number by itself is "
+            f'apply("literal", 0.0, DTypeOf(a)), of the dtype that a has.'
+        )
     bound = _with_own_dtypes(left)
     assert isinstance(bound, Node)
     return Rewrite(bound, right)
@@ -363,7 +383,7 @@ def _with_own_dtypes(pattern: object) -> object:
     return pattern
 
 
-def apply(op: str, *args: "Pattern | Mask | float | str") -> Node:
+def apply(op: str, *args: "Pattern | Mask | DTypeOf | float | str") -> Node:
     """The pattern of an operation by name."""
     return Node(op, args)
 
@@ -386,7 +406,10 @@ def rule(
         ]
         equation, _, note = inspect.cleandoc(function.__doc__ or "").partition("\n")
         if not equation:
-            raise RuleError(f"rule {function.__name__} needs a docstring that opens with its law")
+            raise RuleError(
+                f"rule {function.__name__} needs a docstring that opens with its law, as "
+                f'"""a * b  ->  b * a""".'
+            )
         if group not in GROUPS:
             raise RuleError(
                 f"rule {function.__name__} is of group {group!r}, which no search runs. Use one of "
@@ -408,7 +431,10 @@ def rule(
 
 def _yielded(name: str, found: object) -> tuple[Rewrite, ...]:
     """The rewrites of a rule. RuleError where its function yields none, or what is none."""
-    given = list(cast("Iterable[object]", found)) if isinstance(found, Iterator) else []
+    try:
+        given = list(cast("Iterable[object]", found)) if isinstance(found, Iterator) else []
+    except RuleError as error:
+        raise RuleError(f"rule {name}: {error}") from error
     wrong = [one for one in given if not isinstance(one, Rewrite)]
     if wrong or not given:
         what = f"yields a value of type {type(wrong[0]).__name__}" if wrong else "yields nothing"
@@ -448,28 +474,12 @@ def _check_bound(name: str, one: Rewrite) -> None:
             bound |= {v.name for arg in condition.args for v in variables_of(arg)}
     unbound = {v.name for v in variables_of(one.right)} - bound
     if unbound:
-        raise RuleError(f"rule {name}: {', '.join(sorted(unbound))} occurs on the right side only")
+        raise RuleError(
+            f"rule {name}: {', '.join(sorted(unbound))} occurs on the right side only, so that no "
+            f"program says what it is. Make the right side of parameters that the left one has."
+        )
 
 
 def collect(*namespaces: Mapping[str, object]) -> tuple[Rule, ...]:
     """The rules of some modules, in order; a second rule of one name is refused."""
     return distinct(v for names in namespaces for v in names.values() if isinstance(v, Rule))
-
-
-class Named(Protocol):
-    """What has a name."""
-
-    @property
-    def name(self) -> str: ...
-
-
-N = TypeVar("N", bound=Named)
-
-
-def distinct(items: Iterable[N], kind: str = "rules") -> tuple[N, ...]:
-    """Things of a kind, in order, each once; RuleError for a second one of one name."""
-    found: dict[str, N] = {}
-    for one in items:
-        if found.setdefault(one.name, one) != one:
-            raise RuleError(f"two {kind} are named {one.name}; rename one of them")
-    return tuple(found.values())

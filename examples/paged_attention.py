@@ -9,8 +9,9 @@ and no gathered keys and values are stored. On a large GPU it is one kernel, wit
 Exit status: 0, 1 for a wrong answer.
 """
 
+import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -99,8 +100,13 @@ def expected(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     return result
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
+    argparse.ArgumentParser(
+        prog="paged_attention.py",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    ).parse_args(arguments)
     tensors = inputs(sequences=8, pages=600, most=64)
     program = eqsat.compile([attend(**tensors)], inputs=list(tensors.values()))
     arrays = draw(tensors)

@@ -6,7 +6,8 @@ the edges and shared memory are the compiler's, so some puzzles become the same 
 kept, as the tests run each at sizes that do not fit a block.
 """
 
-from collections.abc import Callable
+import argparse
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -146,8 +147,9 @@ def solve(
     return program, float(np.abs(found - expected).max())
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Solve each puzzle on this machine's CPU, and show how."""
+    argparse.ArgumentParser(prog="puzzles.py", description=__doc__).parse_args(arguments)
     table = Table("puzzle", "element", "kernels", "rules", "max error")
     for number, puzzle in enumerate(PUZZLES, 1):
         program, error = solve(puzzle)

@@ -25,8 +25,10 @@ from rich.table import Table
 from train_numpy import Adam
 
 import eqsat
+from eqsat.codegen.cuda.run.target import missing
+from eqsat.errors import UnsupportedError
 from eqsat.graph import Tensor
-from eqsat.specs import ParallelProcessingUnit
+from eqsat.specs import ParallelProcessingUnit, load
 
 MAX_DISTANCE = 1e-4  # of a loss from that of NumPy, relative
 CLASSES = 10
@@ -213,6 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
     options = _parser().parse_args(arguments)
     try:
+        _check_device(options.spec)
         data = digits() if options.data == "digits" else synthetic()
         run = train(data, options.model, options.steps, options.batch, spec=options.spec)
     except ModuleNotFoundError as error:
@@ -225,6 +228,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 2
     return _report(run, data, options)
+
+
+def _check_device(spec: str | None) -> None:
+    """Raise UnsupportedError for a GPU's spec where CUDA cannot run, before anything compiles."""
+    if spec not in (None, "cpu") and load(spec).target == "cuda" and (why := missing()):
+        raise UnsupportedError(f"{why} Or leave --spec out.")
 
 
 def _report(run: Run, data: Data, options: argparse.Namespace) -> int:

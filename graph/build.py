@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 from typing import cast as cast_type
 
@@ -25,6 +26,7 @@ from eqsat.graph.names import check_identifier
 from eqsat.graph.ops import OPS, Given
 from eqsat.graph.tensor import Coordinate, Tensor, current_label
 
+MOST_BYTES = 2**63 - 1  # of a tensor, and of what a reduction goes over
 TensorLike = Tensor | Coordinate | np.ndarray | np.generic | Scalar
 
 
@@ -47,7 +49,18 @@ def build(
     given = Given(shape, dtype)
     result_dtype = row.dtype(op, operands, attributes, given)
     result_shape = row.shape(op, operands, attributes, given)
+    _check_size(op, result_shape, result_dtype)
     return Tensor(op, tuple(operands), attributes, result_shape, result_dtype, current_label())
+
+
+def _check_size(op: str, shape: tuple[int, ...], dtype: DType) -> None:
+    """Raise ShapeError for a tensor whose bytes an int64 does not count."""
+    size = prod(shape) * dtype.itemsize
+    if size > MOST_BYTES:
+        raise ShapeError(
+            f"{op}: {dtype}[{', '.join(map(str, shape))}] is of {size:.1e} bytes; places in memory "
+            f"are counted in int64, up to 2**63 - 1. Use smaller extents, or a part at a time."
+        )
 
 
 def input(name: str, shape: int | Sequence[int], dtype: DTypeLike | None = "float32") -> Tensor:

@@ -18,6 +18,8 @@ from eqsat.graph.build import (
     constant,
     elementwise,
     expand,
+    is_scalar,
+    plain_scalar,
     promote,
     select,
 )
@@ -109,7 +111,6 @@ multiply = _binary("multiply", "mul", "x1 * x2")
 divide = _binary("divide", "div", "x1 / x2 of floats")
 floor_divide = _binary("floor_divide", "floor_divide", "The quotient rounded down")
 remainder = _binary("remainder", "remainder", "The remainder, with the sign of the divisor")
-pow = _binary("pow", "pow", "x1 to the power x2")
 maximum = _binary("maximum", "maximum", "The larger; NaN if either is NaN")
 minimum = _binary("minimum", "minimum", "The smaller; NaN if either is NaN")
 atan2 = _binary("atan2", "atan2", "The angle of the point (x2, x1)")
@@ -133,6 +134,21 @@ bitwise_left_shift = _binary(
 bitwise_right_shift = _binary(
     "bitwise_right_shift", "shift_right", "x1 shifted right by x2 bits, keeping the sign"
 )
+
+
+def pow(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """x1 to the power x2, elementwise, after promotion and broadcasting.
+
+    DTypeError, as in NumPy, for a negative number as the exponent of integers; of exponents that
+    are tensors, negative ones give the quotient, cut to an integer.
+    """
+    found = elementwise("pow", x1, x2)
+    if found.dtype.kind in ("int", "uint") and is_scalar(x2) and plain_scalar(x2) < 0:
+        raise DTypeError(
+            f"pow: {as_tensor(x1)} to the power {x2} is no integer. Convert the tensor first, with "
+            f'astype(x, "float32").'
+        )
+    return found
 
 
 def positive(x: TensorLike, /) -> Tensor:

@@ -13,7 +13,7 @@ from math import prod
 from types import MappingProxyType, ModuleType
 from typing import Any, NoReturn
 
-from eqsat.errors import ShapeError, UnsupportedError
+from eqsat.errors import ArgumentError, ShapeError, UnsupportedError
 from eqsat.graph.dtypes import DType, Scalar
 from eqsat.graph.elsewhere import called
 from eqsat.graph.names import check_identifier
@@ -138,6 +138,12 @@ class Tensor(OutsideNumpy):
 
     def __getitem__(self, key: Any) -> "Tensor":
         return sys.modules["eqsat.graph.indexing"].read(self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> NoReturn:
+        raise ArgumentError(
+            f"{self} does not change in place. Make another tensor of it, as "
+            f"where(arange(n) == k, value, x) or concat."
+        )
 
     def at(self, *key: Any, fill: Scalar | None = None) -> "Tensor":
         """The element at index expressions of `compute`; `fill` where they leave the tensor."""

@@ -8,9 +8,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from eqsat.carry_law import CarryLaw, carry_law, held, placed
+from eqsat.errors import RuleError
 from eqsat.graph import equal, exp, logical_or, not_equal, pow, square
 from eqsat.graph.dtypes import BY_NAME
 from eqsat.graph.reductions import FAR, NOWHERE
+from eqsat.named import distinct
 from eqsat.rule import (
     WIDE_FLOATS,
     Condition,
@@ -24,7 +26,6 @@ from eqsat.rule import (
     Variable,
     apply,
     disjoint,
-    distinct,
     dtype_in,
     known,
     overlap,
@@ -59,7 +60,15 @@ A, B, S = Variable("s"), Variable("r"), Variable("S", "Indices")
 
 
 def carry_rules(laws: Iterable[CarryLaw]) -> tuple[Rule, ...]:
-    """The rules of some laws; RuleError for two laws of one name."""
+    """The rules of some laws; RuleError for two laws of one name, and for what is no law."""
+    given: list[object] = [*laws] if isinstance(laws, Iterable) else [laws]
+    wrong = [one for one in given if not isinstance(one, CarryLaw)]
+    if wrong or not isinstance(laws, Iterable):
+        what = f"a value of type {type(wrong[0]).__name__}" if wrong else f"{laws} by itself"
+        raise RuleError(
+            f"carry_rules takes carry laws; got {what}. Give a list of what carry_law makes, as "
+            f"carry_rules([law])."
+        )
     return tuple(
         rule for law in distinct(laws, "carry laws") for rule in (carry_rule(law), hold_rule(law))
     )

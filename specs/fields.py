@@ -18,6 +18,8 @@ DATA_TYPES = (
 """dtype names; tfloat32 is a float32 whose low 13 bits a tensor core ignores, uint8 also a byte."""
 
 TARGETS = ("cuda", "cpu", "oracle")
+SOURCED = ("cuda", "oracle")
+"""The targets that read the native_implementation of an operation."""
 MANAGED = ("software", "hardware")
 
 _MOST_LISTED = 30

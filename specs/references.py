@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .fields import did_you_mean
+from .fields import SOURCED, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,11 @@ def _operation_problems(
     for operand, memory in operation.operand_memory.items():
         if memory not in memories:
             yield "operand_memory", f"{operand} {_unknown('memory domain', memory, memories)}"
+    for target in operation.native_implementation:
+        if target not in SOURCED:
+            text = f"is for target `{target}`, which reads none: {' and '.join(SOURCED)} do.\n"
+            text += "Remove it, and name a row of that target's emitter by invocation_name."
+            yield "native_implementation", text
     semantics = operation.semantics
     if semantics is None:
         if not operation.implements:

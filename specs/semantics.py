@@ -71,14 +71,22 @@ class OperationSemantics:
 
     @cached_property
     def contraction(self) -> tuple[Read, Read] | None:
-        """The two factors if this is a sum of products of two plain reads, else None."""
+        """The two factors if this is a product of two matrices, else None: sums over one index
+        that both have, of products of two plain reads with one more index each.
+        """
         node = self.expression
         if self.update != "+=" or not isinstance(node, Apply) or node.function != "mul":
             return None
         left, right = node.arguments
-        if isinstance(left, Read) and isinstance(right, Read) and left.operand != right.operand:
-            return (left, right) if left.is_plain and right.is_plain else None
-        return None
+        if not isinstance(left, Read) or not isinstance(right, Read):
+            return None
+        if left.operand == right.operand or not (left.is_plain and right.is_plain):
+            return None
+        rows, columns = set(left.index_names), set(right.index_names)
+        summed = set(self.reduced_index_names)
+        whole = rows & columns == summed and rows ^ columns == set(self.output.index_names)
+        sizes = (len(rows), len(columns), len(summed))
+        return (left, right) if whole and sizes == (2, 2, 1) else None
 
     def __str__(self) -> str:
         return f"{self.output} {self.update} {self.expression}"

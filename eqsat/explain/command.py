@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="a module or a .py file whose rules are used besides the shipped ones; once or more",
     )
-    parser.add_argument("--format", choices=FORMATS, default="text")
+    parser.add_argument("--format", choices=FORMATS, help="default: text")
     parser.add_argument("--output", metavar="FILE", help="write there instead of to the terminal")
     parser.add_argument(
         "--check", metavar="TRACE", help="only replay a trace that --format json wrote"
@@ -85,6 +85,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(given: argparse.Namespace) -> None:
+    if given.check is not None and (given.output is not None or given.format is not None):
+        raise ArgumentError(
+            "--check writes no explanation, so that --output and --format mean nothing beside it. "
+            "Leave them out, or --check."
+        )
     function, title = find_function(given.function)
     tensors = call(function, title)
     record = None if given.check is None else _read(given.check)
@@ -96,7 +101,7 @@ def _run(given: argparse.Namespace) -> None:
         return
     with _busy("tracing"):
         explanation = planned.explain(title)
-    _write(explanation, given.format, given.output)
+    _write(explanation, given.format or "text", given.output)
 
 
 def _check(record: Any, path: str, planned: Planned) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from eqsat.carry_law import CarryLaw
 from eqsat.errors import RuleError
 from eqsat.graph.index import Affine
+from eqsat.named import distinct, nearest
 from eqsat.rule import (
     Condition,
     DTypeOf,
@@ -22,8 +23,6 @@ from eqsat.rule import (
     Rewrite,
     Rule,
     Variable,
-    distinct,
-    nearest,
 )
 from eqsat.terms import finite
 from eqsat.terms.algebra import (
@@ -115,30 +114,39 @@ def _sort_of(arg: object) -> str:
             return "f64"
         case int() | Read() | Renaming() | Affine() | Free() | MaskOp():
             return "i64"
-    raise RuleError(f"{arg!r} cannot be an argument of an operation")
+    raise RuleError(
+        f"{arg!r} cannot be an argument of an operation. Give a pattern, an index set, a number or "
+        f"a text."
+    )
+
+
+def sorts_of(args: Iterable[object]) -> tuple[str, ...]:
+    """The egglog sorts of arguments."""
+    return tuple(map(_sort_of, args))
 
 
 def signatures(terms: Iterable[Term], rules: Iterable[Rule]) -> dict[str, tuple[str, ...]]:
     """Argument sorts of every operation that occurs in the terms or rules."""
     found: dict[str, tuple[str, ...]] = {}
 
-    def note(op: str, args: tuple[object, ...]) -> None:
-        sorts = tuple(_sort_of(arg) for arg in args)
-        if found.setdefault(op, sorts) != sorts:
-            raise RuleError(f"{op} is used with arguments {sorts} and {found[op]}")
-
-    def walk(pattern: object) -> None:
+    def walk(pattern: object, name: str) -> None:
         if isinstance(pattern, Node):
-            note(pattern.op, pattern.args)
+            sorts = sorts_of(pattern.args)
+            if found.setdefault(pattern.op, sorts) != sorts:
+                raise RuleError(
+                    f"rule {name}: {pattern.op} is used with arguments {', '.join(sorts)} in "
+                    f"{pattern}, elsewhere with {', '.join(found[pattern.op])}. Give it these, in "
+                    f"this order."
+                )
             for arg in pattern.args:
-                walk(arg)
+                walk(arg, name)
 
     for term in post_order(terms):
-        note(term.op, term.args)
+        found[term.op] = sorts_of(term.args)
     for rule in rules:
         for one in rule.rewrites:
-            walk(one.left)
-            walk(one.right)
+            walk(one.left, rule.name)
+            walk(one.right, rule.name)
     return found
 
 

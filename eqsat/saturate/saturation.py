@@ -152,9 +152,9 @@ class SearchWorker:
         except BrokenPipeError:
             line = b""
         if line is None or not line:
-            why = (
-                f"over its limit of {seconds:g} s" if line is None else "out of memory, or crashed"
-            )
+            why = "out of memory, or crashed"
+            if line is None:
+                why = f"over its limit of {seconds:g} s, perhaps as the machine is busy"
             answer = {"error": f"search worker {why}"}
         else:
             answer = json.loads(line)
@@ -238,8 +238,8 @@ def saturate(
         _refuse_unsound(answer["error"])
         warnings.warn(
             f"the search was cut: {answer['error'].rstrip(': ')}; the program is compiled as "
-            f"written. Raise its limits (EQSAT_SEARCH_SECONDS, EQSAT_SEARCH_NODES or "
-            f"EQSAT_SEARCH_MEMORY_MB), or compile it in parts.",
+            f"written. Raise its limits (EQSAT_SEARCH_SECONDS for time, EQSAT_SEARCH_MEMORY_MB for "
+            f"memory), or compile it in parts.",
             SearchWarning,
             stacklevel=2,
         )

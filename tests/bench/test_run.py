@@ -1,6 +1,7 @@
 """Runs of the command on this machine: records, wrong answers, missing peers, variants."""
 
 import json
+import os
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -229,6 +230,42 @@ def test_a_candidate_that_loses_the_device_is_named():
 def test_an_unknown_peer_is_refused(capsys):
     assert main(["run", "--peers", "numpy,jax"]) == 2
     assert "no peer jax; the peers are numpy, torch, inductor." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("--rounds", "x"), "argument --rounds: 'x' is no whole number; give one of at least 1"),
+        (("--rounds", "0"), "argument --rounds: 0 is below 1"),
+        (("--threads", "99999"), f"99999 is above {4 * os.cpu_count()}, 4 for each of this mach"),
+    ],
+)
+def test_a_number_out_of_its_range_is_refused(given, message, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["run", *given])
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("cpu-softmax, cpu-matmu", "matches 'cpu-matmu'. Did you mean cpu-matmul? `eqsat-bench l"),
+        ("fusd", "no row or group matches 'fusd'. Did you mean fused?"),
+        ("zzz", "no row or group matches 'zzz'. `eqsat-bench list` shows them all."),
+    ],
+)
+def test_a_row_that_there_is_not(given, message, capsys):
+    assert main(["run", "--cases", given]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_rows_for_a_gpu_are_not_begun_elsewhere_in_full(monkeypatch, capsys):
+    monkeypatch.setattr(run, "_race", None)
+    assert main(["run", "--cases", "cpu-softmax,matmul-bf16-8192"]) == 2
+    said = capsys.readouterr().err
+    assert "eqsat-bench: matmul-bf16-8192: at the full scale rows for GPUs take hours" in said
+    assert "of spec cpu. Add --scale small, or --spec device where there is a GPU." in said
 
 
 @pytest.mark.skipif(find_spec("cupy") is not None, reason="CuPy is installed")

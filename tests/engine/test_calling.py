@@ -1,5 +1,7 @@
 """Calls of programs: the nesting of results, the names of inputs, `out=` of several."""
 
+import copy
+import pickle
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -55,3 +57,11 @@ def test_out_of_several_that_cannot_take_them() -> None:
         program(X[0], out=3)
     with pytest.raises(ArgumentError, match=r"got 1 as \(\.\)\. Pass one for each dot"):
         program(X[0], out=[given])
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.deepcopy, copy.copy])
+def test_a_program_is_not_copied(copied) -> None:
+    program = compiled(g.input("x", (4,)) + 1.0)
+    with pytest.raises(TypeError, match=r"nor copied\. Compile its graph again") as one:
+        copied(program)
+    assert isinstance(one.value, ArgumentError)

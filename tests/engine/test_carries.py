@@ -236,7 +236,7 @@ def test_the_numbers_of_a_law_are_those_of_the_dtype(dtype: str) -> None:
             "count as 0 at the pivot NUMBER, as its identity is 0; that of NUMBER there is NUMBER.",
         ),
         ((lambda s, p: g.exp(s - p),), {"pivot": "median"}, "'median' is none of max, min, mean"),
-        ((lambda s, p: s, lambda p, q: q), {}, "a function that computes nothing; leave it out"),
+        ((lambda s, p: s, lambda p, q: q), {}, "its weight computes nothing; leave it out"),
         (
             (lambda s, p: g.sum(g.broadcast_to(s, (2,))) - p,),
             {},
@@ -253,6 +253,35 @@ def test_a_law_that_does_not_hold_is_refused_with_numbers(arguments, more, messa
     message = message.replace("NUMBERS", r"[-+.,\w ]+").replace("NUMBER", r"[-+.\w]+")
     with pytest.raises(RuleError, match=message):
         carry_law("wrong", *arguments, **more)
+
+
+@pytest.mark.parametrize(
+    ("functions", "message"),
+    [
+        ((lambda s, p: 1.0,), r"its weight gives a value of type float\. .* lambda s, p: exp\("),
+        ((g.exp,), r"its weight: too many positional arguments\. Give a function of tensors"),
+        ((3,), r"its weight is of type int, no function\. Give"),
+        ((lambda s, p: g.exp(s - p), lambda p, q: None), "its rescale gives a value of type None"),
+        ((lambda s, p: g.exp(s - p), lambda p: p), r"its rescale: too many .* lambda p, q: exp\("),
+    ],
+)
+def test_what_is_no_function_of_tensors_is_refused(functions, message) -> None:
+    with pytest.raises(RuleError, match=f"carry law wrong: {message}"):
+        carry_law("wrong", *functions)
+
+
+@pytest.mark.parametrize(
+    ("laws", "message"),
+    [
+        ([3], "got a value of type int. Give a list of what carry_law makes"),
+        (BASE_3, r"got base_3 by itself\. Give a list"),
+        (carry_rules([BASE_3]), "got a value of type Rule"),
+        (3, "got a value of type int"),
+    ],
+)
+def test_what_is_no_list_of_laws_is_refused(laws, message) -> None:
+    with pytest.raises(RuleError, match=f"carry_rules takes carry laws; {message}"):
+        carry_rules(laws)
 
 
 def test_two_laws_of_one_name_are_refused() -> None:

@@ -89,7 +89,10 @@ def test_arguments_that_do_not_match(
         (np.empty((2, 3), np.float32), r"out= is float32\[2, 3\]; the result needs .*\[3, 2\]"),
         (np.empty((3, 2), np.float64), r"out= is float64\[3, 2\]; .* float32\[3, 2\]"),
         (np.empty((2, 3), np.float32).T, r"writeable C-contiguous float32\[3, 2\]"),
-        (np.broadcast_to(np.float32(0), (3, 2)), r"writeable C-contiguous"),
+        (
+            np.broadcast_to(np.float32(0), (3, 2)),
+            r"is float32\[3, 2\], read-only, not C-contiguous; the result needs a writeable C-cont",
+        ),
         (
             [np.empty((3, 2), np.float32)] * 2,
             r"out= needs one array by itself; got 2 as \(\., \.\)\. Pass",
@@ -237,7 +240,7 @@ def test_which_values_are_known_to_be_finite() -> None:
 @pytest.mark.parametrize(
     ("limits", "why"),
     [
-        (Limits(seconds=1e-4), "over its limit of 0.0001 s"),
+        (Limits(seconds=1e-4), "over its limit of 0.0001 s, perhaps as the machine is busy; "),
         (Limits(memory_bytes=1 << 20), ""),
     ],
     ids=["seconds", "memory"],
@@ -480,5 +483,6 @@ def test_a_product_that_the_target_cannot_write_is_named():
     report = plan([product()], typo, cache=Cache(None)).report
     (note,) = report.notes
     assert note.startswith(f"no kernel uses {name}: target 'cuda' has no row for")
+    assert "and spec h200 no native_implementation for it." in note
     assert note.endswith("Did you mean mma.sync.aligned.m16n8k16.row.col?")
     assert plan([product()], unit, cache=Cache(None)).report.notes == ()

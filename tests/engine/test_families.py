@@ -14,7 +14,7 @@ from eqsat.driver import compile, default_rules
 from eqsat.graph.tensor import Tensor
 from eqsat.kernel.ir import Contract, Kernel, Map
 from eqsat.program import Program
-from eqsat.specs import ParallelProcessingUnit, load, loads
+from eqsat.specs import OperationSemantics, ParallelProcessingUnit, load, loads
 
 pytestmark = pytest.mark.usefixtures("shared_search")
 
@@ -143,6 +143,22 @@ def test_a_deleted_operation_is_in_no_kernel(matrix: ParallelProcessingUnit) -> 
     program = compiled(mlp(), replace(matrix, operations=kept))
     assert operations(program) == set()
     assert program.cost > compiled(mlp(), matrix).cost
+
+
+@pytest.mark.parametrize(
+    ("text", "extents"),
+    [
+        ("d[m,n] += a[m,k] * b[m,k]", {"m": 4, "n": 4, "k": 4}),
+        ("d[m,n] += a[k,n] * b[k,n]", {"m": 4, "n": 4, "k": 4}),
+        ("d[] += a[k] * b[k]", {"k": 4}),
+    ],
+)
+def test_an_operation_that_multiplies_no_matrices_is_in_no_kernel(
+    text: str, extents: dict[str, int], matrix: ParallelProcessingUnit
+) -> None:
+    semantics = OperationSemantics.parse(text)
+    other = matrix.replace_operation("four_by_four", semantics=semantics, extents=extents)
+    assert operations(compiled(mlp(), other)) == set()
 
 
 def test_a_slow_operation_is_left_alone(matrix: ParallelProcessingUnit) -> None:

@@ -38,3 +38,11 @@ def test_a_gpu_reads_the_pages_where_they_lie():
     caches = [s for s in launch.kernel.statements() if isinstance(s, Load) and s.access.coordinates]
     assert len(caches) == 2
     assert not [b for b in parts.buffers.values() if b.role == "temporary" and prod(b.shape)]
+
+
+@pytest.mark.parametrize(("given", "status"), [("--hlep", 2), ("--help", 0)])
+def test_its_arguments_are_checked(given, status, capsys):
+    with pytest.raises(SystemExit) as stop:
+        paged_attention.main([given])
+    assert stop.value.code == status
+    assert "usage: paged_attention.py" in "".join(capsys.readouterr())

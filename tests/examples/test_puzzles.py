@@ -34,3 +34,11 @@ def test_a_matrix_product_in_indices_reaches_a_routine_for_them():
     a, b = eqsat.input("a", (256, 256)), eqsat.input("b", (256, 256))
     program = eqsat.compile(puzzles.multiply_matrices(a, b), specs.cpu())
     assert "gemm_f32" in program.describe()
+
+
+@pytest.mark.parametrize(("given", "status"), [("--hlep", 2), ("--help", 0)])
+def test_its_arguments_are_checked(given, status, capsys):
+    with pytest.raises(SystemExit) as stop:
+        puzzles.main([given])
+    assert stop.value.code == status
+    assert "usage: puzzles.py" in "".join(capsys.readouterr())

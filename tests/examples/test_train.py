@@ -85,6 +85,13 @@ def test_a_missing_package_is_named_with_the_command(monkeypatch, capsys):
     assert "pip install -e '.[examples]', or use --data synthetic" in capsys.readouterr().err
 
 
+def test_a_gpu_that_is_missing_is_told_before_anything_compiles(monkeypatch, capsys):
+    monkeypatch.setattr(train, "missing", lambda: "there is no GPU.")
+    monkeypatch.setattr(train, "train", None)
+    assert train.main(["--data", "synthetic", "--spec", "h200"]) == 2
+    assert capsys.readouterr().err == "UnsupportedError: there is no GPU. Or leave --spec out.\n"
+
+
 @pytest.mark.parametrize("wrong", [["--batch", "0"], ["--model", "cnn"]])
 def test_a_wrong_option_is_refused(wrong, capsys):
     with pytest.raises(SystemExit) as stop:

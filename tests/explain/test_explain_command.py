@@ -131,6 +131,10 @@ def test_json_of_the_example_replays(tmp_path, capsys):
     assert main([ATTENTION, "--spec", "example_cuda", "--check", str(path)]) == 2
     told = "is of spec cpu, and is checked with example_cuda. Add --spec cpu"
     assert told in capsys.readouterr().err
+    for beside in (["--format", "text"], ["--output", str(tmp_path / "other")]):
+        assert main([ATTENTION, "--check", str(path), *beside]) == 2
+        told = "--check writes no explanation, so that --output and --format mean nothing beside"
+        assert told in capsys.readouterr().err
     steps[1]["rule"] = "merge_sums"
     path.write_text(json.dumps(record))
     assert main([ATTENTION, "--check", str(path)]) == 1

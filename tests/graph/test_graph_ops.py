@@ -103,6 +103,15 @@ def test_integer_division_and_power_follow_the_documented_rules():
     assert power.tolist() == [1, -1, 1, 0, 0]
 
 
+@pytest.mark.parametrize("exponent", [-1, np.int64(-1)])
+def test_integers_take_no_negative_number_as_their_power(exponent):
+    x = graph.input("x", (2,), "int32")
+    message = r"pow: x int32\[2\] to the power -1 is no integer\. .* astype\(x, \"float32\"\)"
+    with pytest.raises(DTypeError, match=message):
+        x**exponent
+    assert (graph.astype(x, "float32") ** exponent).dtype == float32 and (x**0).dtype == x.dtype
+
+
 @pytest.mark.parametrize("source", DTYPES, ids=str)
 @pytest.mark.parametrize("target", DTYPES, ids=str)
 def test_cast_and_where(source, target):

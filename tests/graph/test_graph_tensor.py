@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from eqsat import graph
-from eqsat.errors import DTypeError, IdentifierError, ShapeError, UnsupportedError
+from eqsat.errors import DTypeError, EqsatError, IdentifierError, ShapeError, UnsupportedError
 from eqsat.graph import describe, to_networkx, to_svg
 from eqsat.graph.dtypes import as_dtype
 from eqsat.graph.tensor import Tensor
@@ -148,6 +148,24 @@ return %3"""
     assert "dtype=float16" in describe([graph.astype(graph.input("x", (2,)), "float16")])
     assert "index" in describe([graph.take(graph.input("x", (2,)), graph.constant([1]))])
     assert "constant() values" in describe([graph.constant(np.zeros(5))])
+
+
+def test_a_tensor_of_more_bytes_than_int64_counts_is_refused():
+    message = r"input: float32\[1000000000000, 1000000000000\] is of 4\.0e\+24 bytes; .* - 1\. Use"
+    with pytest.raises(ShapeError, match=message):
+        graph.input("q", (10**12, 10**12))
+    with pytest.raises(ShapeError, match=r"int64\[10000000000, 10000000000\] is of 8\.0e\+20 "):
+        graph.compute((10**10, 10**10), lambda i, j: i + j)
+    with pytest.raises(ShapeError, match=r"uint8\[9223372036854775808\] is of"):
+        graph.input("q", 2**63, "uint8")
+    assert graph.input("q", 2**63 - 1, "uint8").size == 2**63 - 1
+
+
+def test_a_tensor_does_not_change_in_place():
+    x = graph.input("x", (2,))
+    with pytest.raises(TypeError, match=r"x float32\[2\] does not change in .* where\(") as caught:
+        x[0] = 1.0
+    assert isinstance(caught.value, EqsatError)
 
 
 def test_one_tensor_is_exported_as_a_list_of_it():

@@ -7,7 +7,7 @@ import eqsat
 from eqsat.cache.store import Cache
 from eqsat.driver import default_rules
 from eqsat.errors import ArgumentError, EqsatError, RuleError
-from eqsat.rule import apply, dtype_in, known, rewrite, rule
+from eqsat.rule import DTypeOf, apply, dtype_in, known, rewrite, rule
 from eqsat.saturate.rule_check import checked
 
 X = np.random.default_rng(0).uniform(1, 2, 50)
@@ -64,6 +64,19 @@ def pattern(name, left, right):
             pattern("many", lambda a: apply("exp", a, a), lambda a: a),
             "exp takes 1 arguments .* got 2",
         ),
+        (
+            pattern("turned", lambda a: apply("cast", a, "float64"), lambda a: a),
+            r"turned: cast takes \(Text, Expr\) in a pattern, in this order; got \(Expr, Text\) in "
+            r"cast\(a, float64\)\. See CONTRIBUTING",
+        ),
+        (
+            pattern("inside", lambda a: a * a, lambda a: apply("where", a, a, 0)),
+            r"inside: where takes \(Expr, Expr, Expr\) .* got \(Expr, Expr, Count\) in where\(",
+        ),
+        (
+            pattern("none", lambda a: a * a, lambda a: apply("exp", None)),
+            "rule none: None cannot be an argument of an operation. Give a pattern",
+        ),
         ("x", r"rules= takes rules; got a value of type str\. Put @rule"),
     ),
 )
@@ -93,6 +106,26 @@ def pair(a: "Expr"):
     yield a + a, a
 
 
+def zero(a: "Expr"):
+    """a * 0  ->  0"""
+    yield rewrite(a * 0, 0)
+
+
+def lone(a: "Expr"):
+    """a  ->  a + 0"""
+    yield rewrite(a, a + 0)
+
+
+def power(a: "Expr"):
+    """a ** 2  ->  a * a"""
+    yield rewrite(a**2, a * a)
+
+
+def base(a: "Expr"):
+    """2 ** -a  ->  a"""
+    yield rewrite(2 ** (-a), a)
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     (
@@ -100,6 +133,20 @@ def pair(a: "Expr"):
             lambda: rule("algebra")(returned),
             "rule returned returns a value of type Rewrite. Yield rewrite",
         ),
+        (
+            lambda: rule("algebra")(zero),
+            r"rule zero: the right side of a rewrite must be a pattern; got 0\. A number by itself "
+            r'is apply\("literal", 0\.0, DTypeOf\(a\)\)',
+        ),
+        (
+            lambda: rule("algebra")(lone),
+            r"rule lone: the left side of a rewrite must be an operation; got a\. Write what",
+        ),
+        (
+            lambda: rule("algebra")(power),
+            r"rule power: patterns have no `\*\*`; got it between a and 2\. Write a \* a, ",
+        ),
+        (lambda: rule("algebra")(base), r"got it between neg\(a\) and 2\."),
         (lambda: rule("algebra")(nothing), "rule nothing yields nothing"),
         (lambda: rule("algebra")(pair), "rule pair yields a value of type tuple"),
         (lambda: rule(pair), r"@rule needs a group: write @rule\(.algebra.\)"),
@@ -122,3 +169,31 @@ def test_a_fact_that_there_is_not() -> None:
     x = eqsat.input("x", (2,))
     with pytest.raises(RuleError, match=r"no fact is named postive\. Did you mean positive"):
         eqsat.compile(x * x, rules=[*default_rules(), guarded], cache=Cache(None))
+
+
+def test_a_number_by_itself_has_the_dtype_of_a_parameter() -> None:
+    @rule("algebra")
+    def nothing_left(a: "Expr"):
+        """2 * a - 2 * a  ->  0
+        when: a is an integer, as inf - inf is NaN.
+        """
+        zero = apply("literal", 0.0, DTypeOf(a))
+        yield rewrite(a * 2 - a * 2, zero).when(dtype_in(a, "int32"))
+
+    x = eqsat.input("x", (50,), "int32")
+    rules = [*default_rules(), nothing_left]
+    made = eqsat.compile(x * 2 - x * 2, rules=rules, cache=Cache(None))
+    assert made.report.fired["nothing_left"] > 0
+    np.testing.assert_array_equal(made(X.astype("int32")), np.zeros(50))
+
+
+def test_an_unsound_rule_is_named_among_those_that_were_added() -> None:
+    @rule("algebra")
+    def narrowed(a: "Expr"):
+        """exp(a)  ->  float16 exp(a)"""
+        yield rewrite(apply("exp", a), apply("cast", "float16", apply("exp", a)))
+
+    x = eqsat.input("x", (2,))
+    rules = [narrowed, *default_rules(), summed]
+    with pytest.raises(RuleError, match=r"different dtype.* Added to .* rules: narrowed, summed"):
+        eqsat.compile(eqsat.exp(x), rules=rules, cache=Cache(None))

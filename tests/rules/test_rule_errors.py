@@ -53,7 +53,7 @@ def test_a_second_rule_of_one_name_is_refused() -> None:
 
 
 def test_a_variable_of_the_right_side_alone_is_refused() -> None:
-    with pytest.raises(RuleError, match=r"rule invents: b occurs on the right side only"):
+    with pytest.raises(RuleError, match=r"rule invents: b occurs on the right side only, .* Make"):
 
         @rule("algebra")
         def invents(a: "Expr", b: "Expr"):
@@ -71,7 +71,7 @@ def test_a_relation_binds_a_variable() -> None:
 
 
 def test_a_rule_without_its_equation_is_refused() -> None:
-    with pytest.raises(RuleError, match=r"rule silent needs a docstring that opens with its law"):
+    with pytest.raises(RuleError, match=r'rule silent needs a docstring .* its law, as """a \* b'):
 
         @rule("algebra")
         def silent(a: "Expr"):
@@ -108,7 +108,7 @@ def test_a_left_side_that_matches_everything_is_refused() -> None:
 
 
 def test_an_operation_used_with_other_arguments_is_refused(worker: SearchWorker) -> None:
-    with pytest.raises(RuleError, match=r"mul is used with arguments"):
+    with pytest.raises(RuleError, match=r"rule odd: mul is used with arguments E, f64 in mul\(a"):
         search(worker, made("odd", rewrite(apply("mul", A, 1.0), A)))
 
 

@@ -119,6 +119,9 @@ CASES = [
     ('{a = "shared"}', '{a = "shared"}\ninvocation_name = "a\\nb"', "it must be one line"),
     ('{a = "shared"}', '{a = "shared"}\nnative_implementation = {cud = "x"}',
      "has the unknown key 'cud'.\nDid you mean `cuda`"),
+    ('{a = "shared"}', '{a = "shared"}\nnative_implementation = {cpu = "x"}',
+     "34: operations `dot`, native_implementation is for target `cpu`, which reads none: cuda and "
+     "oracle do.\nRemove it, and name a row of that target's emitter by invocation_name."),
     ('name = "tiny"', 'name = "tiny"\nsources = "me"', "sources is 'me'; it must be a list"),
     ('name = "tiny"', 'name = "tiny"\ndescription = 3', "description is 3; it must be text"),
     ('name = "tiny"', 'name = "tiny', "bad.toml: no valid TOML: Illegal character '\\n'"),

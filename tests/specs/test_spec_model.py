@@ -93,6 +93,11 @@ def test_classes_refuse_what_files_refuse() -> None:
         )
 
 
+def test_a_source_for_a_target_that_reads_none_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"spec example_cuda: operations `special`, native_impleme"):
+        UNIT.replace_operation("special", native_implementation={"cpu": "def special(): ..."})
+
+
 def test_frozen_table() -> None:
     table = FrozenTable({"m": 16, "n": 8})
     assert table == {"n": 8, "m": 16}

@@ -46,10 +46,25 @@ def test_canonical_text(text: str, canonical: str) -> None:
         "d[m] += a[m,k] * a[m,k]",  # one operand twice
         "d[i] += a[i + j] * b[j]",  # a composite index
         "d[i] += a[i,k,k] * b[k]",  # a diagonal
+        "d[] += a[k] * b[k]",  # no rows, no columns
+        "d[m] += a[m,k] * b[k]",  # no columns
+        "d[m,n] += a[m,k] * b[m,k]",  # both factors have the rows, neither the columns
+        "d[m,n] += a[k,n] * b[k,n]",
+        "d[m,n,o] += a[m,k] * b[k,n]",  # neither factor has `o`
+        "d[m,n] += a[m,k] * b[l,n]",  # two sums, each of one factor
+        "d[m,n,o,p] += a[m,n] * b[o,p]",  # no sum
+        "d[b,m,n] += a[b,m,k] * b[b,k,n]",  # a batch
+        "d[] += a[m,k] * b[m,k]",
     ],
 )
 def test_what_is_no_contraction(text: str) -> None:
     assert OperationSemantics.parse(text).contraction is None
+
+
+@pytest.mark.parametrize("text", ["d[i,j] += a[l,i] * b[j,l]", "d[n,m] += a[m,k] * b[n,k]"])
+def test_a_contraction_in_any_order_of_indices(text: str) -> None:
+    semantics = OperationSemantics.parse(text)
+    assert semantics.contraction == semantics.reads
 
 
 @pytest.mark.parametrize(
