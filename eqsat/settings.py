@@ -23,7 +23,7 @@ VARIABLES = {
     "EQSAT_CACHE_DIR": "folder of the persistent cache, or off",
     "EQSAT_PRECISION": "what a program may round: exact, default, tf32 or bf16",
     "EQSAT_NUM_THREADS": "threads of the CPU target, from 1",
-    "EQSAT_SEARCH_SECONDS": "wall-clock limit of one search, above 0",
+    "EQSAT_SEARCH_SECONDS": "limit of one search, in seconds of a core, above 0",
     "EQSAT_SEARCH_NODES": "e-node limit of one search, from 1",
     "EQSAT_SEARCH_MEMORY_MB": "memory limit of the search process in MB, from 1",
 }

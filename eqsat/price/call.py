@@ -25,10 +25,11 @@ def call_seconds(
     of a batch, and each of the rows or columns that are not one index in memory. Columns are
     multiplied by whole vectors.
 
-    A call copies its factors into its own order: read, written, read again; a small one of a
-    library not on all machines. What it has of the right one at a time it reads for some rows after
-    others, from the cache that cores share where a core's own does not hold it. Windows are
-    multiplied where they lie, and what is between their rows.
+    A call copies its factors into its own order: read, from a core's own cache where that holds
+    them beside their copy, written, read again; a small one of a library not on all machines. What
+    it has of the right one at a time it reads for some rows after others, from the cache that cores
+    share where a core's own does not hold it. Windows are multiplied where they lie, and what is
+    between their rows.
     """
     sides = [(found.left, found.rows), (found.right, found.columns)]
     windows = slid(tiling, operation, found)
@@ -44,12 +45,13 @@ def call_seconds(
         held, whole = rows * summed * itemsize, columns / tiling.tile_points(sides[1][1])
     calls = tiling.tile_points(found.batch) * down * right * tiling.tiles_in_all()
     spec, pricer = tiling.spec, tiling.pricer
-    rates = (pricer.cache.sustained_gb_per_s, pricer.private.sustained_gb_per_s / 2)
-    packing = held * sum(spec.processors / (rate * 1e9) for rate in rates)
+    shared, own = pricer.cache.sustained_gb_per_s, pricer.private.sustained_gb_per_s / 2
+    read = np.where(held <= pricer.private.size_bytes / 2, own, shared)
+    packing = held * spec.processors * (1 / read + 1 / own) / 1e9
     depth = np.minimum(summed, DEPTH)
     lost = (columns + np.minimum(rows, HEIGHT)) * depth * itemsize > pricer.private.size_bytes
     again = np.where(lost, np.ceil(rows / HEIGHT) - 1, 0.0) * columns * summed * itemsize
-    packing = packing + again * spec.processors / (rates[0] * 1e9)
+    packing = packing + again * spec.processors / (shared * 1e9)
     small = rows * columns * summed <= SMALL
     small = small & (operation.invocation_name == LIBRARY)
     copies = calls * np.where(small, COPIED, 1.0)

@@ -129,15 +129,13 @@ def scratch_seconds(tiling: Occupancy, moved: Array) -> Array:
     return moved / np.where(kept > pricer.private.size_bytes, beyond, near)
 
 
-def passed(tiling: Occupancy, memory: Array, stored: Array) -> Array:
-    """Seconds of memory's time beside products: routines multiply while their factors come, and
-    loops before and after them read the rest, and store what is made of products.
+def passed(tiling: Occupancy, memory: Array) -> Array:
+    """Seconds of memory's time beside products: routines multiply while their factors come, but
+    wait to write what they have made, and loops before and after them read the rest.
     """
     if not tiling.multiplied or tiling.pricer.overlap:
         return 0 * tiling.shape
     within = sum(tiling.copied.get(one, 0.0) for one in tiling.multiplied)
-    if all(one.term in tiling.multiplied for one in tiling.form.stored):
-        within = within + stored
     return memory * (1 - within / np.maximum(tiling.traffic, 1))
 
 

@@ -142,7 +142,7 @@ class _Pricing(Latency):
             work = seconds * self.times(mask) * redone(self, mask) * self.shared_by(own)
             self.charge(unit, work)
             self.after[unit] = self.after.get(unit, 0 * self.shape) + work * after
-        self.read_bytes, self.read_traffic = self.dram_bytes, self.traffic
+        self.read_bytes = self.dram_bytes
         for one in self.form.stored:
             self.refuse_lacking(one)
             address, dtype = one.address(self.form.extents), one.dtype
@@ -265,6 +265,8 @@ class _Pricing(Latency):
                 self.charge("loads", work * update_seconds(self, found, ""))
                 self._stage_operands(Contraction(term, found.right, found.right, *roles), None)
             return
+        if not self.pricer.overlap:  # the weights, as a factor
+            self._keep(left | mask, facts.dtype(s).itemsize)
         self._contract(found, work, dtype)
 
     def _apply(self, op: str, work: Array, dtype: str) -> None:
@@ -442,8 +444,7 @@ class _Pricing(Latency):
         else:
             scratch = nest_price.scratch_seconds(self, self.scratch_traffic) * imbalance
             parts["scratch"], uneven = scratch, nest_price.uneven(self, tiles)
-            own = self.traffic - self.read_traffic
-            worked = compute + scratch + nest_price.passed(self, memory, own)
+            worked = compute + scratch + nest_price.passed(self, memory)
             seconds = np.maximum(memory, worked) * uneven + parts["latency"] + launch
         hidden = {*self.units, *((cache.name, ISSUED) if pricer.overlap else ("dram",))}
         # Of kernels that wait, the one with less other work; blocks that wait for others gain none.

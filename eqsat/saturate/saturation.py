@@ -3,6 +3,7 @@
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -32,6 +33,9 @@ from eqsat.saturate.egglog_text import (
 )
 from eqsat.terms.algebra import MOST_NAMES, Atom, Facts, Term, Universe, post_order
 
+STARTED = 10.0  # seconds in which the worker has begun, on any machine
+BUSY = 8.0  # seconds that pass, at the most, in one of a core
+
 
 class SearchWarning(UserWarning):
     """A search that was cut short; the program is correct, perhaps not the best."""
@@ -39,7 +43,7 @@ class SearchWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of one search: e-nodes, seconds of wall time, bytes of memory, rounds of rules."""
+    """Bounds of one search: e-nodes, seconds of a core, bytes of memory, rounds of rules."""
 
     nodes: int = 50_000
     seconds: float = 20.0
@@ -94,7 +98,7 @@ class FrozenEGraph:
 
 
 class SearchWorker:
-    """A worker process, started when first used and killed when it overruns its time."""
+    """A worker process, started when first used, that ends when it overruns its time on a core."""
 
     def __init__(self, memory_bytes: int = Limits.memory_bytes) -> None:
         self.memory_bytes = memory_bytes
@@ -146,22 +150,27 @@ class SearchWorker:
         self.start()
         assert self._process and self._process.stdin and self._process.stdout
         try:
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.write(json.dumps({**request, "seconds": seconds}).encode() + b"\n")
             self._process.stdin.flush()
-            line = self._read_line(time.monotonic() + seconds)
+            line = self._read_line(time.monotonic() + STARTED + BUSY * seconds)
         except BrokenPipeError:
             line = b""
-        if line is None or not line:
-            why = "out of memory, or crashed"
-            if line is None:
-                why = f"over its limit of {seconds:g} s, perhaps as the machine is busy"
-            answer = {"error": f"search worker {why}"}
-        else:
+        if line:
             answer = json.loads(line)
+        else:
+            answer = {"error": f"search worker {self._fate(line, seconds)}"}
         if "error" in answer:
             self.close()
             self.failures.append(answer["error"])
         return answer
+
+    def _fate(self, line: bytes | None, seconds: float) -> str:
+        """Why there is no answer."""
+        assert self._process
+        if line is None:
+            return f"over {BUSY:g} times its limit of {seconds:g} s, as the machine is busy"
+        overran = self._process.wait() == -signal.SIGPROF
+        return f"over its limit of {seconds:g} s" if overran else "out of memory, or crashed"
 
     def _read_line(self, deadline: float) -> bytes | None:
         """A line from the worker; None when the deadline passes first."""

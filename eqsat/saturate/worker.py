@@ -1,7 +1,7 @@
 """The process that runs egglog: one JSON request a line in, one JSON answer a line out.
 
 A search can exhaust memory or time, and a panic leaves an e-graph unusable; so it runs here, under
-a memory limit, and its parent kills it when its time is over. Nothing but text crosses the pipe.
+limits of memory and of time on a core. Nothing but text crosses the pipe.
 """
 
 import gc
@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import resource
+import signal
 import sys
 from collections import defaultdict
 from typing import Any
@@ -69,7 +70,10 @@ def main() -> None:
     gc.disable()  # requests and answers hold no cycles
     for line in sys.stdin:
         try:
-            answer = search(json.loads(line))
+            request = json.loads(line)
+            signal.setitimer(signal.ITIMER_PROF, request["seconds"])  # its signal ends the process
+            answer = search(request)
+            signal.setitimer(signal.ITIMER_PROF, 0)
         except BaseException as error:  # a panic of egglog is no Exception
             answer = {"error": f"{type(error).__name__}: {error}"}
         sys.stdout.write(json.dumps(answer) + "\n")

@@ -39,3 +39,9 @@ def test_it_is_right():
     assert [len(call) - len(call.lstrip()) for call in calls] == [8]  # in the loop over tiles alone
     wanted = np.einsum("sic,sjd->ijcd", a.astype(float), b.astype(float))
     np.testing.assert_allclose(program(a, b), wanted, atol=1e-4)
+
+
+def test_scores_of_attention_are_not_stored():
+    """Routines wait to write what they have made, and what is read again is near."""
+    q, k, v = (g.input(name, (1, 8, 1024, 64)) for name in "qkv")
+    assert len(plan(g.attention(q, k, v), CPU, cache=Cache(None)).parts.launches) == 1
