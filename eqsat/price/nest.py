@@ -16,7 +16,7 @@ from eqsat.price.slid import slid, walked_singly
 from eqsat.price.tiling import Tiling
 from eqsat.specs import ParallelOperation
 from eqsat.terms.algebra import Read, Term
-from eqsat.terms.form import Form, passes
+from eqsat.terms.form import SUBSTITUTED, Form, passes
 
 LOOP = 12.0  # cycles in which a CPU begins a loop
 ACROSS = 40.0  # in which it sums what lies across the lanes of a vector, and goes on
@@ -57,6 +57,20 @@ def rearranged(
             yield windows.places * read.dtype.itemsize, seconds
         elif not _is_matrix(read, rows, found.summed, tiling.form):
             yield held * read.dtype.itemsize, _copy_seconds(tiling, side, read, operation)
+
+
+def is_in_place(tiling: Tiling, found: Contraction) -> bool:
+    """Whether a routine of a CPU stores a product where the kernel does: nothing else reads it, and
+    its rows are no further apart than they are stored, as those of windows are.
+    """
+    form, pricer = tiling.form, tiling.pricer
+    name = found.term.args[3] if found.term.op in SUBSTITUTED else ""
+    operation = tiling.spec.operation(str(name)) if name else None
+    stored = any(one.term == found.term for one in form.stored)
+    if pricer.overlap or not stored or form.uses[found.term] > 1:
+        return False
+    known = operation is not None or bool(pricer.matrix_operations(form, found))
+    return known and slid(tiling, operation, found) is None
 
 
 def _is_matrix(read: Read, rows: int, summed: int, made: Form) -> bool:

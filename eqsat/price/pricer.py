@@ -38,7 +38,7 @@ from eqsat.price.issue import COPIES, ISSUED, issue_beside, issue_seconds
 from eqsat.price.latency import Latency
 from eqsat.price.line import looked_up
 from eqsat.price.narrow import is_joined
-from eqsat.price.nest import rearranged
+from eqsat.price.nest import is_in_place, rearranged
 from eqsat.price.occupancy import FRAGMENTS
 from eqsat.price.partial_sums import count_parts
 from eqsat.price.pipeline import Flow, handed_over, pipelined
@@ -222,8 +222,9 @@ class _Pricing(Latency):
             inner |= facts.free(child)
         work = self.points(inner | over) * self.times(inner)
         dtype = facts.dtype(term)
-        self._keep(mask, dtype.itemsize)
         found = self.pricer.contraction(self.form, term)
+        if not (found and is_in_place(self, found)):
+            self._keep(mask, dtype.itemsize)
         if found is None and term.op not in WEIGHTED:
             self.charge("loops", nest_price.in_chunks(self, mask, over))
         if found is not None:
