@@ -80,4 +80,14 @@ CASES = (
         rows="h",
         work={"contract float32": ("2 b h s s d",), "exp float32": ("b h s s",)},
     ),
+    _case(
+        "conv-3x3",
+        lambda f, x, w: f.conv_nchw(x, w),
+        {"x": Input("n c s s"), "w": Input("o c three three")},
+        {"n": 8, "s": 56, "c": 64, "o": 64, "three": 3},
+        {"n": 2, "s": 28, "c": 32, "o": 32, "three": 3},
+        tiny={"n": 2, "s": 7, "c": 8, "o": 8, "three": 3},
+        rows="n",
+        work={"contract float32": ("n s s o c 9",)},
+    ),
 )

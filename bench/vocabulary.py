@@ -70,6 +70,11 @@ class GraphVocabulary:
         return G.conv(x, weight, stride=stride, padding=padding, layout="NHWC")
 
     @staticmethod
+    def conv_nchw(x: Tensor, weight: Tensor) -> Tensor:
+        """Convolution, padded by 1: x (n, c, h, w), weight (out, c, *window)."""
+        return G.conv(x, weight, padding=1)
+
+    @staticmethod
     def selective_scan(x: Tensor, delta: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         """y_t = sum_n c_t h_t, where h_t = exp(delta_t a) h_(t-1) + delta_t b_t x_t: x and delta
         (batch, t, d), a (d, n), b and c (batch, t, n).
@@ -125,6 +130,12 @@ class NumpyVocabulary:
         from scipy.special import erf
 
         return x * x.dtype.type(0.5) * (erf(x * x.dtype.type(0.5**0.5)) + x.dtype.type(1))
+
+    @staticmethod
+    def conv_nchw(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        padded = np.pad(x, [(0, 0), (0, 0), (1, 1), (1, 1)])
+        seen = np.lib.stride_tricks.sliding_window_view(padded, weight.shape[2:], axis=(2, 3))
+        return np.einsum("nchwrs,ocrs->nohw", seen, weight, optimize=True)
 
     @staticmethod
     def selective_scan(
@@ -218,6 +229,9 @@ class TorchVocabulary:
             x.permute(channels_last), weight.permute(channels_last), stride=stride, padding=padding
         )
         return y.permute(0, 2, 3, 1)
+
+    def conv_nchw(self, x: Any, weight: Any) -> Any:
+        return self.functional.conv2d(x, weight, padding=1)
 
     def selective_scan(self, x: Any, delta: Any, a: Any, b: Any, c: Any) -> Any:
         """A loop of steps; compiled, one of chunks, in each of which cumulative sums of exponents
