@@ -61,7 +61,8 @@ Action = Reduce | Scan | Contract | Update | Store | Commit | Rescale | Hold
 @dataclass(eq=False)
 class Stored:
     """A value in scratch memory over `dims`; a scalar where there are none. Dense, unless `steps`
-    say how many elements lie from one point of an index to the next, in `room` for so many.
+    say how many elements lie from one point of an index to the next, in `room` for so many, of
+    which nothing is stored in the last, the `margin`.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Stored:
     carried: bool = False
     steps: Mapping[str, int] = field(default_factory=dict)
     room: int = 0
+    margin: int = 0
 
 
 @dataclass(eq=False)
@@ -301,6 +303,7 @@ class Plan:
         sizes, whole = values.sizes()
         places = self.stored[contract.right]
         places.steps, places.room = windows.steps, windows.room
+        places.margin = windows.per_line
         kept = self._keep(contract.name, contract.dtype, group.output)
         rows = (*group.batch, *group.m)
         run = windows.run(sizes)

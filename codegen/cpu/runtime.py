@@ -30,14 +30,6 @@ def room(count, dtype):
     return whole[first : first + count]
 
 
-@register_jitable
-def cleared(count, dtype):
-    """The same, filled with zeros."""
-    made = room(count, dtype)
-    made[:] = 0
-    return made
-
-
 @intrinsic
 def peek(typingctx, array, position):
     """array[position] of a flat array, unchecked."""

@@ -40,7 +40,7 @@ FLOAT_FUNCTIONS = frozenset({
 
 # Functions of `runtime.py` that generated source may call.
 RUNTIME = (
-    "room", "cleared", "peek", "poke", "select", "unknown", "quotient", "modulo", "accumulate_sum",
+    "room", "peek", "poke", "select", "unknown", "quotient", "modulo", "accumulate_sum",
     "accumulate_prod", "remainder_float", "floor_divide_float",
     *_INTEGER_FUNCTIONS.values(), *_SHIFTS,
 )  # fmt: skip

@@ -152,8 +152,9 @@ class Writer:
             name = self.names.fresh(kept.name)
             size = kept.room or product(*(self.values.size(i) for i in kept.dims))
             kind = "bool_" if kept.dtype.kind == "bool" else kept.dtype.name
-            make = "cleared" if kept.room else "room"  # between rows are numbers as good as any
-            self.function.lines.append(f"{name} = {make}({size}, np.{kind})")
+            self.function.lines.append(f"{name} = room({size}, np.{kind})")
+            if kept.margin:  # what is multiplied there is not looked at, but takes its time
+                self.function.lines.append(f"{name}[{kept.room - kept.margin} :] = 0")
             self.scratch[kept] = name
         return self.scratch[kept]
 

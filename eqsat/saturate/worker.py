@@ -67,6 +67,7 @@ def main() -> None:
     """Serve requests until standard input ends."""
     limit = int(os.environ["EQSAT_SEARCH_MEMORY_BYTES"])
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # the parent may ignore it
     gc.disable()  # requests and answers hold no cycles
     for line in sys.stdin:
         try:
