@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from eqsat.codegen.cpu import gemm
 from eqsat.graph.index import free_names
 from eqsat.kernel.ir import Contract, Load
+from eqsat.price.slid import WINDOWED
 
 from .plan import Sink
 from .scope import Scope, affine, hoist, product, total
@@ -40,7 +41,7 @@ class RoutineCalls(Writer):
             beta, *output, c.row_stride,
         ]  # fmt: skip
         routine = "gemm"
-        if self.values.routine(contract) == "vector_gemm":
+        if self.values.routine(contract) == WINDOWED:
             routine = f"multiply_{contract.dtype.name}"
             self.constants[f'product_routine("{contract.dtype.name}")'] = routine
         scope.lines.append(f"{routine}({', '.join(map(str, arguments))})")

@@ -29,11 +29,12 @@ from eqsat.kernel.ir import (
     rename_values,
     store_operands,
 )
+from eqsat.price.call import LIBRARY
+from eqsat.price.slid import WINDOWED
 
 from .windows import Windows, windows
 
-WINDOWED = "vector_gemm"  # a routine that multiplies windows where they lie
-ROUTINES = frozenset({"cblas_gemm", WINDOWED})  # that multiply matrices
+ROUTINES = frozenset({LIBRARY, WINDOWED})  # that multiply matrices
 
 # Arithmetic in units of an addition; what costs KEEP or more is kept if it is used again.
 _COST = {"div": 5, "sqrt": 5, "floor_divide": 30, "remainder": 30, "pow": 40, "rsqrt": 8}
@@ -241,9 +242,9 @@ class Values:
         exact = load.dtype == contract.dtype == left.dtype.compute
         if self.routine(contract) != WINDOWED or not exact or not group.m:
             return False
-        if isinstance(left, _COMBINED):
+        if isinstance(left, _COMBINED) or not isinstance(load, Load):
             return False
-        if not isinstance(load, Load) or self._readers(load.name) != [contract]:
+        if self._readers(load.name) != [contract]:
             return False
         added = any(isinstance(one, Update) for one in self._readers(contract.name))
         if added or load.access.buffer in self.written:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from eqsat.codegen.cpu.gemm import Groups
-from eqsat.graph.index import Affine, add, const, scale, sub, substitute, var
+from eqsat.graph.index import Affine, add, const, row_major, scale, sub, substitute, var
 from eqsat.kernel.ir import Axis, Guard, Load
 from eqsat.layout.slides import Slide, slides
 from eqsat.terms.algebra import Read
@@ -101,9 +101,7 @@ def _stored(
         guards[place] = replace(guard, expression=place)
     for slide in (slide for slide in found if slide.moving):
         sizes[_number(slide)] = in_tile[slide.moving] + slide.beyond(extents)
-    steps, reached = dict[str, int](), 1
-    for name in reversed(sizes):
-        steps[name], reached = reached, reached * sizes[name]
+    steps = {str(name): step for name, step in row_major([*sizes], sizes).terms}
     terms = {n: tuple(steps[n] * at for at in range(sizes[n])) for n in sizes if n in in_tile}
     terms |= {s.inside: _terms(s, steps, extents[s.inside]) for s in found if s.inside}
     gone = {name for slide in found if slide.inside for name in (slide.moving, slide.inside)}
