@@ -25,7 +25,7 @@ from eqsat.kernel.ir import (
     Update,
 )
 from eqsat.lower.carries import CarryLowering
-from eqsat.terms.algebra import REDUCTIONS, SCANS, Read, Term, post_order, read_along
+from eqsat.terms.algebra import REDUCTIONS, SCANS, Read, Term, post_order
 from eqsat.terms.form import (
     REDUCING,
     WEIGHTED,
@@ -227,7 +227,8 @@ class _Lowering(CarryLowering):
         over = self.facts.universe.members(term.args[0])  # type: ignore[arg-type]
         factors = self.form.contraction(term)
         if factors is not None:
-            left, right = (self.values[f] for f in self._oriented(factors, indices))
+            result = self.facts.universe.mask(indices)
+            left, right = (self.values[f] for f in self.form.oriented(factors, result))
             operation = self.schedule.operations.get(term, "")
             narrow, terms, split = term.args[4:] if term.op == "narrow_contract" else ("", 1, 0)
             assert isinstance(narrow, str) and isinstance(terms, int) and isinstance(split, int)
@@ -238,24 +239,6 @@ class _Lowering(CarryLowering):
         assert isinstance(argument, Term)
         monoid = REDUCTIONS[term.op]
         return Reduce(name, dtype, indices, monoid, over, self.values[argument])
-
-    def _oriented(self, factors: tuple[Term, Term], indices: tuple[str, ...]) -> tuple[Term, Term]:
-        """The factors, second the one that gives the result's innermost index.
-
-        That is the factor which walks an index of its own with stride one in memory; where both or
-        neither do, the one that spans the innermost index of what is stored.
-        """
-        left, right = factors
-        own = [set(self.indices(left)) & set(indices), set(self.indices(right)) & set(indices)]
-        unit = [
-            bool((own[i] - own[1 - i]) & read_along(post_order([f]))) for i, f in enumerate(factors)
-        ]
-        if unit[0] != unit[1]:
-            return (right, left) if unit[0] else (left, right)
-        order = list(dict.fromkeys(n for one in self.form.stored for n in one.names))
-        inner = [name for name in self.facts.universe.names if name not in order]
-        last = max(indices, key=[*order, *inner].index, default="")
-        return (right, left) if last in own[0] - own[1] else (left, right)
 
     # -- scans -----------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from eqsat.graph.index import Affine
 from eqsat.price.call import LIBRARY
 from eqsat.price.occupancy import Occupancy
 from eqsat.price.rates import Array, Contraction
-from eqsat.price.slid import slid, walked_singly
+from eqsat.price.slid import slid
 from eqsat.price.tiling import Tiling
 from eqsat.specs import ParallelOperation
 from eqsat.terms.algebra import Read, Term
@@ -120,7 +120,7 @@ def begun(tiling: Tiling, found: Contraction) -> Array:
     """
     extents, terms = tiling.form.extents, tiling.points(found.summed)
     whole, inside = 1.0, tiling.shape
-    for name in (walked_singly(found.left) | walked_singly(found.right)) & extents.keys():
+    for name in (_beside(found.left) | _beside(found.right)) & extents.keys():
         own = tiling.form.facts.universe.mask([name])
         times = terms if terms <= WRITTEN_OUT else IN_PART
         times = 1 if own & found.summed else times
@@ -164,7 +164,7 @@ def across_lanes(tiling: Tiling, found: Contraction) -> float:
     """Seconds a multiply-add in which a CPU sums the lanes of vectors: where both factors lie in
     memory along a summed name that fills vectors, each result is a sum along it.
     """
-    extents, along = tiling.form.extents, walked_singly(found.left) & walked_singly(found.right)
+    extents, along = tiling.form.extents, _beside(found.left) & _beside(found.right)
     summed = along & {*tiling.form.facts.universe.members(found.summed)}
     longest = max((extents[name] for name in summed if extents[name] >= LANES), default=0)
     cycles = ACROSS / longest if longest else 0.0
@@ -203,7 +203,7 @@ def fetched_again(tiling: Tiling, term: Term, mask: int) -> Array:
     again = tiling.shape
     if far.any():
         again = np.where(far, passes(made, reduced).get(term, 1), 1)
-    if made.stepped in tiling.chunks and made.stepped in walked_singly(term):
+    if made.stepped in tiling.chunks and made.stepped in _beside(term):
         rows = tiling.tile_points(mask & ~made.steps.along)
         line = tiling.pricer.cache.access_granularity_bytes
         again = np.where(rows > ROWS, np.maximum(again, line / size), again)
@@ -240,7 +240,7 @@ def _turns(made: Form) -> bool:
     """Whether what lies beside each other in what is read does not in what is stored."""
     stored = {name for one in made.stored for name in one.names[-1:]}
     for term in made.terms:
-        along, names = walked_singly(term), made.facts.universe.members(made.facts.free(term))
+        along, names = _beside(term), made.facts.universe.members(made.facts.free(term))
         if along & {*made.grid} and not along & stored and stored & {*names}:
             return True
     return False
@@ -249,3 +249,10 @@ def _turns(made: Form) -> bool:
 def _walked(read: Read) -> dict[str, int]:
     """The names that move the address of a read, and how far."""
     return {str(atom): abs(step) for atom, step in read.address.terms if isinstance(atom, str)}
+
+
+def _beside(term: Term) -> set[str]:
+    """The names along which neighbours in what a term reads lie beside each other in memory."""
+    read = term.args[0] if term.op in {"read", "gather"} else None
+    terms = read.address.terms if isinstance(read, Read) else ()
+    return {str(atom) for atom, stride in terms if abs(stride) == 1}

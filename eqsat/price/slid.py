@@ -10,7 +10,6 @@ from eqsat.price.rates import Array, Contraction
 from eqsat.price.tiling import Tiling
 from eqsat.specs import ParallelOperation
 from eqsat.terms.algebra import Read, Term
-from eqsat.terms.form import Form
 
 WINDOWED = "vector_gemm"  # what such an operation is invoked as
 
@@ -78,7 +77,9 @@ def slid(tiling: Tiling, operation: ParallelOperation | None, found: Contraction
         return None
     if not (found.rows and found.columns):
         return None
-    side, own = _innermost(form, found)
+    result = found.batch | found.rows | found.columns
+    _, side = form.oriented((found.left, found.right), result)
+    own = found.columns if side is found.right else found.rows
     read = side.args[0] if side.op == "read" else None
     if not isinstance(read, Read) or read.joined or form.uses[side] > 1:
         return None
@@ -86,24 +87,3 @@ def slid(tiling: Tiling, operation: ParallelOperation | None, found: Contraction
         return None
     axes = slides(read, form.extents, members(own), summed)
     return Slid(tiling, side, axes) if axes else None
-
-
-def _innermost(form: Form, found: Contraction) -> tuple[Term, int]:
-    """The factor, with the names of its own, that gives the innermost index of a product's results:
-    of which alone such a name walks neighbours, or what is stored does (as kernels are lowered).
-    """
-    members = form.facts.universe.members
-    sides = ((found.left, found.rows), (found.right, found.columns))
-    both = found.rows | found.columns
-    beside = [one for one in sides if walked_singly(one[0]) & {*members(one[1])}]
-    if len(beside) == 1:
-        return beside[0]
-    stored = [name for one in form.stored for name in one.names if name in members(both)]
-    return sides[bool(stored) and stored[-1] in members(found.columns)]
-
-
-def walked_singly(term: Term) -> set[str]:
-    """The names along which neighbours in what a term reads lie beside each other in memory."""
-    read = term.args[0] if term.op in {"read", "gather"} else None
-    terms = read.address.terms if isinstance(read, Read) else ()
-    return {str(atom) for atom, stride in terms if abs(stride) == 1}

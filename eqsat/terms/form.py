@@ -24,6 +24,7 @@ from eqsat.terms.algebra import (
     Read,
     Term,
     post_order,
+    read_along,
 )
 from eqsat.terms.outer_reductions import outer_sides, shares_factors
 from eqsat.terms.scans import Steps, find_steps
@@ -182,6 +183,26 @@ class Form:
     def extents(self) -> dict[str, int]:
         """Extent of every name."""
         return self.facts.universe.extents
+
+    def oriented(self, factors: tuple[Term, Term], result: int) -> tuple[Term, Term]:
+        """The factors of a product over the names of `result`, second the one that gives its
+        innermost index.
+
+        That is the factor which walks an index of its own with stride one in memory; where both or
+        neither do, the one that spans the innermost index of what is stored.
+        """
+        left, right = factors
+        universe = self.facts.universe
+        own = [{*universe.members(self.facts.free(factor) & result)} for factor in factors]
+        unit = [
+            bool((own[i] - own[1 - i]) & read_along(post_order([f]))) for i, f in enumerate(factors)
+        ]
+        if unit[0] != unit[1]:
+            return (right, left) if unit[0] else (left, right)
+        order = list(dict.fromkeys(n for one in self.stored for n in one.names))
+        inner = [name for name in universe.names if name not in order]
+        last = max(universe.members(result), key=[*order, *inner].index, default="")
+        return (right, left) if last in own[0] - own[1] else (left, right)
 
     def contraction(self, term: Term) -> tuple[Term, Term] | None:
         """The two factors of a sum of products, beneath casts to the sum's dtype."""
