@@ -312,14 +312,6 @@ def _pack(source, at, row_step, step, rows, depth, to, at_to, width):
 
 
 @njit(nogil=True, error_model="numpy")
-def _aligned(size, like):
-    """Room for so many elements, and the number of the first that begins a line of 64 bytes."""
-    line = 64 // like.itemsize
-    room = np.empty(size + line, like.dtype)
-    return room, -room.ctypes.data % 64 // like.itemsize
-
-
-@njit(nogil=True, error_model="numpy")
 def _height(rows):
     """The lowest of HEIGHTS that holds so many rows."""
     best = HEIGHTS[0]
@@ -361,11 +353,11 @@ def _product(turned_a, turned_b, m, n, k, a, ld_a, b, ld_b, beta, c, ld_c):
     parts = _parts(k)
     longest = (k + parts - 1) // parts
     panels = (min(m, HEIGHT) + ROWS - 1) // ROWS
-    left, left_at = _aligned(panels * ROWS * longest + lanes, a)
+    left = room(panels * ROWS * longest + lanes, a.dtype)
     in_place = not turned_b and m <= 2 * ROWS  # packing would take longer than it saves
     apart = _before_line(c, ld_c, n, lanes)
-    right, right_at = _aligned(((min(n, WIDTH) + wide - 1) // wide + 1) * wide * longest, b)
-    edge, edge_at = _aligned(ROWS * wide, c)
+    right = room(((min(n, WIDTH) + wide - 1) // wide + 1) * wide * longest, b.dtype)
+    edge = room(ROWS * wide, c.dtype)
     for column in range(0, n, WIDTH):
         across = min(WIDTH, n - column)
         before = apart if apart < across else 0  # of the last columns there may be fewer
@@ -378,33 +370,33 @@ def _product(turned_a, turned_b, m, n, k, a, ld_a, b, ld_b, beta, c, ld_c):
                 j, width = _columns(panel, before, wide, across)
                 if not in_place or width < wide:
                     start = (column + j) * b_row + first * b_step
-                    to = right_at + panel * wide * depth
+                    to = panel * wide * depth
                     _pack(b, start, b_row, b_step, width, depth, right, to, wide)
             for row in range(0, m, HEIGHT):
                 down = min(HEIGHT, m - row)
                 for i in range(0, down, ROWS):
                     height = min(ROWS, down - i)
                     start = (row + i) * a_row + first * a_step
-                    to = left_at + i * depth
+                    to = i * depth
                     _pack(a, start, a_row, a_step, height, depth, left, to, _height(height))
                 for panel in range(columns):
                     j, width = _columns(panel, before, wide, across)
                     vectors = (width + lanes - 1) // lanes
-                    factor, factor_at, factor_step = right, right_at + panel * wide * depth, wide
+                    factor, factor_at, factor_step = right, panel * wide * depth, wide
                     if in_place and width == wide:
                         factor, factor_at, factor_step = b, first * ld_b + column + j, ld_b
                     for i in range(0, down, ROWS):
                         height = min(ROWS, down - i)
                         rows = _height(height)
                         at = (row + i) * ld_c + column + j
-                        heights = left_at + i * depth
+                        heights = i * depth
                         if rows == height and width == vectors * lanes:
                             _tile(rows, vectors, depth, left, heights, factor, factor_at,
                                   factor_step, c, at, ld_c, adds)  # fmt: skip
                             continue
                         _tile(rows, vectors, depth, left, heights, factor, factor_at,
-                              factor_step, edge, edge_at, wide, False)  # fmt: skip
-                        _copy(edge, edge_at, wide, height, width, c, at, ld_c, adds)
+                              factor_step, edge, 0, wide, False)  # fmt: skip
+                        _copy(edge, wide, height, width, c, at, ld_c, adds)
 
 
 @njit(nogil=True, error_model="numpy")
@@ -434,7 +426,7 @@ def _windowed(m, n, k, packed, b, terms, c, ld_c):
     lanes = VECTOR // b.itemsize
     wide = WIDE * lanes
     parts, down = _parts(k), (m + ROWS - 1) // ROWS * ROWS
-    edge, edge_at = _aligned(ROWS * wide, c)
+    edge = room(ROWS * wide, c.dtype)
     for part in range(parts):
         first = part * k // parts
         depth = (part + 1) * k // parts - first
@@ -448,17 +440,17 @@ def _windowed(m, n, k, packed, b, terms, c, ld_c):
                     if rows == height:
                         _tile(rows, vectors, depth, packed, panel, b, j, begin, c, at, ld_c, adds)
                         continue
-                    _tile(rows, vectors, depth, packed, panel, b, j, begin, edge, edge_at, wide,
+                    _tile(rows, vectors, depth, packed, panel, b, j, begin, edge, 0, wide,
                           False)  # fmt: skip
-                    _copy(edge, edge_at, wide, height, vectors * lanes, c, at, ld_c, adds)
+                    _copy(edge, wide, height, vectors * lanes, c, at, ld_c, adds)
 
 
 @njit(nogil=True, error_model="numpy")
-def _copy(source, start, step, height, width, c, at, ld_c, adds):
+def _copy(source, step, height, width, c, at, ld_c, adds):
     """c[height, width] (+)= what lies elsewhere, rows `step` apart."""
     for r in range(height):
         for x in range(width):
-            value = peek(source, start + r * step + x)
+            value = peek(source, r * step + x)
             if adds:
                 value += peek(c, at + r * ld_c + x)
             poke(c, at + r * ld_c + x, value)
