@@ -24,7 +24,7 @@ from eqsat.nesting import flatten
 from eqsat.planned import Planned
 from eqsat.program import Argument, Launch, Parts, Program, Report
 from eqsat.rule import PRECISIONS, Rule, allowed, collect, priced
-from eqsat.rules import algebra, carries, kernels, masks, powers, roundings
+from eqsat.rules import algebra, carries, distribute, kernels, masks, powers, roundings, scatters
 from eqsat.rules.carries import LAWS, carry_rules
 from eqsat.rules.substitution import float32_products, substitutions
 from eqsat.saturate.rule_check import checked, told
@@ -41,7 +41,8 @@ from eqsat.version import code_digest
 
 def default_rules() -> tuple[Rule, ...]:
     """Every rule that ships with eqsat, besides those drawn from a spec's operations."""
-    own = collect(*map(vars, (algebra, powers, masks, roundings, carries, kernels)))
+    laws = algebra, scatters, distribute, powers, masks, roundings, carries
+    own = collect(*map(vars, (*laws, kernels)))
     return (*own, *carry_rules(LAWS))
 
 

@@ -7,17 +7,13 @@ keep a reduction from capturing an index; guards on dtypes keep laws to where th
 import math
 from collections.abc import Iterator
 
-from eqsat.graph.dtypes import iinfo
 from eqsat.rule import (
     FLOATS,
     WIDE_FLOATS,
-    Condition,
     DTypeOf,
     Free,
-    Mask,
     Node,
     NumberOf,
-    Pattern,
     PointsIn,
     Rewrite,
     Variable,
@@ -259,143 +255,6 @@ def cancel_shift(a: "Expr", b: "Expr", c: "Expr") -> Iterator[Rewrite]:
     yield rewrite((a + b) - (a + c), b - c).when(
         differ(Free(a), Free(a) | Free(b) | Free(c)), dtype_in(a, *WIDE_FLOATS), *finite(a)
     )
-
-
-# What a scatter adds up in memory: numbers of 4 or 8 bytes.
-ADDED = ("float32", "float64", "int32", "int64")
-
-
-def scatter(monoid: str, S: Variable, v: Variable, q: Variable, x: Pattern) -> Node:
-    """scatter_S(v, position q, x): x combined with what lies at position v"""
-    return apply(f"scatter_{monoid}", S, v, apply("position", q), x)
-
-
-def hits(v: Variable, q: Variable) -> Node:
-    """v == position q"""
-    return apply("equal", v, apply("position", q))
-
-
-def apart(q: Variable, S: Variable, known: Mask) -> tuple[Condition, ...]:
-    """The position is of an index that is neither reduced nor known; S is known."""
-    place = Free(apply("position", q))
-    return nonempty(place), disjoint(place, known | S), disjoint(S, S.without(known))
-
-
-@rule("algebra")
-def equal_commute(v: "Expr", q: "Place") -> Iterator[Rewrite]:
-    """s == v  ->  v == s,  for a position s"""
-    yield rewrite(apply("equal", apply("position", q), v), hits(v, q))
-
-
-@rule("algebra")
-def scatter_selected(
-    v: "Expr", x: "Expr", q: "Place", S: "Indices", d: "Text"
-) -> Iterator[Rewrite]:
-    """sum_S where(v == s, x, 0)  ->  scatter_sum_S(v, s, x),  which adds x at position v
-    when: s is an index of neither S nor v nor x, each index of S is one of theirs; x has 4 or 8
-    bytes. The same for maxima and -inf, minima and inf, or limits of integers, of which a term's
-    number, a float64, is none of the largest int64. float: the order of additions changes.
-    """
-    lowest = [("max", float(iinfo(dtype).min), (dtype,)) for dtype in ("int32", "int64")]
-    cases = (
-        ("sum", 0.0, ADDED),
-        *(("max", -math.inf, WIDE_FLOATS), *lowest),
-        *(("min", math.inf, WIDE_FLOATS), ("min", float(iinfo("int32").max), ("int32",))),
-    )
-    for monoid, number, dtypes in cases:
-        chosen = apply("where", hits(v, q), x, apply("literal", number, d))
-        guards = (*apart(q, S, Free(v) | Free(x)), dtype_in(x, *dtypes))
-        whole = apply(f"reduce_{monoid}", S, chosen)
-        yield rewrite(whole, scatter(monoid, S, v, q, x)).when(*guards)
-
-
-@rule("algebra")
-def scatter_product(v: "Expr", x: "Expr", q: "Place", S: "Indices", d: "Text") -> Iterator[Rewrite]:
-    """sum_S cast(v == s) * x  ->  scatter_sum_S(v, s, x)
-    when: as for scatter_selected. Where x is infinite the product has NaN in every other sum.
-    """
-    guards = (*apart(q, S, Free(v) | Free(x)), dtype_in(x, *ADDED))
-    member = apply("cast", d, hits(v, q))
-    yield rewrite(sum_(S, member * x), scatter("sum", S, v, q, x)).when(*guards)
-
-
-@rule("algebra")
-def scatter_count(v: "Expr", q: "Place", S: "Indices") -> Iterator[Rewrite]:
-    """sum_S cast(v == s)  ->  scatter_sum_S(v, s, 1)
-    when: s is no index of S or v, each index of S is one of v.
-    """
-    for dtype in ADDED:
-        one = apply("literal", 1.0, dtype)
-        counted = sum_(S, apply("cast", dtype, hits(v, q)))
-        yield rewrite(counted, scatter("sum", S, v, q, one)).when(*apart(q, S, Free(v)))
-
-
-@rule("algebra")
-def multiply_selected(
-    v: "Expr", x: "Expr", q: "Place", S: "Indices", d: "Text"
-) -> Iterator[Rewrite]:
-    """sum_S where(v == s, x, 0)  ->  sum_S cast(v == s) * x,  a product of matrices
-    when: x is finite; it spans an index that v lacks, besides S (otherwise nothing is shared).
-    """
-    chosen = apply("where", hits(v, q), x, apply("literal", 0.0, d))
-    product = apply("cast", d, hits(v, q)) * x
-    yield rewrite(sum_(S, chosen), sum_(S, product)).when(
-        nonempty(Free(x).without(Free(v) | S)), dtype_in(x, *WIDE_FLOATS), *finite(x)
-    )
-
-
-def _keeps_digits(other: "Expr", b: "Expr", c: "Expr") -> Iterator[tuple[Condition, ...]]:
-    """When sums of b and of c have as many digits as that of b + c."""
-    yield known("coarse", other)
-    yield (*known("nonneg", b), *known("nonneg", c))
-
-
-@rule("distribute")
-def distribute_in_sum(a: "Expr", b: "Expr", c: "Expr", S: "Indices") -> Iterator[Rewrite]:
-    """sum_S a * (b + c)  ->  sum_S a * b + sum_S a * c,  and the same for b - c
-    when: b or c lacks an index of S, so that it may leave the sum; all are finite (0 * inf would
-    differ); the other is a 16-bit float or a sum of products of such, so that as many digits are
-    left of a difference, or both are at least 0; where b - c may be a deviation from a mean, a is
-    none, but made of what is read, or at least 0: a covariance would have no right digit left
-    where the mean is large. float: rounding changes.
-    """
-    for lacking, other in ((b, c), (c, b)):
-        guards = (nonempty(S.without(Free(lacking))), dtype_in(a, *WIDE_FLOATS), *finite(a, b, c))
-        for kept in _keeps_digits(other, b, c):
-            yield rewrite(sum_(S, a * (b + c)), sum_(S, a * b) + sum_(S, a * c)).when(
-                *guards, *kept
-            )
-        for plain in (known("given", a), known("nonneg", a)):
-            apart = rewrite(sum_(S, a * (b - c)), sum_(S, a * b) - sum_(S, a * c))
-            yield apart.when(*guards, *plain, *known("coarse", other))
-
-
-@rule("distribute")
-def distribute_weights_in_sum(
-    a: "Expr", c: "Expr", p: "Expr", r: "Expr", S: "Indices"
-) -> Iterator[Rewrite]:
-    """sum_S a * (exp(p) * r + c)  ->  sum_S a * (exp(p) * r) + sum_S a * c,  and for differences
-    when: r lacks an index of S, as what divides weights by their sum does; all are finite (0 * inf
-    would differ). float: rounding changes.
-    """
-    b = apply("exp", p) * r
-    guards = (nonempty(S.without(Free(r))), dtype_in(a, *WIDE_FLOATS), *finite(a, b, c))
-    yield rewrite(sum_(S, a * (b + c)), sum_(S, a * b) + sum_(S, a * c)).when(*guards)
-    yield rewrite(sum_(S, a * (b - c)), sum_(S, a * b) - sum_(S, a * c)).when(*guards)
-    yield rewrite(sum_(S, a * (c - b)), sum_(S, a * c) - sum_(S, a * b)).when(*guards)
-
-
-@rule("distribute")
-def split_sum_of_sum(a: "Expr", b: "Expr", S: "Indices") -> Iterator[Rewrite]:
-    """sum_S (a + b)  ->  sum_S a + sum_S b
-    when: a or b lacks an index of S, so that its sum is cheaper; the other is a 16-bit float or a
-    sum of products of such, or both are at least 0: else no digit might be left of a difference.
-    float: rounding changes.
-    """
-    for lacking, other in ((a, b), (b, a)):
-        guards = (nonempty(S.without(Free(lacking))), dtype_in(a, *WIDE_FLOATS), *finite(a, b))
-        for kept in _keeps_digits(other, a, b):
-            yield rewrite(sum_(S, a + b), sum_(S, a) + sum_(S, b)).when(*guards, *kept)
 
 
 def one_of(dtype: Variable) -> Node:

@@ -65,10 +65,19 @@ class Known:
         return bounds(substitute(expression, first, extents), extents)
 
     def integer(self, term: Term) -> Affine | None:
-        """An integer as an index expression."""
+        """An integer as an index expression; None where what is computed may wrap around."""
         if term not in self._integers:
-            self._integers[term] = self._integer(term)
+            found = self._integer(term)
+            self._integers[term] = found if found and self._fits(term, found) else None
         return self._integers[term]
+
+    def _fits(self, term: Term, value: Affine) -> bool:
+        """Whether the dtype of a term holds all that is computed."""
+        dtype = self.facts.dtype(term)
+        if term.op in {"position", "literal"} or dtype.kind not in {"int", "uint"}:
+            return True
+        (low, high), limits = self.bounds(value), iinfo(dtype)
+        return limits.min <= low and high <= limits.max
 
     def _integer(self, term: Term) -> Affine | None:
         match term.op, term.args:

@@ -5,7 +5,9 @@ side by side along an outer axis, and lanes of a warp points side by side in mem
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,9 +120,10 @@ def window_charges(tiling: Tiling, term: Term) -> Iterator[tuple[str, Array]]:
         loads = _beside_windows(tiling, term)
     if axes:
         assert tiling.blocking is not None
-        shared, alone, held = _shared_elements(tiling, term, axes)
+        found = _elements(tiling, term, axes)
+        held = found.held
         runs = tiling.tiles_in_all() * tiling.chunks_of(mask) * tiling.blocking.threads
-        reads = runs * np.where(held, shared, alone)
+        reads = runs * np.where(held, found.shared, found.alone)
         drawn = reads / LANES * _lines(tiling, term, axes) * LINE
         cache = tiling.pricer.cache.sustained_gb_per_s * 1e9
         loads = drawn / _rate(tiling) + drawn * _missed(tiling, term, axes) / cache
@@ -148,6 +151,13 @@ def _together(tiling: Tiling, term: Term, axes: tuple[WalkedAxis, ...]) -> Array
     along = _window(tiling, inner)[0] if inner else ""
     most = VECTOR_BYTES / tiling.form.facts.dtype(term).itemsize
     return np.minimum(most, tiling.tiles[along]) if along else tiling.shape
+
+
+def _is_factor(form: Form, term: Term) -> bool:
+    """Whether a read is a factor of what threads go through point by point, holding the factors."""
+    products = (other.children for other in form.terms if other.op == "contract")
+    factors = (form.beneath_cast(side) for pair in products for side in pair)
+    return any(term is factor for factor in factors) or _is_shared_factor(form, term)
 
 
 def _is_shared_factor(form: Form, term: Term) -> bool:
@@ -200,10 +210,16 @@ def _missed(tiling: Tiling, term: Term, axes: tuple[WalkedAxis, ...]) -> Array:
             name = str(atom)
             span = span + step * (tiling.tiles.get(name, extents.get(name, 1) * tiling.shape) - 1)
         span = np.minimum(span, axis.extent)
-        held = held * (span if axis.stride > 1 else (np.ceil(span * size / LINE) + 1) * LINE / size)
+        held = held * (span if axis.stride > 1 else _whole_lines(axis, span * size) * LINE / size)
     blocks = np.maximum(BUSY / tiling.blocking.threads, 1.0)
     near = tiling.spec.memory("shared").size_bytes
     return np.maximum(1 - near / (held * blocks), 0.0)
+
+
+def _whole_lines(axis: WalkedAxis, length: Array) -> Array:
+    """Lines in which so many bytes along memory lie: one more where they begin inside of one."""
+    begins_inside = axis.slides | ((length % LINE > 0) & (LINE % length > 0))
+    return np.ceil(length / LINE) + begins_inside
 
 
 def _rate(tiling: Tiling) -> float:
@@ -224,16 +240,25 @@ def overlapping(tiling: Tiling, found: Contraction) -> NDArray[np.bool_]:
 
 
 def held_elements(tiling: Tiling, term: Term, axes: tuple[WalkedAxis, ...]) -> Array:
-    """Elements that each thread reads of such a read, one load each."""
-    shared, alone, held = _shared_elements(tiling, term, axes)
-    return np.where(held, shared, alone)
+    """Elements of such a read that each thread has at once; where none are shared, all it reads."""
+    found = _elements(tiling, term, axes)
+    return np.where(found.held, found.at_once, found.alone)
 
 
-def _shared_elements(
-    tiling: Tiling, term: Term, axes: tuple[WalkedAxis, ...]
-) -> tuple[Array, Array, NDArray[np.bool_]]:
-    """Elements that a thread reads where its points share them, and where each of these reads its
-    own; and whether it holds them for all.
+@dataclass(frozen=True)
+class _Elements:
+    """Elements that a thread reads of windows: where its points share them, so many of these at
+    once, and `alone` where each point reads its own; whether they are shared, and `held` meanwhile.
+    """
+
+    shared: Array
+    at_once: Array
+    alone: Array
+    held: NDArray[np.bool_]
+
+
+def _elements(tiling: Tiling, term: Term, axes: tuple[WalkedAxis, ...]) -> _Elements:
+    """What a thread reads of windows.
 
     Threads are given out as the emitter does it: to what lies together in memory, a vector to each
     where windows do not slide along it, then to other names, at last to those that windows slide
@@ -261,7 +286,7 @@ def _shared_elements(
         own, vectors = own * fewer / vectors, fewer
     if not rows and not wide.any():
         alone = own * windows / _spread(tiling, term, left)
-        return alone, alone, tiling.shape < 0
+        return _Elements(alone, alone, alone, tiling.shape < 0)
     pair = np.where(wide, vectors * pair, pair)
     lengths = np.stack([tiling.tiles[name] for name in moving]) if rows else np.ones((0, 1))
     beside = np.ones_like(lengths)
@@ -270,14 +295,38 @@ def _shared_elements(
         np.put_along_axis(beside, rank[None], points[None], 0)
     spread = _spread(tiling, term, left)
     alone = own * windows / spread * beside.prod(axis=0)
-    shared = own * windows / pair
-    held = [(inner, along, pair)] if inner and along and inner.slides else []
-    for axis, name, points in (*held, *zip(rows, moving, beside, strict=True)):
+    lined = [(inner, along, pair)] if inner and along and inner.slides else []
+    spans = []
+    for axis, name, points in (*lined, *zip(rows, moving, beside, strict=True)):
         _, span, width = _window(tiling, axis)
-        shared = (
-            shared / width * np.minimum(_step(axis, name) * (points - 1) + span, points * width)
-        )
-    return shared, alone, (shared <= MOST_PLACES) & (spread == 1) & (shared < alone)
+        together = np.minimum(_step(axis, name) * (points - 1) + span, points * width)
+        spans.append((points, width, together))
+    together = np.prod([tiling.shape, *(every / width for _, width, every in spans)], axis=0)
+    shared = at_once = own / pair * windows * together
+    if _is_factor(tiling.form, term):
+        shared, at_once = _held_in_turn(own / pair, windows, spans, shared)
+    held = (at_once <= MOST_PLACES) & (spread == 1) & (shared < alone)
+    return _Elements(shared, at_once, alone, held)
+
+
+def _held_in_turn(
+    own: Array, windows: Array, spans: Sequence[tuple[Array, Array, Array]], every: Array
+) -> tuple[Array, Array]:
+    """Elements that a thread reads of windows, and how many at once, by its `own` beside them and,
+    of each axis, its points, the places in a window, and those in all: `every` one, or where these
+    are too many to hold, what is shared along some axes, anew for each place along the others.
+    """
+    rest = windows / np.prod([np.ones_like(windows), *(width for _, width, _ in spans)], axis=0)
+    shared = at_once = every
+    for held in product((True, False), repeat=len(spans)):
+        some, turns = own, rest
+        for kept, (points, width, together) in zip(held, spans, strict=True):
+            some, turns = (some * together, turns) if kept else (some * points, turns * width)
+        fewer = (at_once > MOST_PLACES) | (some * turns < shared)
+        better = (every > MOST_PLACES) & (some <= MOST_PLACES) & fewer
+        shared = np.where(better, some * turns, shared)
+        at_once = np.where(better, some, at_once)
+    return shared, at_once
 
 
 def _at_once(tiling: Tiling, term: Term, axis: WalkedAxis) -> Array:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from eqsat.graph.index import substitute
+from eqsat.graph.movement import output_names, positions
 from eqsat.graph.tensor import Tensor
 from eqsat.terms import finite
 
@@ -54,10 +56,13 @@ def _from_largest(tensor: Tensor) -> tuple[int, ...] | None:
     if tensor.op != "sub":
         return None
     a, largest = tensor.operands
-    while largest.op == "view":
+    where = positions(largest.shape)
+    while largest.op == "view" and largest.attributes["fill"] is None:
+        at = dict(zip(output_names(largest.ndim), where, strict=True))
+        where = tuple(substitute(c, at) for c in largest.attributes["coordinates"])
         largest = largest.operands[0]
-    return (
-        largest.attributes["axes"]
-        if largest.op == "reduce_max" and largest.operands[0] is a
-        else None
-    )
+    if largest.op != "reduce_max" or largest.operands[0] is not a:
+        return None
+    axes = largest.attributes["axes"]
+    row = tuple(c for axis, c in enumerate(positions(a.shape)) if axis not in axes)
+    return axes if where == row else None

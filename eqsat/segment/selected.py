@@ -21,7 +21,7 @@ from eqsat.graph.build import (
     with_operands,
 )
 from eqsat.graph.dtypes import int64
-from eqsat.graph.elementwise import clip, greater_equal, less, logical_and, where
+from eqsat.graph.elementwise import clip, greater_equal, less_equal, logical_and, where
 from eqsat.graph.evaluate import topological
 from eqsat.graph.index import Affine, free_names, substitute, var
 from eqsat.graph.manipulation import broadcast_to
@@ -71,7 +71,8 @@ class _Selection:
         """Whether the index is of a position."""
         n = self.hit.shape[self.axis]
         above = self.decisions.settle(greater_equal(self.index, 0))
-        return self.decisions.settle(logical_and(above, self.decisions.settle(less(self.index, n))))
+        below = self.decisions.settle(less_equal(self.index, n - 1))  # which its dtype holds
+        return self.decisions.settle(logical_and(above, below))
 
     def at(self, x: Tensor) -> Tensor | None:
         """What x is where the selection holds, without its axis; None where no gather tells it, or

@@ -10,7 +10,7 @@ from window_cases import long_cases, window_cases
 import eqsat.graph as g
 from eqsat.cache.store import Cache
 from eqsat.codegen.cuda.emit import choose, emit
-from eqsat.codegen.cuda.values.windows import windows
+from eqsat.codegen.cuda.values.windows import windows, windows_in_turn
 from eqsat.driver import plan
 from eqsat.kernel.ir import Contract, Load
 from eqsat.specs import load
@@ -64,6 +64,21 @@ def test_a_thread_reads_what_its_points_share_once(kind):
     elements = found.elements
     assert elements == distribution.registers("c") * 3 * (rows + 2)
     assert re.search(rf"w_a\[{elements}\]", emit(one.kernel).text)
+
+
+@pytest.mark.parametrize(("columns", "turn"), [(8, "r"), (16, "s")])
+def test_windows_too_large_to_hold_are_held_along_one_axis_at_a_time(columns, turn):
+    """Of 7 x 7 places, two neighbours share 8 along the axis on which they lie."""
+    (one,) = (c for c in CASES if c.name == f"turns-bfloat16-71-12x{columns}")
+    _, distribution = choose(one.kernel, {})
+    (load,) = (s for s in one.kernel.statements() if isinstance(s, Load) and s.name == "a")
+    assert windows(one.kernel, distribution, load, "rs") is None
+    found = windows_in_turn(one.kernel, distribution, load, "rs", 16)
+    assert found and found.looped == (turn,) and found.places == (8,) and found.elements == 8 * 8
+    text = emit(one.kernel).text
+    around, loads, inner = (text.index(part) for part in (f"int r_{turn} = 0", "w_a[64]", "left["))
+    assert around < loads < inner and text.count("w_a[64]") == 1
+    assert windows_in_turn(one.kernel, distribution, load, "rs", 512) is None, "code too long"
 
 
 def test_windows_that_do_not_overlap_are_read_as_they_are():

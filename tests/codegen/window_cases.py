@@ -136,3 +136,11 @@ def window_cases() -> Iterator[Case]:
                     label = f"{kind}-{dtype}-{window}{step}{pad}{apart}-{size[1]}"
                     sample = windowed(size, window, step, pad, apart, tiles, kind, dtype)
                     yield case(label, sample, 64)
+    for dtype in (float32, bfloat16):  # too large to hold at once
+        for window, step, size, tiles in (
+            (7, 1, (16, 12, 19), (16, 8, 8)),
+            (7, 1, (16, 12, 19), (16, 4, 16)),
+            (5, 2, (24, 23, 21), (16, 8, 8)),
+        ):
+            sample = windowed(size, window, step, window // 2, 1, tiles, "sum-last", dtype)
+            yield case(f"turns-{dtype}-{window}{step}-{size[1]}x{tiles[2]}", sample, 64)

@@ -197,6 +197,18 @@ def test_a_sum_of_a_product_is_summed_first(
     assert found.cost * 3 < plainly.cost
 
 
+@pytest.mark.parametrize("axis", [0, 1, None])
+def test_a_sum_of_a_product_with_a_bias_is_summed_first(
+    axis: int | None, plain: ParallelProcessingUnit
+) -> None:
+    """sum_ij (A B + b) = sum_k (sum_i A) (sum_j B) + sum_ij b"""
+    a, b, bias = matrices(a=(N, N), b=(N, N), bias=(N,))
+    found = compiled(g.sum(a @ b + bias, axis), plain)
+    plainly = compiled(g.sum(a @ b + bias, axis), plain, "split_sum_of_products")
+    assert work(found) <= 2 * N * N < work(plainly)
+    assert found.cost * 3 < plainly.cost
+
+
 def test_the_trace_of_a_product_needs_its_diagonal_alone(plain: ParallelProcessingUnit) -> None:
     a, b = matrices(a=(N, N), b=(N, N))
     assert work(compiled(g.trace(a @ b), plain)) <= 2 * N * N

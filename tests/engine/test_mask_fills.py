@@ -66,6 +66,7 @@ EMPTY: dict[str, Callable[[], Tensor]] = {  # some row keeps nothing, or may
     "lengths": lambda: j < g.input("n", (3, 1, 1), "int32"),
     "other documents": lambda: g.logical_and(documents(), i > j),
     "before": lambda: j <= i - 2,
+    "wrapping": lambda: g.astype(i, "int32") + (2**31 - 8) > g.astype(j, "int32") - 5,
     "values": lambda: g.input("m", (N, N), "bool"),
 }
 WAYS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

@@ -113,6 +113,14 @@ def test_each_piece_is_computed_once_and_the_best_plan_knows_it():
     assert source.count("given_or_zero(p_x") == 1  # read once for all pieces
 
 
+def test_positions_that_wrap_around_tell_no_piece():
+    """Some lie below zero after an addition."""
+    x, i = g.input("x", (16,)), g.arange(16, dtype="int32")
+    out = g.concat([g.where(i + 2147483640 > 0, x, 0.0), x])
+    found = eqsat.compile(out, spec="cpu", cache=eqsat.Cache(None))(np.ones(16, np.float32))
+    assert found.tolist() == [1.0] * 8 + [0.0] * 8 + [1.0] * 16
+
+
 def test_reads_of_one_piece_have_no_guards():
     x, c = g.input("x", (4, 32, 2048, 128), "bfloat16"), g.input("c", (2048, 64), "bfloat16")
     (launch,) = planned(rotated(x, c, c), H200).parts.launches

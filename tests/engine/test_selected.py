@@ -106,6 +106,17 @@ def test_what_is_computed_for_each_row_and_position_is_left_to_the_search() -> N
     assert "gather" not in ops(settled(g.sum(g.where(HIT, scores, 0.0), axis=1)))
 
 
+def test_as_many_positions_as_an_index_can_tell_are_looked_up() -> None:
+    """128 is no number of int8."""
+    ids = g.input("i", (ROWS,), "int8")
+    hit = ids[:, None] == g.arange(128, dtype="int8")
+    (found,) = settle([g.sum(g.where(hit, g.input("t", (128,))[None], 0.0), axis=1)])
+    index = np.resize(np.array([0, 127, -1, 5], np.int8), ROWS)
+    table = np.arange(128, dtype=np.float32)
+    (got,) = g.evaluate([found], {"i": index, "t": table})
+    np.testing.assert_array_equal(got, np.where(index >= 0, table[index], 0))
+
+
 def test_few_positions_are_compared() -> None:
     hit = g.equal(IDS[:, None], g.arange(4, dtype="int32"))
     found = settled(g.sum(g.where(hit, given("d")[:4], 0.0), axis=1))

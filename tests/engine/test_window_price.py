@@ -4,6 +4,8 @@ Seconds on an H200, of kernels that differ in tiles alone: of a 3 x 3 maximum wi
 float32[4096, 112, 112], a 3 x 3 sum with weights over float32[32, 144, 56, 56].
 """
 
+from math import prod
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,7 @@ from eqsat.cache.store import Cache
 from eqsat.driver import plan
 from eqsat.graph.dtypes import float32
 from eqsat.graph.index import add, const, scale, var
-from eqsat.kernel.ir import Contract, Guard, Load
+from eqsat.kernel.ir import Contract, Guard, Kernel, Load
 from eqsat.price.pricer import Pricer
 from eqsat.price.rates import Blocking
 from eqsat.price.tiling import Tiling
@@ -79,6 +81,19 @@ def test_a_thread_holds_what_its_points_share_once(tile, elements: int) -> None:
     tiling = Tiling(Pricer(H200, frozenset()), made, tiles, blocking)
     (x,) = (t for t in made.terms if windowed(tiling, t))
     assert held_elements(tiling, x, windowed(tiling, x)).tolist() == [elements]
+
+
+def test_of_windows_too_large_to_hold_a_thread_holds_those_along_a_row() -> None:
+    """Channels last, 7 x 7: of four pixels and eight channels ten places at a time, seven times.
+    Measured on an H200, 77 microseconds; 98 and 108 with two pixels for each thread.
+    """
+    x = g.input("x", (32, 56, 56, 128), "bfloat16")
+    w = g.input("w", (128, 1, 7, 7), "bfloat16")
+    y = g.conv(x, w, padding=3, groups=128, layout="NHWC")
+    kernel = plan(y, H200, cache=Cache(None)).parts.launches[-1].kernel
+    assert isinstance(kernel, Kernel)
+    tile = prod(axis.tile for axis in kernel.grid)
+    assert tile == 32 * kernel.threads and kernel.grid[-1].tile >= 8
 
 
 @pytest.mark.parametrize("turned", [False, True])

@@ -143,3 +143,26 @@ def sum_of_deviations(t: Terms) -> Row:
             Miss(whole, mul(sub(one, mul(count, one)), t.sum("j", n)), "dtype_in", wrong=False),
         ),
     )
+
+
+@row
+def split_sum_of_products(t: Terms) -> Row:
+    """A row of numbers beside a product of matrices, and a product that has no row to share."""
+    a, b, c = t.read("a", "ik"), t.read("b", "kj"), t.read("c", "j")
+    x, y, z = (t.read(n, i, "float16") for n, i in (("x", "ik"), ("y", "kj"), ("z", "j")))
+    whole = t.read("w", "ijk")
+
+    def split(p: Term, q: Term) -> Pair:
+        return t.sum("j", add(p, q)), add(t.sum("j", p), t.sum("j", q))
+
+    product = t.sum("k", mul(a, b))
+    shared = split(product, c)
+    return Row(
+        (shared, (split(c, product)[0], shared[1])),
+        (
+            Miss(*split(t.sum("k", mul(whole, b)), c), "nonempty", wrong=False),
+            Miss(*split(t.sum("k", mul(x, y)), z), "dtype_in", wrong=False),
+            Miss(*shared, "finite", wrong=False, awkward=("a", "c")),
+            Miss(*split(t.sum("k", whole), c), wrong=False),
+        ),
+    )

@@ -4,8 +4,8 @@ from collections.abc import Set
 
 WHERE = (
     "A row of a law of an algebra group is a function of its name under @row, in the file of "
-    "tests/rules/ that is named after the law's own: algebra_rows.py (of rules/algebra.py, whose "
-    "laws of sums are in distribute_rows.py, of scatters in scatter_rows.py), power_rows.py, "
+    "tests/rules/ that is named after the law's own: algebra_rows.py (some laws of sums are in "
+    "distribute_rows.py), scatter_rows.py, distribute_rows.py, power_rows.py, "
     "mask_rows.py, rounding_rows.py, carry_rows.py. That of a rule of kernels is an entry of "
     "value_rows() or schedule_rows() in tests/rules/test_kernel_rules.py."
 )

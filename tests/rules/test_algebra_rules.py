@@ -15,7 +15,7 @@ from terms import Terms, universe
 
 from eqsat.graph.dtypes import as_dtype
 from eqsat.rule import Rule, applicable, collect
-from eqsat.rules import algebra, carries, masks, powers, roundings
+from eqsat.rules import algebra, carries, distribute, masks, powers, roundings, scatters
 from eqsat.rules.carries import carry_rules
 from eqsat.saturate.saturation import FrozenEGraph, Limits, SearchWorker, saturate
 from eqsat.solve import ALGEBRA
@@ -23,7 +23,7 @@ from eqsat.terms.algebra import Facts, Term, post_order
 
 ROWS = mask_rows.ROWS
 RULES = (
-    *collect(*map(vars, (algebra, powers, masks, roundings, carries))),
+    *collect(*map(vars, (algebra, scatters, distribute, powers, masks, roundings, carries))),
     *carry_rules((*carries.LAWS, *OWN)),
 )
 LAWS = {rule.name: rule for rule in RULES if rule.group in ALGEBRA}

@@ -7,7 +7,6 @@ both in place of a product.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from math import prod
 
 from eqsat.errors import UnsupportedError
 from eqsat.graph.dtypes import DType
@@ -23,13 +22,12 @@ from ..place.tile import Point, Reader, Tile, constant
 from ..place.warpgroup_operations import WarpgroupOperation
 from ..prelude.math import cast, combine, literal, register_type, storage_type, widen
 from ..values.loads import load_vector
-from ..values.windows import Windows, load_windows, windows
+from ..values.windows import Windows, load_windows, windows_in_turn
 from .matrix import Product, multiply
 from .narrow import multiply_narrowed
 from .warpgroup import multiply as multiply_by_warpgroups
 
 UNROLLED = 256  # multiply-adds of one thread that are written out; longer sums stay loops
-MOST_WINDOWED = 1024  # those over windows, whose elements have no address once they are held
 PARTLY = 8
 MOST_AHEAD = 64  # elements of a factor that a thread reads for several steps
 
@@ -121,22 +119,26 @@ def _held(
     """
     serial, over = c.name in block.placement.serial, block.ordered(c.over)
     factors = [replace(factor, tile=_tile(block, c, factor, serial)) for factor in factors]
-    readers = [_reader(block, c, factor, serial) for factor in factors]
+    shared = _shared_windows(block, c, factors) if serial else {}
+    readers = {factor.name: _reader(block, factor, serial, shared) for factor in factors}
     block.before_reading([factor.name for factor in factors])
     ahead = _find_steps(block, factors, over) if serial else None
-    loops = _serial_points(block, c, factors, ahead) if serial else block.points(over)
+    loops = (
+        _serial_points(block, c, factors, ahead, shared, readers) if serial else block.points(over)
+    )
     beyond = isinstance(c, Reduce)  # of a sum of products, factors are zero there
     with loops as summed:
         valid = " && ".join(block.valid(over, summed)) if beyond else ""
         with block.out.block(f"if ({valid})" if valid else ""):
             held: list[Reader] = []
-            for factor, reader in zip(factors, readers, strict=True):
+            for factor in factors:
                 if ahead and factor.word in ahead.tiles:
                     held.append(ahead.reader(block, factor.word))
                 else:
                     own = _own(block, factor, over)
                     held.append(_registers(block, factor.word, own))
-                    _read(block, c, factor, reader, summed)
+                    plain = factor.name not in shared
+                    _read(block, c, factor, readers[factor.name], summed, plain)
             yield summed, held
 
 
@@ -146,12 +148,17 @@ def _own(block: Block, factor: Factor, over: Sequence[str]) -> list[str]:
 
 
 def _read(
-    block: Block, c: Contract | Reduce, factor: Factor, reader: Reader, summed: Point
+    block: Block,
+    c: Contract | Reduce,
+    factor: Factor,
+    reader: Reader,
+    summed: Point,
+    plain: bool,
 ) -> None:
-    """A factor's elements at a point of what is reduced, to registers."""
+    """A factor's elements at a point of what is reduced, to registers; `plain`: from memory."""
     serial, word, own = c.name in block.placement.serial, factor.word, _own(block, factor, c.over)
     block.out.line(f"{register_type(factor.dtype)} {word}[{block.register_count(own)}];")
-    load, index, width = _vector(block, c, factor, own) if serial else (None, "", 1)
+    load, index, width = _vector(block, factor, own) if serial and plain else (None, "", 1)
     tile, inner, together = _row(block, factor, own) if serial else (None, "", 1)
     with block.points(own, steps={index: width, inner: together}) as point:
         at, place = summed.joined(point), block.register_number(own, point)
@@ -225,16 +232,25 @@ def _find_steps(block: Block, factors: Sequence[Factor], over: list[str]) -> Ste
 
 @contextmanager
 def _serial_points(
-    block: Block, c: Contract | Reduce, factors: Sequence[Factor], ahead: Steps | None
+    block: Block,
+    c: Contract | Reduce,
+    factors: Sequence[Factor],
+    ahead: Steps | None,
+    shared: Mapping[str, tuple[Load, Windows]],
+    readers: dict[str, Reader],
 ) -> Iterator[Point]:
     """Plain loops over the summed indices, every thread running through all of the tile; of those
-    that are read ahead a loop over the steps that are.
+    that are read ahead a loop over the steps that are. Windows that are loaded in turn are, within
+    the loops that they wait for, and what reads them is put among the readers.
     """
     at, register, depth = {}, {}, 0
-    over = sorted(block.ordered(c.over), key=lambda i: bool(ahead) and i == ahead.index)
+    waiting = {name: found for name, found in shared.items() if found[1].looped}
+    turns = {i for _, found in waiting.values() for i in found.looped}
+    over = block.ordered(c.over)
+    over.sort(key=lambda i: (bool(ahead) and i == ahead.index, i not in turns))
     each = block.register_count(c.indices)
     held = any(
-        _windows(block, c, name)
+        name in shared
         or (
             block.placement.where[name] == REGISTERS
             and set(over) & set(block.placement.indices[name])
@@ -245,10 +261,11 @@ def _serial_points(
     for i in over:
         number, name = block.index("r", i), block.index("at", i)
         each *= _length(block, i)
-        whole = held or each <= UNROLLED
+        whole = (held or each <= UNROLLED) and i not in turns
         steps = ahead if ahead and ahead.index == i else None
         width = steps.width if steps else 1
-        block.out.line("#pragma unroll" if whole else f"#pragma unroll {PARTLY // width}")
+        partly = 1 if i in turns else PARTLY // width
+        block.out.line("#pragma unroll" if whole else f"#pragma unroll {partly}")
         by = f"{number} += {width}" if steps else f"++{number}"
         block.out.line(f"for (int {number} = 0; {number} < {_length(block, i)}; {by}) {{")
         block.out.depth += 1
@@ -267,6 +284,11 @@ def _serial_points(
             text += f" + {step}"
             register[i] = f"({number} + {step})"
         block.out.line(f"const int {name} = {text};")
+        point = Point(at, register, block.frame.origin)
+        for factor, (load, found) in [*waiting.items()]:
+            if at.keys() >= {*found.looped}:
+                readers[factor] = load_windows(block, load, found, point)
+                del waiting[factor]
     yield Point(at, register, block.frame.origin)
     for _ in range(depth):
         block.out.depth -= 1
@@ -290,19 +312,21 @@ def _tile(block: Block, c: Contract | Reduce, factor: Factor, serial: bool) -> T
     return stage(block, name, block.ordered(block.placement.indices[name]))
 
 
-def _reader(block: Block, c: Contract | Reduce, factor: Factor, serial: bool) -> Reader:
-    """How to read a factor at any point of the summed indices."""
+def _reader(
+    block: Block, factor: Factor, serial: bool, shared: Mapping[str, tuple[Load, Windows]]
+) -> Reader:
+    """How to read a factor at any point of the summed indices; windows are loaded, but for those
+    that are in turn.
+    """
     name = factor.name
-    if serial and (window := _windows(block, c, name)):
-        return load_windows(block, *window)
+    if name in shared and not shared[name][1].looped:
+        return load_windows(block, *shared[name])
     if factor.tile is None or block.placement.where[name] in (SHARED, COMPUTED):
         return block.readers[name]
     return factor.tile.reader(block.placement.dtypes[name])
 
 
-def _vector(
-    block: Block, c: Contract | Reduce, factor: Factor, own: list[str]
-) -> tuple[Load | None, str, int]:
+def _vector(block: Block, factor: Factor, own: list[str]) -> tuple[Load | None, str, int]:
     """The load of a factor that threads take from memory several elements at a time, the index
     along which these lie, and how many.
     """
@@ -310,7 +334,7 @@ def _vector(
     load = placement.statements.get(name)
     if placement.where[name] != FETCH or not isinstance(load, Load) or load.access.coordinates:
         return None, "", 1
-    if load.dtype.compute != factor.dtype.compute or _windows(block, c, name):
+    if load.dtype.compute != factor.dtype.compute:
         return None, "", 1
     buffer, held = block.kernel.buffer(load.access.buffer), block.distribution.vector
     index, width = vector_along(load.access, own, buffer, block.axes, placement.indices, held)
@@ -355,14 +379,20 @@ def _read_row(block: Block, tile: Tile, at: Point, width: int, dtype: DType, reg
         block.out.line(f"for (int e = 0; e < {width}; ++e) {register} = {value};")
 
 
-def _windows(block: Block, c: Contract | Reduce, name: str) -> tuple[Load, Windows] | None:
-    """The load of a factor of which points share elements, these in registers, and its windows."""
-    load = block.placement.statements.get(name)
-    each = block.register_count(c.indices) * prod(_length(block, i) for i in c.over)
-    if block.placement.where[name] != FETCH or each > MOST_WINDOWED or not isinstance(load, Load):
-        return None
-    found = windows(block.kernel, block.distribution, load, c.over)
-    return (load, found) if found else None
+def _shared_windows(
+    block: Block, c: Contract | Reduce, factors: Sequence[Factor]
+) -> dict[str, tuple[Load, Windows]]:
+    """By factor the load of which points share elements, these in registers, and its windows."""
+    found = {}
+    for name in (factor.name for factor in factors):
+        load = block.placement.statements.get(name)
+        if block.placement.where[name] == FETCH and isinstance(load, Load):
+            results = block.register_count(c.indices)
+            windows = windows_in_turn(
+                block.kernel, block.distribution, load, block.ordered(c.over), results
+            )
+            found |= {name: (load, windows)} if windows else {}
+    return found
 
 
 def _is_spread(block: Block, c: Contract | Reduce, name: str) -> bool:

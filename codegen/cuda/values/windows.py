@@ -7,6 +7,7 @@ places on it. These are loaded in loops over places, and each point takes its el
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import combinations
 from math import prod
 
 from eqsat.kernel.ir import Kernel, Load, Map, Reduce, Update
@@ -22,6 +23,8 @@ from ..place.tile import Point, Reader, flat_number
 from ..prelude.math import cast, literal, register_type, storage_type, widen
 from .loads import load_vector
 
+MOST_WINDOWED = 1024  # multiply-adds of a thread over windows that are held, all written out
+
 
 @dataclass(frozen=True)
 class Windows:
@@ -34,6 +37,7 @@ class Windows:
     counts: Mapping[str, int]
     rest: tuple[str, ...]
     serial: frozenset[str]
+    looped: tuple[str, ...] = ()
 
     @property
     def elements(self) -> int:
@@ -42,10 +46,15 @@ class Windows:
 
 
 def windows(
-    kernel: Kernel, distribution: Distribution, load: Load, serial: Collection[str] = ()
+    kernel: Kernel,
+    distribution: Distribution,
+    load: Load,
+    serial: Collection[str] = (),
+    looped: Collection[str] = (),
 ) -> Windows | None:
     """The places that a thread's points of a load share; None where they share none, or too many
-    to hold. `serial`: indices of which each thread runs through all points.
+    to hold. `serial`: indices of which each thread runs through all points; `looped`: of these, the
+    ones for each of whose points the places are loaded anew.
     """
     axes = kernel.axes()
     walked = sliding_axes(kernel, load)
@@ -53,6 +62,7 @@ def windows(
         return None
     counts = {i: distribution.registers(i) for i in load.indices}
     counts |= {i: min(axes[i].tile, axes[i].extent) for i in load.indices if i in serial}
+    counts |= dict.fromkeys(looped, 1)
     shared: list[tuple[WalkedAxis, int]] = []
     for axis in walked:
         steps = {str(atom): step for atom, step in axis.place.terms}
@@ -61,10 +71,33 @@ def windows(
         if together and places < prod(counts[i] for i in steps):
             shared.append((axis, places))
     inside = {str(atom) for axis, _ in shared for atom, _ in axis.place.terms}
-    rest = tuple(i for i in axes if i in load.indices and i not in inside)
+    rest = tuple(i for i in axes if i in load.indices and i not in inside and i not in looped)
     known = frozenset(i for i in load.indices if i in serial)
-    found = Windows(tuple(a for a, _ in shared), tuple(n for _, n in shared), counts, rest, known)
+    held, places = tuple(axis for axis, _ in shared), tuple(n for _, n in shared)
+    found = Windows(held, places, counts, rest, known, tuple(looped))
     return found if shared and found.elements <= MOST_PLACES else None
+
+
+def windows_in_turn(
+    kernel: Kernel, distribution: Distribution, load: Load, serial: Sequence[str], results: int
+) -> Windows | None:
+    """`windows`, of all points of the serial indices at once; where these are too many to hold, or
+    for so many results to write out, those for each point of some indices in turn, such that a
+    thread loads the fewest elements.
+    """
+    axes = kernel.axes()
+    lengths = {i: min(axes[i].tile, axes[i].extent) for i in serial}
+    own = [i for i in serial if i in load.indices]
+    for count in range(len(own)):
+        found = []
+        for turns in combinations(own, count):
+            written = results * prod(n for i, n in lengths.items() if i not in turns)
+            one = windows(kernel, distribution, load, serial, turns)
+            if one and written <= MOST_WINDOWED:
+                found.append(one)
+        if found:
+            return min(found, key=lambda one: one.elements * prod(lengths[i] for i in one.looped))
+    return None
 
 
 def shared_windows(block: Block, load: Load) -> Windows | None:
@@ -82,8 +115,10 @@ def _side_by_side(distribution: Distribution, index: str) -> bool:
     return all(weight == 1 for _, weight in distribution.weighted(index, "register"))
 
 
-def load_windows(block: Block, load: Load, found: Windows) -> Reader:
-    """Write the loads; returns what reads an element by the register numbers of its point."""
+def load_windows(block: Block, load: Load, found: Windows, around: Point | None = None) -> Reader:
+    """Write the loads; returns what reads an element by the register numbers of its point. `around`
+    is the point of what is looped over.
+    """
     out, array = block.out, f"w_{block.names.of(load.name)}"
     buffer, held = block.kernel.buffer(load.access.buffer), block.distribution.vector
     own = [i for i in found.rest if i not in found.serial]
@@ -98,18 +133,19 @@ def load_windows(block: Block, load: Load, found: Windows) -> Reader:
     def read(point: Point) -> str:
         places = []
         for axis in found.axes:
-            numbers = [(point.register[str(atom)], step) for atom, step in axis.place.terms]
+            terms = [(str(atom), step) for atom, step in axis.place.terms]
+            numbers = [(point.register[i], step) for i, step in terms if i not in found.looped]
             texts = [n if step == 1 else f"({n}) * {step}" for n, step in numbers if n != "0"]
             places.append(" + ".join(texts) or "0")
         return element(point.register, places)
 
     out.line(f"{register_type(load.dtype)} {array}[{found.elements}];")
     if line := _line(block, load, found):
-        if _load_line(block, load, found, line, element):
+        if _load_line(block, load, found, line, element, around):
             out.line(f"hold({array});")
         return read
     guarded = False
-    with _points(block, load, found, {along: width}) as (point, places):
+    with _points(block, load, found, {along: width}, around) as (point, places):
         condition = " && ".join(_conditions(block, load, found, point))
         guarded = bool(condition)
         if width == 1:
@@ -157,13 +193,14 @@ def _load_line(
     found: Windows,
     line: _Line,
     element: Callable[[Mapping[str, str], Sequence[str]], str],
+    around: Point | None,
 ) -> bool:
     """Write the loads of all lines, in vectors where every place of one is there: at its ends, as
     what tells that is linear; whether that has to be asked.
     """
     out, axis, buffer = block.out, found.axes[-1], block.kernel.buffer(load.access.buffer)
     kind, number = storage_type(buffer.dtype), f"place_{len(found.axes) - 1}"
-    with _points(block, load, found, {}, len(found.axes) - 1) as (point, places):
+    with _points(block, load, found, {}, around, len(found.axes) - 1) as (point, places):
         ends = (_moved(axis, point, place) for place in ("0", str(line.places - 1)))
         asked = [one for at in ends for one in _conditions(block, load, found, at)]
         first = block.address(load.access, point) + f" - {line.before}" * bool(line.before)
@@ -217,13 +254,14 @@ def _points(
     load: Load,
     found: Windows,
     steps: Mapping[str, int],
-    looped: int | None = None,
+    around: Point | None,
+    most: int | None = None,
 ) -> Iterator[tuple[Point, list[str]]]:
     """Loops over what a thread reads: a point, and the number of its place on each axis, or on so
     many of them: of the others it is at the first.
     """
     own = [i for i in found.rest if i not in found.serial]
-    places = [f"place_{n}" for n in range(len(found.axes) if looped is None else looped)]
+    places = [f"place_{n}" for n in range(len(found.axes) if most is None else most)]
     serial = [i for i in found.rest if i in found.serial]
     loops = [(block.index("r", i), found.counts[i]) for i in serial]
     with block.points(own, steps=steps) as point, ExitStack() as stack:
@@ -234,6 +272,8 @@ def _points(
             )
         at = {i: _first(block, i, found) for i in load.indices} | dict(point.at)
         register = dict(point.register)
+        if around:
+            at |= {i: around.at[i] for i in found.looped}
         for i in serial:
             register[i] = block.index("r", i)
             at[i] = f"({at[i]} + {register[i]})"
