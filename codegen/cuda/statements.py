@@ -50,7 +50,7 @@ from .values.anywhere import anywhere
 from .values.box_store import box_store
 from .values.collective import reduce_threads, scan
 from .values.exponents import exp_of_difference
-from .values.loads import fields, load_fields, load_vector
+from .values.loads import fields, load_fields, load_vector, points_of_late
 from .values.packs import store_points
 from .values.patch import Patch, find_exchanges
 from .values.scatter import combine_stored
@@ -370,9 +370,9 @@ class Statements:
 
     def loop(self, group: Sequence[Elementwise], local: set[str], late: set[str]) -> None:
         """The statements of a group at each point."""
-        block = self.block
-        outer = {i for name in late for i in self.late[name].indices}
-        with block.points({i for s in group for i in walked(s)}, outer=outer) as point:
+        block, loads = self.block, {name: self.late[name] for name in sorted(late)}
+        every = {i for s in group for i in walked(s)}
+        with points_of_late(block, every, loads, self.vector) as point:
             angles = Angles(block, group)
             names = {s.name for s in group}
             for s in group:

@@ -14,7 +14,17 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from eqsat.graph.dtypes import BY_NAME
-from eqsat.graph.index import Affine, FloorDiv, Mod, add, const, divided_names, scale, var
+from eqsat.graph.index import (
+    Affine,
+    FloorDiv,
+    Mod,
+    add,
+    const,
+    divided_names,
+    scale,
+    unit_names,
+    var,
+)
 from eqsat.kernel.ir import Buffer, Guard
 from eqsat.layout.narrow import TERMS
 from eqsat.layout.needs import WIDE, Need, started_needs, waited_needs
@@ -87,7 +97,8 @@ def preparations(made: Form, spec: ParallelProcessingUnit) -> tuple[Preparation,
             stands = universe.mask(read.names) & places and not slides
             beside = waited_needs(spec, *kinds) if stands else ()
             for operation, need in (*started_needs(spec, *kinds), *beside):
-                if need.converts or not lies_right(read, need, summed, batch, made):
+                right = lies_right(read, need, summed, batch, places, made)
+                if need.converts or not right or _in_short_runs(read, need, summed, made):
                     layout = _layout(read, need, summed, places | batch, made)
                     if layout is not None:
                         wanted.setdefault((factor, layout), set()).add(operation.name)
@@ -162,12 +173,13 @@ def copies(prepared: Iterable[Preparation]) -> tuple[Preparation, ...]:
     return tuple({one.stored: one for one in prepared}.values())
 
 
-def lies_right(read: Read, need: Need, summed: int, batch: int, made: Form) -> bool:
+def lies_right(read: Read, need: Need, summed: int, batch: int, places: int, made: Form) -> bool:
     """Whether a factor can be copied as boxes that an operation takes: not where memory has the
-    points of `batch`, names of both factors that stay, side by side.
+    points of `batch`, names of both factors that stay, side by side, nor those of `places` in
+    windows, of which an operation takes one at a time, unless the sum is over such alone.
 
     What guards and quotients make of an address is left to the target to judge, unless a window
-    slides along what is contiguous by less than a unit, or a name walks an axis backwards.
+    moves along what is contiguous by less than a unit, or a name walks an axis backwards.
     """
     if read.fill or read.stride * read.dtype.itemsize % need.alignment:
         return False
@@ -182,7 +194,7 @@ def lies_right(read: Read, need: Need, summed: int, batch: int, made: Form) -> b
         steps = sorted([by for _, by in own.terms])[1:]  # the run itself may begin at any of these
         size = read.dtype.itemsize
         between = any(by * size % need.alignment for by in (own.constant, *steps))
-        return not (axes[-1].slides and between) and not backwards
+        return not (between and len(own.terms) > 1) and not backwards
     size, extents = read.dtype.itemsize, made.extents
     strides = {str(atom): c for atom, c in read.address.terms if extents.get(str(atom), 2) > 1}
     inner = [name for name, stride in strides.items() if stride == 1 and name in extents]
@@ -192,6 +204,8 @@ def lies_right(read: Read, need: Need, summed: int, batch: int, made: Form) -> b
     if read.address.constant * size % need.alignment:
         return False
     along = made.facts.universe.mask(inner)
+    if along & places and summed & ~places:
+        return False
     return bool(along & summed) if need.summed else not along & batch
 
 
@@ -269,7 +283,7 @@ def _layout(read: Read, need: Need, summed: int, places: int, made: Form) -> _La
     names.sort(key=lambda name: -strides.get(name, 0))
     last = names[-1]
     size = BY_NAME[need.converts or read.dtype.name].itemsize
-    short = extents[last] * size < need.alignment
+    short = extents[last] * size < need.alignment or _in_short_runs(read, need, summed, made)
     place = bool(universe.mask([last]) & places & ~inner)
     own = [name for name in names if not universe.mask([name]) & (summed | places)]
     beside = last in own and len(own) > 1 and extents[last] < SHORT_ROWS
@@ -279,6 +293,18 @@ def _layout(read: Read, need: Need, summed: int, places: int, made: Form) -> _La
     pitch = _pitch(extents[last], size, row)
     outer = (name for name in names if name != last)
     return _Layout((*outer, last), pitch, need.converts, need.terms)
+
+
+def _in_short_runs(read: Read, need: Need, summed: int, made: Form) -> bool:
+    """Whether elements lie together along a summed name of few points, beside one of more: an
+    operation multiplies many points of a single name at once.
+    """
+    mask, extents = made.facts.universe.mask, made.extents
+    over = made.facts.universe.members(summed)
+    along = [name for name in unit_names(read.address) if name in extents and mask([name]) & summed]
+    size = BY_NAME[need.converts or read.dtype.name].itemsize
+    few = bool(along) and extents[along[0]] * size < need.row
+    return few and max(extents[name] for name in over) > extents[along[0]]
 
 
 def _run(

@@ -15,6 +15,7 @@ from eqsat.layout.needs import Need
 from eqsat.layout.prepare import lies_right, read_alike, rows_of_pages
 from eqsat.layout.relayout import points as elements
 from eqsat.layout.relayout import walked_axes
+from eqsat.layout.window_factors import window_places
 from eqsat.price.call import call_seconds
 from eqsat.price.copy import one_by_one
 from eqsat.price.issue import copy_seconds, instruction_seconds
@@ -209,7 +210,8 @@ def gathered(tiling: Tiling, operation: ParallelOperation, found: Contraction) -
 
 
 def _lies_right(tiling: Tiling, found: Contraction, read: Read, need: Need) -> bool:
-    return lies_right(read, need, found.summed, found.batch, tiling.form)
+    places = window_places(tiling.form, (found.left, found.right))
+    return lies_right(read, need, found.summed, found.batch, places, tiling.form)
 
 
 def preparing_seconds(tiling: Tiling, operation: ParallelOperation, found: Contraction) -> float:

@@ -193,12 +193,14 @@ class Tiling:
             return self.shape
         whole, width = tile >= self.form.extents[name], tile * dtype.itemsize
         times = np.maximum(LINE / width, 1.0) ** 0.5
-        if name in self.tiles and not self.form.reduced:  # nothing else takes the time
-            times = np.where(width < SEVERAL, times * SINGLE, times)
+        alone = not self.form.reduced  # nothing else takes the time
+        if name in self.tiles:
+            times = np.where((width < SEVERAL) & alone, times * SINGLE, times)
             steps = [step * dtype.itemsize for atom, step in address.terms if atom != name]
             if any(step % VECTOR_BYTES for step in steps):
                 beyond = self.count[name] * tile / self.form.extents[name] - 1
-                times = times * (1 + ENDS / width + EMPTY * beyond)
+                ends = ENDS if alone else ENDS / 2  # which the tile beside it has drawn
+                times = times * (1 + ends / width + EMPTY * beyond * alone)
         return np.where(whole, 1.0, times)
 
     def present(self, read: Read) -> float:

@@ -21,5 +21,7 @@ def test_a_bias_is_read_for_each_column_cast_or_not(wide: bool) -> None:
     first = plan([sums], SPEC, cache=Cache(None)).parts.launches[0].kernel
     source = emit(first, {one.name: one for one in SPEC.operations})
     lines = source.text.splitlines()
-    (used,) = [line for line in lines if "p_x2[" in line and "wrapping_add" in line]
+    (read,) = [line for line in lines if "p_x2 + " in line]
+    (used,) = [line for line in lines if "late_" in line and "wrapping_add" in line]
+    assert f"Pack<{'float' if wide else 'unsigned short'}, 2>" in read, "neighbours at once"
     assert "v_acc" in used and not compile_cubin(source.text, "sm_90a").spills

@@ -112,11 +112,14 @@ def test_transposed_convolutions_are_one_kernel(padding: int) -> None:
 def test_what_others_read_is_stored_too() -> None:
     """Both the product and a part of it are outputs."""
     whole = rows()
-    kernels([whole, whole[:, 3:1400] * 2.0], "example_cuda")
+    (only,) = kernels([whole, whole[:, 3:1400] * 2.0], "example_cuda")
+    assert [store.access.guards != () for store in only.phases[-1].stores] == [False, True]
 
 
 def test_a_part_that_is_reduced_is_not_moved() -> None:
-    kernels([g.max(rows()[:, 3:1400], axis=1)], "example_cuda")
+    product, _ = kernels([g.max(rows()[:, 3:1400], axis=1)], "example_cuda")
+    (store,) = product.phases[-1].stores
+    assert not store.access.guards, "the whole product is stored, as its rows lie apart"
 
 
 @pytest.mark.parametrize("extent", [12, 13])

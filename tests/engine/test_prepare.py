@@ -324,6 +324,36 @@ def test_convolutions_with_channels_first_are_products_of_warpgroups(options):
     assert product.operation.startswith("wgmma") and len(copies) == 2
 
 
+@pytest.mark.parametrize(
+    ("window", "step", "padding"),
+    [
+        pytest.param(2, 2, 1, id="side by side, padded"),
+        pytest.param(8, 4, 2, id="as long as what copies move at least"),
+        pytest.param(8, 8, 3, id="both", marks=SLOW),
+        pytest.param(8, 2, 0, id="without padding", marks=SLOW),
+    ],
+)
+def test_steps_along_a_row_are_products_of_warpgroups(window, step, padding):
+    """Their places lie along memory as no box has them: channels are laid innermost."""
+    x, w = g.input("x", (2, 32, 90), "bfloat16"), g.input("w", (48, 32, window), "bfloat16")
+    out = g.conv(x, w, stride=step, padding=padding)
+    program = planned(out)
+    given = {
+        n: np.rint(3 * normal(*t.shape)).astype(bfloat16.numpy) for n, t in (("x", x), ("w", w))
+    }
+    (wanted,) = g.evaluate([out], given)
+    np.testing.assert_array_equal(run(program, **given), wanted)
+    large = g.conv(
+        g.input("x", (10, 256, 3400), "bfloat16"),
+        g.input("w", (256, 256, window), "bfloat16"),
+        stride=step,
+        padding=padding,
+    )
+    kernels = [launch.kernel for launch in planned(large, H200).parts.launches]
+    (product,) = (s for k in kernels for s in k.statements() if isinstance(s, Contract))
+    assert product.operation.startswith("wgmma")
+
+
 @pytest.mark.slow
 def test_products_of_copied_factors_are_not_left_to_what_joins_parts():
     """A gated cell: one product is in parts, the other is summed by what joins them."""

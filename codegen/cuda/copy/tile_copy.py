@@ -235,11 +235,14 @@ def _copy_vector(
     point = at_place(tile, point)
     condition = _exists(block, load, tile, frame, point) or "true"
     address = block.address(load.access, point)
-    bytes_ = width * tile.dtype.itemsize
+    how = f"{width * tile.dtype.itemsize}{', true' * _is_alike(block, load)}"
     block.out.line(f"const bool exists = {condition};")
-    block.out.line(
-        f"copy_async<{bytes_}>({place}, exists ? {source} + {address} : {source}, exists);"
-    )
+    block.out.line(f"copy_async<{how}>({place}, exists ? {source} + {address} : {source}, exists);")
+
+
+def _is_alike(block: Block, load: Load) -> bool:
+    """Whether all tiles read the same: few lines, which the cache near each SM then serves."""
+    return all(axis.count == 1 for name, axis in block.axes.items() if name in load.indices)
 
 
 def _read(

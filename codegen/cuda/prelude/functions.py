@@ -390,11 +390,11 @@ struct Minimum {{
     }}
 }};""",
     "copy_async": f"""
-template <int Bytes>
+template <int Bytes, bool Near = false>
 {DEVICE} void copy_async(void* target, const void* source, bool exists) {{
     const unsigned to = unsigned(__cvta_generic_to_shared(target));
     const int size = exists ? Bytes : 0;
-    if (Bytes == 16)
+    if (Bytes == 16 && !Near)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(source),
                      "r"(size) : "memory");
     else
