@@ -90,7 +90,7 @@ class Parts:
     @cached_property
     def once(self) -> tuple[Launch, ...]:
         """The launches that read constants alone, or what others of these make: they run once."""
-        made = [(launch, *_read_and_written(launch)) for launch in self.launches]
+        made = [(launch, *read_and_written(launch)) for launch in self.launches]
         writers = Counter(name for _, _, written in made for name in written)
         known = {*self.constants}
         kept = {name for name, _, _ in self.outputs} | {n for n, k in writers.items() if k > 1}
@@ -104,7 +104,7 @@ class Parts:
     @cached_property
     def made_once(self) -> frozenset[str]:
         """The buffers that these launches write."""
-        return frozenset(name for launch in self.once for name in _read_and_written(launch)[1])
+        return frozenset(name for launch in self.once for name in read_and_written(launch)[1])
 
     @cached_property
     def repeated(self) -> tuple[Launch, ...]:
@@ -113,7 +113,7 @@ class Parts:
         return tuple(launch for launch in self.launches if id(launch) not in once)
 
 
-def _read_and_written(launch: Launch) -> tuple[set[str], set[str]]:
+def read_and_written(launch: Launch) -> tuple[set[str], set[str]]:
     """The program's buffers that a launch reads, and those that it writes."""
     called = launch.kernel
     names = dict(zip((b.name for b in called.buffers), launch.buffers, strict=True))

@@ -18,7 +18,7 @@ import numpy as np
 from eqsat.cache.store import Cache, content_key
 from eqsat.graph.dtypes import DType, iinfo
 from eqsat.kernel.ir import Access, Buffer, Kernel, Load, Map, Statement
-from eqsat.program import Backend, Launch
+from eqsat.program import Backend, Launch, read_and_written
 from eqsat.version import code_digest
 
 ROUNDS = 7
@@ -53,7 +53,7 @@ def fastest(launches: Sequence[Launch], backend: Backend, store: Cache) -> tuple
         place, seconds = known[prints]
         head, *tail = candidates[place][len(before) :]
         result.append(replace(head, measured=seconds))
-        made.update(name for own, name in _names(head) if own in _stored(head.kernel))
+        made |= read_and_written(head)[1]
         before = (*before, head) if tail else ()
         waiting = [*tail, *after]
     return tuple(result)

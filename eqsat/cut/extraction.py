@@ -8,39 +8,34 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import or_
 
 import numpy as np
 
 from eqsat.cut.cuts import (
-    UNFIT,
     Candidate,
     Cut,
-    PlainPrice,
     Plan,
-    Reductions,
     agree,
     joins_stored,
-    kinds,
     least,
     of_size,
     reductions,
     varied,
 )
 from eqsat.cut.join import as_joined, in_order, join, without_copies
+from eqsat.cut.learned import LearnedPrices
 from eqsat.cut.narrow_stored import narrowed
 from eqsat.cut.pruned import PrunedGraph
 from eqsat.graph.dtypes import DType, as_dtype
 from eqsat.graph.index import row_major
 from eqsat.price.pricer import Pricer
 from eqsat.saturate.saturation import ENode, FrozenEGraph
-from eqsat.schedule.menu import least_seconds
-from eqsat.schedule.recast import before_schedules
-from eqsat.schedule.whole_rows import kernels_of_whole_rows
 from eqsat.terms.algebra import LEAVES, SCANS, SCATTERS, Facts, Read, Renaming, Term, post_order
 from eqsat.terms.extremes import COMPARED, EXTREMES
-from eqsat.terms.form import REDUCING, Stored, form, is_product
+from eqsat.terms.form import REDUCING, Stored, is_product
 from eqsat.terms.reindex import push
-from eqsat.terms.scattered import starts
 
 KEPT = 6
 SHARED = 4  # besides, those that are best if others need what they read, too; and one that reads
@@ -52,8 +47,11 @@ MANY, FEW = 60, 32  # classes, beyond which only so many choices of each are pri
 LEAST = 3  # of those, of each node
 MOST_PRICED = 4000  # choices of all classes: where these are more, fewer of each
 
+# Of a class its candidates, its best kernel, and what this reduces, if there is one.
+Visited = tuple[list[Candidate], tuple[Candidate, float] | None, frozenset[Term] | None]
 
-class Extractor:
+
+class Extractor(LearnedPrices):
     """Finds kernels for the roots of one e-graph; `narrows`: floats to which factors of such alone
     may be rounded where they are stored.
     """
@@ -65,24 +63,21 @@ class Extractor:
         order: Mapping[int, tuple[str, ...]],
         narrows: frozenset[DType] = frozenset(),
     ) -> None:
-        self.graph, self.pricer, self.order, self.narrows = graph, pricer, order, narrows
-        self.facts = Facts(graph.universe)
+        super().__init__(Facts(graph.universe), pricer)
+        self.graph, self.order, self.narrows = graph, order, narrows
         self.candidates: dict[int, list[Candidate]] = {}
         self.kernel: dict[int, tuple[Candidate, float]] = {}
         # Reductions of each class that has a kernel, pivots of carries among them.
         self.reduced: dict[int, frozenset[Term]] = {}
         self._together: dict[frozenset[int], float] = {}
-        self.prices: dict[tuple[Term, tuple[str, ...]], float] = {}
         self.pruned = PrunedGraph(graph, pricer)
         self.nodes = self.pruned.nodes
         self.stored: frozenset[int] = frozenset()
         self.best: tuple[Mapping[int, Cut], Mapping[int, Sequence[Candidate]]] = {}, {}
         self.pushed: dict[Term, dict[tuple[Renaming, Term], None]] = {}
-        self._plain: dict[tuple[Stored, ...], PlainPrice] = {}
-        self.floors: dict[tuple[Reductions, float], float] = {}
-        self.unfit: set[tuple[Reductions, float]] = set()  # what kernels reduce, as in `floors`
-        self.alone: dict[tuple[Term, ...], float] = {}  # seconds of kernels that store these terms
-        self.nested: dict[int, float] = {}  # times a price, by how many reductions: `times`
+        # What visits found, by the class and what is free of all that it is made of.
+        self._visited: dict[tuple[int, int], Visited] = {}
+        self._beneath: dict[int, int] = {}  # of a class, as bits, itself among them
         self._elsewhere: dict[int, set[int]] = {}
         self._orders: dict[int, tuple[str, ...]] = {}
 
@@ -113,65 +108,12 @@ class Extractor:
     def _stored_bytes(self, closure: frozenset[int]) -> int:
         return sum(map(self.load_bytes, closure))
 
-    def price(self, term: Term, names: tuple[str, ...], dtype: str) -> float:
-        """The best predicted seconds of a kernel that stores the term."""
-        key = (term, names)
-        if key not in self.prices:
-            self.prices[key] = self.price_kernel((Stored("t", term, names, as_dtype(dtype)),))
-        return self.prices[key]
-
-    def price_kernel(self, stored: tuple[Stored, ...]) -> float:
-        """The best predicted seconds of a kernel that stores several values, and of those that
-        write what scatters start from.
-        """
-        plain = self._plain_price(stored)
-        seconds = plain.seconds * plain.times(self.nested)
-        part, points = plain.reductions, plain.points
-        found = [least for (r, n), least in self.floors.items() if r <= part and n <= points]
-        before = sum(self.price(s.term, s.names, s.dtype.name) for s in starts(stored))
-        own = self.alone.get(tuple(one.term for one in stored), 0.0)
-        share = self.pricer.share_of(one.term for one in stored)
-        return share * max([seconds, own, *found]) + before
-
-    def _plain_price(self, stored: tuple[Stored, ...]) -> PlainPrice:
-        if stored not in self._plain:
-            made = form(stored, self.facts)
-            merged = before_schedules(stored, self.facts, self.pricer)
-            rows = kernels_of_whole_rows(merged) if self.pricer.overlap else ()
-            plain = least_seconds(merged, self.pricer)
-            whole = sum(least_seconds(one, self.pricer) for one in rows) or np.inf
-            several = sum(is_product(t, self.facts) for t in made.terms) > 1
-            taken = [merged] if plain <= whole else rows
-            nested = any(one.nested or (several and one.held) for one in taken)
-            points = max(self.facts.universe.size(self.facts.free(one.term)) for one in stored)
-            self._plain[stored] = PlainPrice(min(plain, whole), nested, kinds(made), points)
-        return self._plain[stored]
-
     def learn(self, stored: tuple[Stored, ...], seconds: float) -> bool:
-        """Take it from now on that a kernel with all reductions of these values, which stores as
-        many points, and computes what it multiplies if these do, needs so long, and nested ones as
-        many times their price; without reductions, and of the first that fits no schedule (UNFIT),
-        that it needs so long itself. False where that was known.
-        """
-        plain, terms = self._plain_price(stored), tuple(one.term for one in stored)
-        key = (plain.reductions, plain.points)
-        itself = not plain.reductions or (seconds == UNFIT and key not in self.unfit)
-        if (self.alone.get(terms, 0.0) if itself else self.floors.get(key, 0.0)) >= seconds:
-            return False
-        if itself:
-            self.alone[terms] = seconds
-            self.unfit |= {key} if seconds == UNFIT else set()
-        else:
-            if plain.nested:
-                times = plain.times(self.nested) * max(seconds / self.price_kernel(stored), 1.0)
-                self.nested[len(plain.reductions)] = times
-            self.floors[key] = seconds
-        self.prices.clear()
-        return True
-
-    def computes_factors(self, stored: tuple[Stored, ...]) -> bool:
-        """Whether a kernel computes, or gathers, what it multiplies."""
-        return any(len(one) > 3 for one in self._plain_price(stored).reductions)
+        """See LearnedPrices. What visits found was of other prices."""
+        known = not super().learn(stored, seconds)
+        if not known:
+            self._visited.clear()
+        return not known
 
     def _options(self, number: int) -> list[Candidate]:
         found = [*self.candidates[number]]
@@ -209,6 +151,25 @@ class Extractor:
         needed = self.kernel[number][0].closure, self.kernel[other][0].closure
         alike = self.graph.free[number] == self.graph.free[other] and own and own <= every
         return bool(alike) and other not in needed[0] and number not in needed[1]
+
+    def _made_of(self, number: int) -> int:
+        """A class and all that it is made of, as bits."""
+        if number not in self._beneath:
+            below = {child for node in self.nodes[number] for child in node.children}
+            self._beneath[number] = reduce(or_, map(self._made_of, below), 1 << number)
+        return self._beneath[number]
+
+    def _visit_once(self, number: int, stored: int) -> None:
+        """Visit a class, or take what a visit found when as much of what it is made of was free."""
+        found = self._visited.get((number, stored))
+        if found is None:
+            self.visit(number)
+            parts = self.candidates[number], self.kernel.get(number), self.reduced.get(number)
+            self._visited[number, stored] = parts
+            return
+        self.candidates[number], kernel, reduced = found
+        if kernel is not None and reduced is not None:
+            self.kernel[number], self.reduced[number] = kernel, reduced
 
     def visit(self, number: int) -> None:
         """Candidates of a class, and its best kernel."""
@@ -390,8 +351,9 @@ class Extractor:
     def _planned(self, outputs: list[tuple[int, str, tuple[str, ...]]], best: Plan | None) -> Plan:
         """The plan of choices for which `stored` is free, if it is better than another one."""
         self.candidates, self.kernel, self._together = {}, {}, {}
+        stored = sum(1 << number for number in self.stored)
         for number in self.pruned.order:
-            self.visit(number)
+            self._visit_once(number, stored & self._made_of(number))
         cuts = self._cuts(outputs)
         plan = self.joined(cuts)
         if best is not None and plan.seconds >= best.seconds:

@@ -207,7 +207,7 @@ T given_or_zero(const T* values, bool present, I place) {
     const auto cut = [](float x) { return x != x ? 0x7fffu : __float_as_uint(x) >> 16; };
     return cut(a) | cut(b) << 16;
 }""",
-    "copy_async": """template <int Bytes>
+    "copy_async": """template <int Bytes, bool Near = false>
 void copy_async(void* target, const void* source, bool exists) {
     if (uintptr_t(target) % Bytes || (exists && uintptr_t(source) % Bytes))
         fail("cp.async is not aligned");

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import eqsat
 import eqsat.graph as g
 from eqsat.cache.store import Cache
 from eqsat.codegen.targets import OracleBackend
@@ -203,3 +204,12 @@ def test_what_a_program_is_given_is_cold_and_what_it_has_just_written_is_not() -
         arrays = [one[parameter.name] for one in backend.sets]
         assert all(np.array_equal(arrays[0], other) for other in arrays[1:])
         assert (len({id(array) for array in arrays}) == 1) == (name in written), name
+
+
+def test_library_calls_are_left_as_they_are() -> None:
+    a = g.input("a", (12, 20))
+    program = eqsat.compile([g.sum(a, axis=1), g.sort(a)], tune=True, candidates=3)
+    x = np.random.default_rng(3).random((12, 20), np.float32)
+    sums, ordered = program(x)
+    np.testing.assert_allclose(sums, x.sum(1), rtol=1e-6)
+    np.testing.assert_array_equal(ordered, np.sort(x))

@@ -11,6 +11,7 @@ from math import ceil, prod
 
 from eqsat.graph.dtypes import DType
 from eqsat.kernel.ir import Load
+from eqsat.layout.needs import VECTOR_BYTES
 
 from ..place.access import vector_width
 from ..place.block import Block, Frame
@@ -235,7 +236,8 @@ def _copy_vector(
     point = at_place(tile, point)
     condition = _exists(block, load, tile, frame, point) or "true"
     address = block.address(load.access, point)
-    how = f"{width * tile.dtype.itemsize}{', true' * _is_alike(block, load)}"
+    size = width * tile.dtype.itemsize
+    how = f"{size}{', true' * (size == VECTOR_BYTES and _is_alike(block, load))}"
     block.out.line(f"const bool exists = {condition};")
     block.out.line(f"copy_async<{how}>({place}, exists ? {source} + {address} : {source}, exists);")
 
