@@ -134,3 +134,18 @@ def test_chunks_that_a_mask_leaves_nothing_of_are_skipped(name: str, rows: int, 
 def test_nothing_is_left_out_without_a_mask() -> None:
     program, expected, arrays = attention(256, 256, lambda i, j: i + j >= 0)
     np.testing.assert_allclose(program(*arrays), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(3, 100_000), (3, 100, 1003), (3, 8193), (3, 5, 20_001)])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_long_sum_of_alike_numbers_keeps_its_digits(shape: tuple[int, ...], dtype: str) -> None:
+    """One after the other, each would be rounded to what the sum is by then: 2e-4 of a million."""
+    x = eqsat.input("x", shape, dtype)
+    axes = tuple(range(1, len(shape)))
+    wide = eqsat.astype(x, "float32")
+    outputs = [eqsat.sum(wide, axis=axes), eqsat.mean(eqsat.square(wide), axis=axes)]
+    given = np.full(shape, 0.1, dtype)
+    sums, squares = eqsat.compile(outputs, load("cpu"), cache=Cache(None))(given)
+    wanted = given.astype(np.float64).reshape(3, -1)
+    np.testing.assert_allclose(sums, wanted.sum(1), rtol=4e-6)
+    np.testing.assert_allclose(squares, (wanted**2).mean(1), rtol=4e-6)
