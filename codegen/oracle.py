@@ -11,7 +11,7 @@ from math import prod
 import numpy as np
 
 from eqsat.errors import UnsupportedError
-from eqsat.graph.dtypes import DType
+from eqsat.graph.dtypes import neutral
 from eqsat.graph.index import Affine, evaluate, free_names
 from eqsat.graph.meanings import affine_scan, erf
 from eqsat.graph.ops import OPS
@@ -45,19 +45,6 @@ MONOIDS: dict[str, np.ufunc] = {
     "max": np.maximum,
     "min": np.minimum,
 }
-
-
-def identity(monoid: str, dtype: DType) -> bool | int | float:
-    """The neutral element: 0, 1, the lowest or the highest value (infinite for floats)."""
-    if monoid in ("sum", "prod"):
-        return dtype.compute.numpy.type(monoid == "prod").item()
-    highest = monoid == "min"
-    if dtype.kind == "bool":
-        return highest
-    if dtype.kind == "float":
-        return np.inf if highest else -np.inf
-    limits = np.iinfo(dtype.numpy)
-    return int(limits.max if highest else limits.min)
 
 
 def run(
@@ -129,7 +116,7 @@ class _Tile:
 
     def initial(self, carry: Carry) -> np.ndarray:
         self.indices[carry.name] = carry.indices
-        value = identity(carry.monoid, carry.dtype)
+        value = neutral(carry.monoid, carry.dtype)
         return np.full(self.shape(carry.indices), value, carry.dtype.compute.numpy)
 
     def run_body(self, phase: Phase) -> None:
@@ -190,7 +177,7 @@ class _Tile:
                     np.broadcast_to(value, shape),
                     axis=axes,
                     dtype=value.dtype,
-                    initial=identity(monoid, statement.dtype),
+                    initial=neutral(monoid, statement.dtype),
                 )
             case Scan(monoid=monoid, over=over, indices=indices):
                 value, *factors = (

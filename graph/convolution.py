@@ -5,7 +5,7 @@ The view reads position `stride*i + dilation*k - padding`, and a fill outside th
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, prod
+from math import prod
 
 from eqsat.errors import DTypeError, ShapeError
 from eqsat.graph.arguments import as_integer, as_integers, entries, is_several
@@ -19,7 +19,7 @@ from eqsat.graph.build import (
     promote,
     view,
 )
-from eqsat.graph.dtypes import iinfo
+from eqsat.graph.dtypes import neutral
 from eqsat.graph.elementwise import add, divide
 from eqsat.graph.gradient_views import scatter
 from eqsat.graph.index import Affine, const, floordiv, scale, var
@@ -333,9 +333,8 @@ def max_pool(
     windows, channel_axis = _pool_windows("max_pool", x, window, stride, padding, dilation, layout)
     if x.dtype.kind == "bool":
         raise DTypeError(f"max_pool: takes numeric dtypes, got {x}. Use astype first.")
-    lowest = -inf if x.dtype.kind == "float" else iinfo(x.dtype).min
     with composition("max_pool"):
-        spread = _windowed(x, windows, channel_axis, lowest)
+        spread = _windowed(x, windows, channel_axis, neutral("max", x.dtype))
         return reduce("reduce_max", spread, tuple(range(x.ndim, spread.ndim)))
 
 

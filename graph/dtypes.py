@@ -1,5 +1,6 @@
 """The element types and how they promote: array API 2024.12, and floats of 16 and 8 bits."""
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, cast
@@ -135,6 +136,22 @@ def finfo(dtype: DTypeLike | HasDType) -> FInfo:
         float(limits.min),
         float(limits.smallest_normal),
     )
+
+
+def neutral(monoid: str, dtype: DTypeLike | HasDType) -> bool | int | float:
+    """What changes nothing that a sum, a prod, a max or a min combines it with: 0, 1, the lowest or
+    the highest value of the dtype, of floats infinite.
+    """
+    dtype = _dtype_of(dtype)
+    if monoid in ("sum", "prod"):
+        return dtype.compute.numpy.type(monoid == "prod").item()
+    highest = monoid == "min"
+    if dtype.kind == "bool":
+        return highest
+    if dtype.kind == "float":
+        return math.inf if highest else -math.inf
+    limits = iinfo(dtype)
+    return limits.max if highest else limits.min
 
 
 def is_held(narrow: DTypeLike, wide: DTypeLike) -> bool:

@@ -12,6 +12,7 @@ from math import log, pi, prod
 from math import sqrt as square_root
 
 from eqsat.graph.build import build, cast, is_number, view
+from eqsat.graph.dtypes import neutral
 from eqsat.graph.elementwise import (
     cos,
     cosh,
@@ -32,7 +33,6 @@ from eqsat.graph.gradient_views import gathered, scatter, spread, sum_axes
 from eqsat.graph.index import add, const, floordiv, mod, scale, sub, var
 from eqsat.graph.manipulation import flip, permute_dims, reshape
 from eqsat.graph.ordered import along_rows, ordered
-from eqsat.graph.scatter import neutral
 from eqsat.graph.tensor import Tensor
 
 MOST_LARGER = 4  # times its factors' elements, below which what they leave is stored
@@ -147,7 +147,7 @@ def _extremum(s: Step) -> Tensor:
     axes, shape = s.node.attributes["axes"], s.a.shape
     found = spread(s.y, axes, shape)
     hit = equal(s.a, found)
-    least = neutral(s.a.dtype, s.node.op == "reduce_max")
+    least = neutral(s.node.op.removeprefix("reduce_"), s.a.dtype)
     if s.a.op == "where" and is_number(s.a.operands[2], least):
         chosen, value, _ = s.a.operands  # no gradient is of what is in place of others
         hit = logical_and(chosen, equal(value, found))

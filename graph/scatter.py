@@ -11,7 +11,7 @@ import numpy as np
 from eqsat.errors import ArgumentError, DTypeError, ShapeError
 from eqsat.graph.arguments import as_integer
 from eqsat.graph.build import TensorLike, as_number, as_tensor, cast, constant, expand, iota, view
-from eqsat.graph.dtypes import DType, iinfo, int32, int64
+from eqsat.graph.dtypes import int32, int64, neutral
 from eqsat.graph.elementwise import (
     add,
     astype,
@@ -167,25 +167,15 @@ def _extreme(op: str, x: TensorLike, ids: Ids, count: int) -> Tensor:
         largest = op == "segment_max"
         if x.dtype == int64 and not largest:  # targets combine what is greater alone
             return bitwise_invert(_extreme("segment_max", bitwise_invert(x), ids, count))
-        least = neutral(x.dtype, largest)
+        least = neutral("max" if largest else "min", x.dtype)
         if 0 in index.shape:
             return expand(constant(least, x.dtype), (count, *x.shape[index.ndim :]))
         # Narrow numbers are compared as wide ones, which memory can combine.
         small = x.dtype.kind in {"int", "uint"} and x.dtype.itemsize < int32.itemsize
         wide = int32 if small else x.dtype.compute
-        empty = constant(neutral(wide, largest), wide)
+        empty = constant(neutral("max" if largest else "min", wide), wide)
         chosen = _selected(cast(x, wide), index, count, empty)
         found = reduce("reduce_max" if largest else "reduce_min", chosen, tuple(range(index.ndim)))
         if small:  # of an empty segment
             found = (maximum if largest else minimum)(found, constant(least, wide))
         return cast(found, x.dtype)
-
-
-def neutral(dtype: DType, largest: bool) -> float | int | bool:
-    """The least number of a dtype, of floats -inf; where the smallest is sought the greatest."""
-    if dtype.kind == "float":
-        return -np.inf if largest else np.inf
-    if dtype.kind == "bool":
-        return not largest
-    limits = iinfo(dtype)
-    return limits.min if largest else limits.max

@@ -1,11 +1,9 @@
 """The k largest or smallest elements along an axis: of short rows one after the other."""
 
-import math
-
 from eqsat.errors import DTypeError, ShapeError
 from eqsat.graph.arguments import as_integer
 from eqsat.graph.build import TensorLike, as_tensor, cast, iota
-from eqsat.graph.dtypes import DType, iinfo
+from eqsat.graph.dtypes import neutral
 from eqsat.graph.elementwise import equal, logical_or, where
 from eqsat.graph.manipulation import concat, moveaxis, reshape
 from eqsat.graph.movement import normalise_axis
@@ -47,7 +45,7 @@ def top_k(x: TensorLike, k: int, axis: int = -1, largest: bool = True) -> tuple[
 def one_by_one(x: Tensor, k: int, axis: int, largest: bool) -> tuple[Tensor, Tensor]:
     """As `top_k`, in so many rounds, each of which reads all elements for the next one."""
     rest = cast(x, x.dtype.compute)
-    last = _last(rest.dtype, largest)
+    last = neutral("max" if largest else "min", rest.dtype)  # after every other
     place = iota(x.shape, axis)
     kept = tuple(1 if d == axis else n for d, n in enumerate(x.shape))
     values: list[Tensor] = []
@@ -73,10 +71,3 @@ def _from_order(x: Tensor, k: int, axis: int, largest: bool) -> tuple[Tensor, Te
     else:
         places = ordered(-rows, True, k)
     return moveaxis(along_rows(rows, places), -1, axis), moveaxis(places, -1, axis)
-
-
-def _last(dtype: DType, largest: bool) -> float | int:
-    """What comes after every other element."""
-    if dtype.kind == "float":
-        return -math.inf if largest else math.inf
-    return iinfo(dtype).min if largest else iinfo(dtype).max

@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from eqsat.graph.build import number_of, varying_axes
-from eqsat.graph.scatter import neutral
+from eqsat.graph.dtypes import neutral
 from eqsat.graph.tensor import Tensor
 
 Product = tuple[tuple[int, ...], np.ndarray]  # the joint axes that an array has, and the array
@@ -78,7 +78,7 @@ def _selection(node: Tensor) -> Selection | None:
 
 def _of_nothing(node: Tensor) -> int | float:
     """What a reduction of nothing gives."""
-    return 0 if node.op == "reduce_sum" else neutral(node.dtype, node.op == "reduce_max")
+    return neutral(node.op.removeprefix("reduce_"), node.dtype)
 
 
 def _number(x: Tensor) -> int | float | None:

@@ -124,7 +124,7 @@ def substitute(operation: ParallelOperation) -> Drawn:
 def substitute_where_rounded(operation: ParallelOperation) -> Drawn:
     """contract_S(a, b)  ->  contract_S(a, b) by OPERATION,  whose sums have few bits
     when: as for substitute; what the kernel stores of its sums has no more than 11 bits (see
-    eqsat.partial_sums). float: partial sums are of fewer bits than float32, their total is not.
+    eqsat.price.partial_sums). float: partial sums have fewer bits than float32, their total not.
     """
     if operation.accumulator_bits:
         for one in _as_they_are(operation):

@@ -247,6 +247,11 @@ class ParallelProcessingUnit:
         """How many processors (SMs, cores) run tiles."""
         return self.group(self.tile_group).count or 1
 
+    @cached_property
+    def overlaps(self) -> bool:
+        """Whether a processor holds several tiles at once, one of which runs while others wait."""
+        return self.group(self.tile_group).max_resident > 1
+
     def members(self, outer: str, inner: str) -> int:
         """At most so many `inner` groups in one `outer`: members("block", "thread") is 1024."""
         total, group = 1, self.group(outer)

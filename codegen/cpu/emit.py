@@ -10,8 +10,7 @@ from itertools import product as points
 from math import prod
 
 from eqsat.codegen.cpu import scalars
-from eqsat.codegen.oracle import identity
-from eqsat.graph.dtypes import DType
+from eqsat.graph.dtypes import DType, neutral
 from eqsat.kernel.ir import (
     Access,
     Carry,
@@ -214,7 +213,7 @@ class _Emitter(RoutineCalls):
         scope.close(headers[0], across)
 
     def initialise(self, kept: Stored, carry: Carry, scope: Scope) -> None:
-        start = self.constant(identity(carry.monoid, carry.dtype), carry.dtype.compute)
+        start = self.constant(neutral(carry.monoid, carry.dtype), carry.dtype.compute)
         if kept.dims:
             self.fill(kept, kept.dims, start, scope)
         else:
@@ -300,7 +299,7 @@ class _Emitter(RoutineCalls):
         """Set a partial result to the identity before its outermost summed loop."""
         kept, lanes = self.state(sink)
         action = sink.action
-        start = self.constant(identity(self.monoid(sink), action.dtype), action.dtype.compute)
+        start = self.constant(neutral(self.monoid(sink), action.dtype), action.dtype.compute)
         if kept is None:
             self.variables[sink] = self.names.fresh(action.name)
             if self.is_long(sink):

@@ -21,9 +21,9 @@ import numpy as np
 from eqsat.cache.folder import temporary_folder
 from eqsat.codegen.cpu import emit
 from eqsat.codegen.host.memory import address_of
-from eqsat.codegen.oracle import MONOIDS, identity
+from eqsat.codegen.oracle import MONOIDS
 from eqsat.errors import CompileError
-from eqsat.graph.dtypes import as_dtype
+from eqsat.graph.dtypes import as_dtype, neutral
 from eqsat.kernel.ir import Buffer, Kernel
 from eqsat.price.scatter import in_copies
 from eqsat.settings import Settings
@@ -176,8 +176,8 @@ def _spread_copies(
     for _ in range(threads):
         own = list(arrays)
         for n, monoid in combined.items():
-            neutral = identity(monoid, as_dtype(arrays[n].dtype.name))
-            own[n] = np.full_like(arrays[n], neutral)
+            empty = neutral(monoid, as_dtype(arrays[n].dtype.name))
+            own[n] = np.full_like(arrays[n], empty)
         ranges.append(own)
     tables = np.array([_words(own) for own in ranges], np.intp)
     function.spread(function.address, tiles, threads, threads, tables)

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 from eqsat.graph.tensor import Tensor
 from eqsat.layout.needs import SIXTEEN
-from eqsat.terms.algebra import COMPARISONS, REDUCTIONS
+from eqsat.terms.algebra import CONDITIONS, REDUCTIONS
 
 # Continuous functions of floats: near arguments give near values.
 UNARY = (
@@ -15,7 +15,7 @@ BINARY = ("add", "sub", "mul", "div", "pow", "maximum", "minimum")
 EXTREMES = ("reduce_max", "reduce_min")
 CONTINUOUS = frozenset({*UNARY, *BINARY, *EXTREMES, "where", "view"})
 # What can change by much where its operand changes in the last bit.
-DISCRETE = COMPARISONS | {"sign", "floor", "ceil", "trunc", "round", "floor_divide", "remainder"}
+DISCRETE = CONDITIONS | {"sign", "floor", "ceil", "trunc", "round", "floor_divide", "remainder"}
 
 
 def unasked(tensors: Sequence[Tensor]) -> set[Tensor]:

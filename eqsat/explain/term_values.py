@@ -10,13 +10,13 @@ from math import prod
 import numpy as np
 
 from eqsat.carry_law import CarryLaw, evaluated
+from eqsat.graph.dtypes import neutral
 from eqsat.graph.index import Affine, evaluate, free_names
 from eqsat.graph.meanings import affine_scan, erf
 from eqsat.graph.ops import OPS
 from eqsat.kernel.ir import Guard
 from eqsat.terms.algebra import REDUCTIONS, SCATTERS, Facts, Read, Term, Universe
 from eqsat.terms.carry_terms import definition, pivot_of
-from eqsat.terms.scattered import neutral
 
 MOST_POINTS, MOST_AXES = 1 << 22, 30
 MONOIDS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}

@@ -124,7 +124,7 @@ def _told(known: Mapping[str, Statement], alone: set[str]) -> dict[str, Affine]:
     for name, s in known.items():
         if isinstance(s, Load | Map | Literal | Position) and traced.issuperset(operands(s)):
             traced.add(name)
-            integer = s.dtype.kind in ("int", "uint") and s.dtype.name != "uint64"
+            integer = s.dtype.kind in ("int", "uint")
             if isinstance(s, Load | Map) and integer and alone.issuperset(s.indices):
                 found[name] = var(TOLD + name)
     return found

@@ -29,7 +29,7 @@ def in_bands(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
     more live chunks the further they lie along the last axis, or the less far, these come first,
     in bands of the other axes together: see `_even_band`.
     """
-    if len(kernel.cut) < 2 or spec.group(spec.tile_group).max_resident <= 1:
+    if len(kernel.cut) < 2 or not spec.overlaps:
         return kernel
     rows, columns = kernel.cut[-2:]
     loads = [s for s in kernel.statements() if isinstance(s, Load)]

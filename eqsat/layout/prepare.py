@@ -103,7 +103,7 @@ def preparations(made: Form, spec: ParallelProcessingUnit) -> tuple[Preparation,
                     if layout is not None:
                         wanted.setdefault((factor, layout), set()).add(operation.name)
                         over[factor] = summed
-    if spec.group(spec.tile_group).max_resident > 1:  # threads share a tile, each reads for itself
+    if spec.overlaps:  # threads share a tile, each reads for itself
         for factor, order in strided_factors(made):
             pitch = made.extents[order[-1]]
             wanted.setdefault((factor, _Layout(order, pitch, "", 1)), set())

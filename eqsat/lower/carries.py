@@ -9,7 +9,7 @@ from eqsat.graph.dtypes import DType, bool_, int64
 from eqsat.graph.index import const
 from eqsat.kernel.ir import Axis, Carry, Contract, Literal, Map, Position, Reduce, Statement, Update
 from eqsat.rule import Node, Pattern
-from eqsat.terms.algebra import COMPARISONS, Facts, Term
+from eqsat.terms.algebra import CONDITIONS, Facts, Term
 from eqsat.terms.carry_terms import is_one, is_pivot, law_of, without_factor
 from eqsat.terms.form import WEIGHTED, Form
 
@@ -257,7 +257,7 @@ class CarryLowering:
             return at[node.name]
         if node.op == "literal":
             return self._number(node.args[0], dtype, body), ()
-        own = bool_ if node.op in COMPARISONS else dtype
+        own = bool_ if node.op in CONDITIONS else dtype
         below = [self._expression(arg, at, dtype, body) for arg in node.args]  # type: ignore[arg-type]
         return self._map(node.op, own, below, body)
 

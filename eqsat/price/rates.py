@@ -62,7 +62,7 @@ class Rates:
         self,
         spec: ParallelProcessingUnit,
         operations: frozenset[str],
-        cached_buffers: Mapping[str, int] | None = None,
+        buffer_bytes: Mapping[str, int] | None = None,
         float32_products: Mapping[str, int] | None = None,
         precision: str = "default",
         constants: Iterable[str] = (),
@@ -70,10 +70,10 @@ class Rates:
         self.spec = spec
         self.constants = {*constants}
         self.operations = operations
-        self.sizes = dict(cached_buffers or {})
+        self.sizes = dict(buffer_bytes or {})
         self.float32_products = dict(float32_products or {})
         self.precision = precision
-        self.overlap = self.spec.group(spec.tile_group).max_resident > 1
+        self.overlap = spec.overlaps
         self._steps: dict[tuple[str, str], int] = {}
         self._rates: dict[tuple[str, str], list[tuple[str, float]]] = {}
         self._needs: dict[tuple[str, str], Need | None] = {}

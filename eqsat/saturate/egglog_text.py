@@ -26,7 +26,7 @@ from eqsat.rule import (
 )
 from eqsat.terms import finite
 from eqsat.terms.algebra import (
-    COMPARISONS,
+    CONDITIONS,
     REDUCTIONS,
     SCANS,
     SCATTERS,
@@ -200,7 +200,7 @@ def analysis(op: str, sorts: tuple[str, ...]) -> list[str]:
 
 def _dtype_rule(op: str, head: str, exprs: list[str]) -> str:
     source, condition = "", ""
-    if op in COMPARISONS:
+    if op in CONDITIONS:
         source = '"bool"'
     elif op in {"read", "gather"}:
         condition, source = " (= d (atom_dtype x0))", "d"

@@ -176,7 +176,7 @@ def _ways(
         size = sum(sizes[child] for child in node.children)
         if key not in best or size < sum(sizes[child] for child in best[key].children):
             best[key] = node
-    alone = spec.group(spec.tile_group).max_resident <= 1  # in one loop both are the same
+    alone = not spec.overlaps  # in one loop both are the same
     shared = [n for n in best.values() if n.op != "contract" or alone or _shares_factors(n, free)]
     present = {node.op for node in shared}
     for better, worse in STANDS_FOR.items():

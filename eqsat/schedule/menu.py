@@ -132,7 +132,7 @@ class Menus:
 def schedule_menus(form: Form, spec: ParallelProcessingUnit) -> Menus:
     """Sizes for every axis of a form; thinned from the outside in until few enough schedules."""
     axes = [*form.grid, *form.reduced]
-    if spec.group(spec.tile_group).max_resident <= 1:  # one instruction stream a processor
+    if not spec.overlaps:  # one instruction stream a processor
         cores = spec.processors
         tiles = {name: _nest_sizes(form.extents[name], cores) for name in form.grid}
         _thin(tiles, MOST_SCHEDULES)

@@ -32,7 +32,7 @@ def placed(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
     """The kernel as it is run on a device."""
     kernel = in_short_integers(kernel)
     kernel = with_workspace(in_runs(in_bands(kernel, spec), spec), spec)
-    if spec.group(spec.tile_group).max_resident <= 1:
+    if not spec.overlaps:
         return kernel
     kernel = with_selected_reads(kernel)
     return with_room(in_groups(kernel, spec, registers_fit(kernel, spec, AROUND_LOOP)), spec)

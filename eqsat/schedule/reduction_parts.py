@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from eqsat.graph.dtypes import DType
+from eqsat.graph.dtypes import DType, neutral
 from eqsat.graph.index import Affine, add, row_major, scale, substitute, var
 from eqsat.kernel.ir import Buffer, Guard
 from eqsat.price.tiling import LEAST_PART
@@ -452,16 +452,8 @@ class Parts:
 
 
 def _identity(monoid: str, dtype: DType) -> float:
-    """The neutral element of a monoid as a literal."""
-    if monoid in {"sum", "prod"}:
-        return float(monoid == "prod")
-    if dtype.kind == "bool":
-        return float(monoid == "min")
-    if dtype.kind == "float":
-        return math.inf if monoid == "min" else -math.inf
-    bits = 8 * dtype.itemsize - (dtype.kind == "int")
-    highest, lowest = (1 << bits) - 1, -(1 << bits) if dtype.kind == "int" else 0
-    value = highest if monoid == "min" else lowest
-    if int(float(value)) != value:
+    """The neutral element of a monoid as a literal, a float64 that some integers are none of."""
+    value = neutral(monoid, dtype)
+    if isinstance(value, int) and int(float(value)) != value:
         raise _NoIdentity
     return float(value)

@@ -23,7 +23,7 @@ WEIGHTED_SUMS = ("weighted_sum", "weighted_contract")
 WEIGHTED = (*WEIGHTED_SUMS, "weighted_min")
 SCANS = frozenset({"scan_sum", "scan_affine"})
 LEAVES = frozenset({"read", "literal", "position"})
-COMPARISONS = frozenset(
+CONDITIONS = frozenset(
     {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"}
     | {"logical_and", "logical_or", "logical_xor", "logical_not", "isnan", "isfinite", "isinf"}
 )
@@ -235,7 +235,7 @@ class Facts:
         return self._dtype[term]
 
     def _dtype_of(self, term: Term) -> DType:
-        if term.op in COMPARISONS:
+        if term.op in CONDITIONS:
             return as_dtype("bool")
         match term.op, term.args:
             case (("read" | "gather"), (Read() as read, *_)):

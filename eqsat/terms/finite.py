@@ -14,7 +14,7 @@ import math
 import sys
 from collections.abc import Collection, Mapping, Sequence
 
-from eqsat.terms.algebra import COMPARISONS
+from eqsat.terms.algebra import CONDITIONS
 
 LARGEST = 1.7e308
 INTEGRAL = ("bool", "int8", "int16", "int32", "int64", "uint8")
@@ -27,7 +27,7 @@ IMPLIES = (
 )  # fmt: skip
 # What has a fact whatever its arguments are.
 ALWAYS = {
-    "finite": COMPARISONS
+    "finite": CONDITIONS
     | {"position", "tanh", "erf", "one_plus_erf", "sin", "cos", "atan", "sign"},
     "nonneg": frozenset({"square", "abs", "exp", "sqrt", "one_plus_erf"}),
     "given": frozenset({"read", "position"}),

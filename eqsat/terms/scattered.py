@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from eqsat.graph.dtypes import DType, iinfo
+from eqsat.graph.dtypes import neutral
 from eqsat.graph.index import Affine, row_major
 from eqsat.kernel.ir import Access, Coordinate, Store
 from eqsat.terms.algebra import SCATTERS, Facts, Term
@@ -71,16 +71,6 @@ def starts(stored: Iterable[Stored]) -> list[Stored]:
         for one in stored
         if one.term.op in SCATTERS
     ]
-
-
-def neutral(monoid: str, dtype: DType) -> float | int:
-    """What changes nothing that it is combined with."""
-    if monoid == "sum":
-        return 0.0
-    if dtype.kind == "float":
-        return math.inf if monoid == "min" else -math.inf
-    limits = iinfo(dtype)
-    return limits.max if monoid == "min" else limits.min
 
 
 def is_misplaced(form: Form) -> bool:

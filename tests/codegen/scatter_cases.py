@@ -6,10 +6,9 @@ from dataclasses import replace
 import numpy as np
 from kernel_building import Body, Sample, at
 
-from eqsat.graph.dtypes import DType, as_dtype, float32, int32
+from eqsat.graph.dtypes import DType, as_dtype, float32, int32, neutral
 from eqsat.graph.index import const, var
 from eqsat.kernel.ir import Access, Axis, Buffer, Coordinate, Kernel, Literal, Store
-from eqsat.terms.scattered import neutral
 
 COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 

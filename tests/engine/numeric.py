@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from eqsat.carry_law import PIVOTS, CarryLaw, evaluated
-from eqsat.graph.dtypes import DType, as_dtype
+from eqsat.graph.dtypes import DType, as_dtype, neutral
 from eqsat.graph.index import Affine, evaluate, free_names
 from eqsat.graph.meanings import affine_scan, erf
 from eqsat.graph.ops import OPS
@@ -29,7 +29,6 @@ from eqsat.terms.algebra import (
     Universe,
     post_order,
 )
-from eqsat.terms.scattered import neutral
 
 Buffers = Mapping[str, np.ndarray]
 MONOIDS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}

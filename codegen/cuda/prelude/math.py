@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from eqsat.errors import UnsupportedError
-from eqsat.graph.dtypes import DType, bool_, float32, float64, iinfo, is_exact, promote
+from eqsat.graph.dtypes import DType, bool_, float32, float64, is_exact, neutral, promote
 from eqsat.layout.needs import SIXTEEN
 
 DEVICE = "__device__ __forceinline__"  # what device functions are declared as
@@ -101,15 +101,8 @@ def _integer_literal(dtype: DType, value: int) -> str:
 
 def identity(monoid: str, dtype: DType) -> str:
     """The neutral element of a monoid as a register value."""
-    if monoid in ("sum", "prod"):
-        return literal(dtype.compute, monoid == "prod")
-    highest = monoid == "min"
-    if dtype == bool_:
-        return literal(dtype, highest)
-    if dtype.kind == "float":
-        return literal(dtype.compute, math.inf if highest else -math.inf)
-    limits = iinfo(dtype)
-    return literal(dtype, limits.max if highest else limits.min)
+    held = dtype.compute if monoid in ("sum", "prod") or dtype.kind == "float" else dtype
+    return literal(held, neutral(monoid, dtype))
 
 
 def cast(source: DType, target: DType, text: str) -> str:

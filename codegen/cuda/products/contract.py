@@ -1,7 +1,7 @@
 """Contractions without a matrix operation: a square of registers, one multiply-add at a time.
 
-So are other reductions whose results share factors (eqsat.outer_reductions), by an expression of
-both in place of a product.
+So are other reductions whose results share factors (eqsat.terms.outer_reductions), by an
+expression of both in place of a product.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
