@@ -15,6 +15,9 @@ STORED_TERMS = frozenset({"bfloat16"})
 """Narrow floats that are dtypes of memory, so that a factor's terms can be stored."""
 
 VECTOR_BYTES = 16  # the widest access of a thread; arrays begin at multiples of it
+# Of a box that the tensor memory accelerator copies, along each axis: what it spans, and how far
+# apart its elements are (CUDA driver API, cuTensorMapEncodeTiled).
+MOST_BOX, MOST_STEP = 256, 8
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,13 @@ itself.
 from collections.abc import Iterable, Iterator
 
 from eqsat.graph.index import free_names
+from eqsat.layout.needs import MOST_BOX, MOST_STEP
 from eqsat.layout.pixels import pixel_axes
 from eqsat.layout.relayout import WalkedAxis
 from eqsat.terms.algebra import Read, Term
 from eqsat.terms.form import Form
+
+FEW_IN_BOX = 64  # points of a name, below which no other tile is as narrow
 
 
 def window_places(made: Form, factors: Iterable[Term]) -> int:
@@ -71,3 +74,14 @@ def strided_factors(made: Form) -> Iterator[tuple[Term, tuple[str, ...]]]:
             along = [n for n in order if n in last] or [n for n in order if n in alone][-1:]
             if along and steps[along[0]] > 1:
                 yield own, (*(name for name in order if name not in along), *along)
+
+
+def few_in_box(made: Form, name: str) -> list[int]:
+    """The most points of a name, a power of two, that a box has of windows which it moves along an
+    axis with ends, if these are few; none where windows move further than a box steps.
+    """
+    reads = (term.args[0] for term in made.terms if term.op == "read")
+    guards = (guard for read in reads if isinstance(read, Read) for guard in read.guards)
+    step = max((abs(dict(one.expression.terms).get(name, 1)) for one in guards), default=1)
+    most = 1 << (MOST_BOX // step).bit_length() - 1 if step <= MOST_STEP else FEW_IN_BOX
+    return [most] if most < FEW_IN_BOX else []

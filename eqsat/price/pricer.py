@@ -49,7 +49,7 @@ from eqsat.price.scatter import combined
 from eqsat.price.stencil import beyond_neighbours
 from eqsat.price.sum import added_again
 from eqsat.price.update import in_turn, update_seconds
-from eqsat.price.window import drawn_again, loaded_beside, overlapping, window_charges
+from eqsat.price.window import drawn_again, loaded_beside, out_of_box, window_charges
 from eqsat.specs import ParallelOperation
 from eqsat.terms.algebra import REDUCTIONS, SCANS, SCATTERS, Read, Term
 from eqsat.terms.carry_terms import law_of
@@ -322,7 +322,7 @@ class _Pricing(Latency):
             self.started.add(operation.name)
             self.compute_factors(found)
             self.gathering = self.gathering + gather_cycles(self, operation, found)
-            unfit = unfit_operands(self, operation, found) | overlapping(self, found)
+            unfit = unfit_operands(self, operation, found) | out_of_box(self, found)
             self.refuse(f"operands of {operation.name}", unfit)
         narrowed = found.term.op == "narrow_contract" and not self.started
         self.charge(unit, best * in_turn(self, found) if narrowed else best)

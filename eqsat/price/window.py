@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eqsat.graph.index import divided_names, free_names
-from eqsat.layout.needs import VECTOR_BYTES
+from eqsat.layout.needs import MOST_BOX, MOST_STEP, VECTOR_BYTES
 from eqsat.layout.pixels import pixel_axes
 from eqsat.layout.relayout import WalkedAxis, walked_axes
 from eqsat.price.copy import one_by_one
@@ -227,8 +227,10 @@ def _rate(tiling: Tiling) -> float:
     return tiling.spec.memory("shared").bandwidth_gb_per_s * 1e9
 
 
-def overlapping(tiling: Tiling, found: Contraction) -> NDArray[np.bool_]:
-    """Where a tile has several windows of a factor and several places within: no box holds them."""
+def out_of_box(tiling: Tiling, found: Contraction) -> NDArray[np.bool_]:
+    """Where no box holds what a tile has of a factor: several windows and several places within, or
+    windows whose first and last place lie too far apart on an axis with ends.
+    """
     overlap, facts = tiling.shape < 0, tiling.form.facts
     for side in (found.left, found.right):
         read = side.args[0]
@@ -236,6 +238,13 @@ def overlapping(tiling: Tiling, found: Contraction) -> NDArray[np.bool_]:
         for axis in (axis for axis in axes or () if axis.slides):
             names = (facts.universe.mask([name]) for name in free_names(axis.place))
             overlap |= sum(tiling.tile_points(name) > 1 for name in names) > 1
+        walked = walked_axes(read, tiling.form.extents) if isinstance(read, Read) else None
+        for guard in read.guards if isinstance(read, Read) and walked else ():
+            steps = [(facts.universe.mask([str(n)]), abs(by)) for n, by in guard.expression.terms]
+            reaches = [((tiling.tile_points(name) - 1) * by, by) for name, by in steps]
+            overlap |= sum(reach for reach, _ in reaches) >= MOST_BOX
+            for reach, by in reaches:
+                overlap |= (reach > 0) & (by > MOST_STEP)
     return overlap
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from eqsat.graph.index import Affine, free_names, unit_names
 from eqsat.layout.pixels import pixel_axes
 from eqsat.layout.prepare import SHORT_ROWS
-from eqsat.layout.window_factors import place_names, sliding_names, window_places
+from eqsat.layout.window_factors import few_in_box, place_names, sliding_names, window_places
 from eqsat.price.clusters import clusters, sharers
 from eqsat.price.live_share import live_share
 from eqsat.price.pricer import Pricer
@@ -251,6 +251,7 @@ def _block_sizes(form: Form, name: str) -> list[int]:
         offered = [128, 64, 256, 192, 160, 96, 32, 16]
         if form.stepped or (len(group) > 1 and inside >= LEAST_ROWS):  # others fill the tile
             offered.insert(0, 1)
+        offered = list(dict.fromkeys([*few_in_box(form, name), *offered]))
     elif name in crossed:
         return [size for size in (64, 128) if size < extent] if extent > 64 else [extent]
     elif name in inner and along and all(name in names for names in along):

@@ -331,6 +331,7 @@ def test_convolutions_with_channels_first_are_products_of_warpgroups(options):
         pytest.param(8, 4, 2, id="as long as what copies move at least"),
         pytest.param(8, 8, 3, id="both", marks=SLOW),
         pytest.param(8, 2, 0, id="without padding", marks=SLOW),
+        pytest.param(16, 8, 4, id="few in a box"),
     ],
 )
 def test_steps_along_a_row_are_products_of_warpgroups(window, step, padding):

@@ -10,11 +10,11 @@ from collections.abc import Collection, Mapping
 
 from eqsat.graph.index import bounds, const, free_names
 from eqsat.kernel.ir import Axis, Buffer, Load
+from eqsat.layout.needs import MOST_STEP
 from eqsat.layout.pixels import PixelAxis, PixelWalk, pixel_walk
 from eqsat.terms.algebra import Read
 
 from ..place.box import (
-    MOST_STEP,
     PERIOD,
     UNIT,
     WIDTHS,

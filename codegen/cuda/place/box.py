@@ -14,6 +14,7 @@ from math import gcd, prod
 from eqsat.graph.dtypes import DType
 from eqsat.graph.index import Affine, FloorDiv, Mod, add, bounds, const, free_names, scale, sub, var
 from eqsat.kernel.ir import Access, Axis, Buffer, Guard, Load
+from eqsat.layout.needs import MOST_BOX, MOST_STEP
 
 from ..prelude.asynchronous import MOST_DIMENSIONS
 
@@ -21,8 +22,6 @@ UNIT = 16  # bytes: of alignment in memory, and what the swizzle permutes
 LINE = 128  # bytes: of alignment of a box in shared memory
 PERIOD = 1024  # bytes: eight rows of 128, after which the widest swizzle begins again
 WIDTHS = (128, 64, 32)  # bytes of a swizzled row
-MOST_BOX = 256
-MOST_STEP = 8
 ORIGIN = const(0)
 OFTEN = 8  # times that an element is copied, from which on its copies are the cache's work
 
