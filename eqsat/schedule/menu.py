@@ -1,20 +1,28 @@
 """The tile choices that are considered for a form's grid, as arrays over one menu."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from eqsat.graph.index import Affine, free_names, unit_names
+from eqsat.graph.index import free_names
 from eqsat.layout.pixels import pixel_axes
 from eqsat.layout.prepare import SHORT_ROWS
 from eqsat.layout.window_factors import few_in_box, place_names, sliding_names, window_places
 from eqsat.price.clusters import clusters, sharers
 from eqsat.price.live_share import live_share
 from eqsat.price.pricer import Pricer
+from eqsat.schedule.in_memory import (
+    along_rows,
+    crossed,
+    innermost,
+    lies_in_short_rows,
+    points_inside,
+    summed_points,
+)
 from eqsat.schedule.reduction_parts import PartMenu, core_parts, part_menu
 from eqsat.schedule.stream_k import stream_k_parts
 from eqsat.schedule.turned import turned_names
@@ -23,7 +31,7 @@ from eqsat.terms.algebra import SCATTERS, Read, Term, guarded_names, post_order,
 from eqsat.terms.form import REDUCING, Form, shares_factors
 
 SWIZZLED = 128  # bytes of a row of staged operands that keeps clear of bank conflicts
-SHORT_TAIL = 16  # points of a stored value's last names below which tiles are long along the next
+MOST_IN_SHORT = 4096  # points of a tile of rows so short that 32 of them keep few threads at work
 TOGETHER = 32  # points of short products beside each other that lie together
 LEAST_ROWS = 64  # rows of a tile that fill a matrix operation
 FEW_COLUMNS = 8  # columns of a product that leave most of a matrix operation idle
@@ -245,14 +253,14 @@ def _block_sizes(form: Form, name: str) -> list[int]:
         alone = max(form.extents[n] for n in group) >= LEAST_ROWS // 2  # rows of one name
         whole = extent >= LEAST_ROWS // 2 and extent not in found
         return list(dict.fromkeys([*found, *[extent] * whole, *[1] * (alone and not whole)]))
-    inner, along = _innermost(form), _along_rows(form, name)
-    crossed = set() if form.reduced or form.nested else _crossed(form)
+    inner, along = innermost(form), along_rows(form, name)
+    across = set() if form.reduced or form.nested else crossed(form)
     if any(bool(left) != bool(right) for left, right in sides):
         offered = [128, 64, 256, 192, 160, 96, 32, 16]
         if form.stepped or (len(group) > 1 and inside >= LEAST_ROWS):  # others fill the tile
             offered.insert(0, 1)
         offered = list(dict.fromkeys([*few_in_box(form, name), *offered]))
-    elif name in crossed:
+    elif name in across:
         return [size for size in (64, 128) if size < extent] if extent > 64 else [extent]
     elif name in inner and along and all(name in names for names in along):
         offered = [64, 512, 128, 16, 256, 1024, 8, 32, 4]
@@ -265,7 +273,9 @@ def _block_sizes(form: Form, name: str) -> list[int]:
         offered = [1, 4, 16, 2, 8, 32]
         if any(one.term.op in SCATTERS for one in form.stored):
             offered += [64, 128]  # groups that stay have few tiles beside each other
-        tail = _tail(form, name)
+        rows = _power(MOST_IN_SHORT // max(summed_points(form), 1))
+        offered[:0] = [rows] if rows > max(offered) and lies_in_short_rows(form) else []
+        tail = points_inside(form, name)
         if any(left and right for left, right in sides) and 1 < tail <= FEW_COLUMNS:
             offered.insert(0, TOGETHER // _power(tail))
     kept = [size for size in offered if size < extent or (size == extent and size > 64)]
@@ -279,43 +289,6 @@ def _block_sizes(form: Form, name: str) -> list[int]:
 def _power(size: int) -> int:
     """The greatest power of two up to a size, at least 1."""
     return 1 << max(size, 1).bit_length() - 1
-
-
-def _innermost(form: Form) -> dict[str, int]:
-    """Names along which a tile is long, as values are stored along them, and the points of those
-    inside each: the last one, and where no row is reduced the next one out, if that is shorter
-    than a vector.
-    """
-    found: dict[str, int] = {}
-    summed, is_short = _summed(form), not _rows(form)
-    for one in form.stored:
-        names = form.grid[-1:] if one.term.op in SCATTERS else one.names
-        points = 1
-        for name in reversed(names):
-            inside = max(points, summed) if is_short else points
-            found[name] = min(inside, found.get(name, inside))
-            points *= form.extents[name]
-            if points >= SHORT_TAIL or not is_short:
-                break
-    return found
-
-
-def _tail(form: Form, name: str) -> int:
-    """Points that lie inside a name where values are stored along it."""
-    found = 1
-    for names in (one.names for one in form.stored if name in one.names):
-        found = max(found, math.prod(form.extents[n] for n in names[names.index(name) + 1 :]))
-    return found
-
-
-def _summed(form: Form) -> int:
-    """Points of all reduced names together."""
-    return math.prod(form.extents[name] for name in form.reduced)
-
-
-def _rows(form: Form) -> set[str]:
-    """The reduced names, where rows along them are no shorter than a vector."""
-    return {*form.reduced} if _summed(form) >= SHORT_TAIL else set()
 
 
 def _shared_sizes(extent: int, inside: int) -> list[int]:
@@ -457,37 +430,6 @@ def _places_alone(form: Form, term: Term, sides: tuple[int, int]) -> set[str]:
             longest = max((form.extents[name] for name in names & {*form.grid}), default=0)
             inside = {name for name in names if form.extents[name] <= longest}
             found |= inside - {*form.grid} if axis.slides else set()
-    return found
-
-
-def _along_rows(form: Form, name: str) -> list[set[str]]:
-    """The names that memory is walked along, of what depends on a grid name and is walked along a
-    row that is reduced; those of windows that slide by one are among them.
-    """
-    rows = _rows(form)
-    found = (unit_names(a) for a in _addresses(form.terms) if name in free_names(a))
-    return [{*names} for names in found if names & rows]
-
-
-def _addresses(terms: Iterable[Term]) -> list[Affine]:
-    """Where the reads among some terms lie."""
-    reads = [term.args[0] for term in terms if term.op == "read"]
-    return [read.address for read in reads if isinstance(read, Read)]
-
-
-def _crossed(form: Form) -> set[str]:
-    """Grid names along which memory is read where it is stored along another, and those others.
-
-    A tile must be wide along both for either access to move whole lines.
-    """
-    found: set[str] = set()
-    for read in (term.args[0] for term in form.terms if term.op == "read"):
-        assert isinstance(read, Read)
-        names = free_names(read.address)
-        along = unit_names(read.address) & set(form.grid)
-        for one in form.stored:
-            if one.names and one.names[-1] in names and one.names[-1] not in along:
-                found |= {*along, one.names[-1]} if along else set()
     return found
 
 

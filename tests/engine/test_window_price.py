@@ -178,3 +178,19 @@ def test_windows_are_summed_before_an_operation_multiplies_the_sums() -> None:
     launches = plan(g.conv(g.relu(g.conv(x, d, padding=1, groups=192)), w), H200).parts.launches
     assert len(launches) == 2
     assert sum(launch.seconds for launch in launches) < 6e-5
+
+
+@pytest.mark.parametrize("points", [16, 32])
+def test_a_tile_has_short_rows_enough_for_all_threads(points: int) -> None:
+    """A softmax over some experts for each of many tokens takes what memory does, and little more;
+    windows as short have tiles of their own.
+    """
+    shape = (1 << 24) // points, points
+    x, y = g.input("x", shape, "float16"), g.input("y", (64, 16, 256, 256))
+    (launch,) = plan(g.softmax(x), H200, cache=Cache(None)).parts.launches
+    memory = 2 * 2 * prod(shape) / 4.3e12
+    assert launch.seconds < 1.2 * memory and isinstance(launch.kernel, Kernel)
+    assert launch.kernel.grid[0].tile * points >= 16 * launch.kernel.threads
+    (pooled,) = plan(g.max_pool(y, 4, stride=1), H200, cache=Cache(None)).parts.launches
+    assert isinstance(pooled.kernel, Kernel)
+    assert all(axis.tile < 128 for axis in pooled.kernel.grid)
