@@ -119,8 +119,8 @@ class _Emitter(RoutineCalls):
             self.begin(sink, scope)
         guarded = self.guarded(loop, scope)
         apart = [s for s in loop.body if isinstance(s, Sink) and s in self.long]
-        free = not any(self.guards(access, at) for access, at in guarded)
-        if apart and free and self.values.size(loop.index) >= LEAST_PART:
+        long = bool(apart) and self.values.size(loop.index) >= LEAST_PART
+        if long and not any(self.guards(access, at) for access, at in guarded):
             self.emit_parts(loop, apart, scope)
         else:
             for inside in self.ranges(loop.index, scope, guarded):

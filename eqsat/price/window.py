@@ -231,16 +231,15 @@ def out_of_box(tiling: Tiling, found: Contraction) -> NDArray[np.bool_]:
     """Where no box holds what a tile has of a factor: several windows and several places within, or
     windows whose first and last place lie too far apart on an axis with ends.
     """
-    overlap, facts = tiling.shape < 0, tiling.form.facts
-    for side in (found.left, found.right):
-        read = side.args[0]
-        axes = pixel_axes(read, tiling.form.extents) if isinstance(read, Read) else None
-        for axis in (axis for axis in axes or () if axis.slides):
-            names = (facts.universe.mask([name]) for name in free_names(axis.place))
+    overlap, extents, mask = tiling.shape < 0, tiling.form.extents, tiling.form.facts.universe.mask
+    for read in (found.left.args[0], found.right.args[0]):
+        if not isinstance(read, Read):
+            continue
+        for axis in (axis for axis in pixel_axes(read, extents) or () if axis.slides):
+            names = (mask([name]) for name in free_names(axis.place))
             overlap |= sum(tiling.tile_points(name) > 1 for name in names) > 1
-        walked = walked_axes(read, tiling.form.extents) if isinstance(read, Read) else None
-        for guard in read.guards if isinstance(read, Read) and walked else ():
-            steps = [(facts.universe.mask([str(n)]), abs(by)) for n, by in guard.expression.terms]
+        for guard in read.guards if walked_axes(read, extents) else ():
+            steps = [(mask([str(name)]), abs(by)) for name, by in guard.expression.terms]
             reaches = [((tiling.tile_points(name) - 1) * by, by) for name, by in steps]
             overlap |= sum(reach for reach, _ in reaches) >= MOST_BOX
             for reach, by in reaches:
