@@ -25,6 +25,7 @@ _PUBLIC = {
     "KernelExecutor": "eqsat.executor",
     "Program": "eqsat.program",
     "Cache": "eqsat.cache.store",
+    "Limits": "eqsat.saturate.saturation",
     "Settings": "eqsat.settings",
     "EqsatError": "eqsat.errors",
 }

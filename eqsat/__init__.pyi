@@ -7,6 +7,7 @@ from eqsat.executor import KernelExecutor as KernelExecutor
 from eqsat.graph import *
 from eqsat.jitted import jit as jit
 from eqsat.program import Program as Program
+from eqsat.saturate.saturation import Limits as Limits
 from eqsat.settings import Settings as Settings
 
 __version__: str

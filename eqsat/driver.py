@@ -166,6 +166,10 @@ def plan(
                 f"compile takes tensors; got a value of type {type(tensor).__name__}. Build them "
                 f"from eqsat.input(name, shape, dtype), or use eqsat.jit for a function."
             )
+    if limits is not None and not isinstance(limits, Limits):
+        raise ArgumentError(
+            f"compile: limits is {limits!r}. Give eqsat.Limits(nodes=..., seconds=...), or nothing."
+        )
     folded = settle(served(tensors, unit, target.operations))
     bounds = limits or Limits(
         nodes=settings.search_nodes,

@@ -237,7 +237,7 @@ _UNARY: dict[str, Product | None] = {
     "acos": lambda s: -_rational(s),
     "atan": lambda s: s.g / (square(s.a) + 1.0),
     "erf": lambda s: s.g * (exp(-square(s.a)) * (2 / square_root(pi))),
-    "reciprocal": lambda s: -(s.g * square(s.y)),
+    "reciprocal": lambda s: -((s.g * s.y) * s.y),  # whose square may be too small to hold
     "cast": _cast,
     # Constant between jumps.
     "sign": None,

@@ -72,6 +72,8 @@ def bincount(ids: Ids, num_bins: int, weights: TensorLike | None = None) -> Tens
     """
     with weak_composition("bincount"):
         index, num_bins = as_index(ids), as_integer(num_bins, "bincount: num_bins")
+        if num_bins < 0:
+            raise ShapeError(f"bincount: {num_bins} bins are no extent. Give 0 or more.")
         one = constant(np.int64(1))
         x = expand(one, index.shape) if weights is None else as_tensor(weights)
         if x.shape != index.shape:

@@ -35,7 +35,9 @@ def top_k(x: TensorLike, k: int, axis: int = -1, largest: bool = True) -> tuple[
         raise kind(f"top_k: takes numbers along an axis, got {x}.")
     axis = normalise_axis(axis, x.ndim, "top_k", str(x))
     if not 1 <= k <= x.shape[axis]:
-        raise ShapeError(f"top_k: k is {k}; axis {axis} of {x} has {x.shape[axis]} elements.")
+        n = x.shape[axis]
+        hint = f"Take 1 to {n}." if n else "There is none to take."
+        raise ShapeError(f"top_k: k is {k}; axis {axis} of {x} has {n} elements. {hint}")
     with weak_composition("top_k"):
         if k > 1 and (k > ROUNDS or k * x.shape[axis] > READ):
             return _from_order(x, k, axis, largest)

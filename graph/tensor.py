@@ -73,6 +73,18 @@ class Tensor(OutsideNumpy):
 
     __hash__ = object.__hash__
 
+    def __copy__(self) -> "Tensor":
+        return self  # nothing of it changes
+
+    def __deepcopy__(self, memo: Any) -> "Tensor":
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise ArgumentError(
+            f"{self} is a node of a graph of this process, and is not pickled. Pickle its values, "
+            f"or the function that builds it."
+        )
+
     @property
     def ndim(self) -> int:
         return len(self.shape)

@@ -6,6 +6,9 @@ from typing import Any
 
 from .fields import SOURCED, did_you_mean
 
+THREAD = "thread"
+LEAST_THREADS = 128  # of a tile: four warps, or a warpgroup
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -50,6 +53,7 @@ def reference_problems(
             text = "is 0: tiles run on so many processors at once. Give their number."
             yield Problem("parallel_groups", position, "count", text, group.name)
     yield from _group_problems(groups, group_names)
+    yield from _thread_problems(tile_group, groups)
     for position, memory in enumerate(memories):
         if memory.shared_across not in group_names:
             text = _unknown("group", memory.shared_across, group_names)
@@ -78,6 +82,33 @@ def _repeated(section: str, parts: Sequence[Any]) -> Iterator[Problem]:
         if first.setdefault(part.name, position) != position:
             text = f"is used twice in {section}. Rename or delete one."
             yield Problem(section, position, "name", text, part.name)
+
+
+def _thread_problems(tile_group: str, groups: Sequence[Any]) -> Iterator[Problem]:
+    """Where a processor holds several tiles at once, threads share them: how many are at work, and
+    how many a tile has.
+    """
+    known = {group.name: (position, group) for position, group in enumerate(groups)}
+    place, tile = known.get(tile_group, (0, None))
+    if tile is None or tile.max_resident < 2:
+        return
+    if THREAD not in known:
+        text = f"has no `{THREAD}`, of which `{tile_group}` holds many. Add it, with its count."
+        yield Problem("", 0, "parallel_groups", text)
+        return
+    position, thread = known[THREAD]
+    if not thread.count:
+        text = "is 0: so many run at once on the whole device. Give their number."
+        yield Problem("parallel_groups", position, "count", text, THREAD)
+    held, group = 1, tile
+    while group is not None and group.name != THREAD:
+        held, group = held * group.size, known.get(group.contains, (0, None))[1]
+    if group is not None and held < LEAST_THREADS:
+        text = (
+            f"makes for {held} threads; tiles have {LEAST_THREADS} at least.\n"
+            f"Raise it, or that of what `{tile_group}` contains."
+        )
+        yield Problem("parallel_groups", place, "size", text, tile_group)
 
 
 def _group_problems(groups: Sequence[Any], known: Sequence[str]) -> Iterator[Problem]:

@@ -4,11 +4,13 @@ An intrinsic writes its instructions into the loop that calls it, so LLVM vector
 it would plain arithmetic; there is no call to inline and no second function to compile.
 """
 
+import platform
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from llvmlite import binding as llvm
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -223,6 +225,15 @@ def scalar_intrinsic(name: str, signature: Any, emit: Callable[..., ir.Value]):
     return intrinsic(typer)
 
 
+def _converts_halves() -> bool:
+    """Whether this processor has instructions for it: LLVM calls a library elsewhere."""
+    arm = platform.machine() in ("aarch64", "arm64")
+    return arm or bool(llvm.get_host_cpu_features().get("f16c"))
+
+
+_CONVERTS_HALVES = _converts_halves()
+
+
 def _bf16_to_f32(h: Value) -> Value:
     return (h.resized(32) << 16).as_float()
 
@@ -237,6 +248,9 @@ def _f32_to_bf16(x: Value) -> Value:
 
 
 def _f16_to_f32(h: Value) -> Value:
+    if _CONVERTS_HALVES:
+        half = h.builder.bitcast(h.ir, ir.HalfType())
+        return Value(h.builder, h.builder.fpext(half, FLOAT32.real))
     # The exponent fields differ by 127 - 15 = 112; one exact product also normalises subnormals.
     u = h.resized(32)
     magnitude = (u & 0x7FFF) << 13
@@ -246,6 +260,9 @@ def _f16_to_f32(h: Value) -> Value:
 
 
 def _f32_to_f16(x: Value) -> Value:
+    if _CONVERTS_HALVES:
+        half = x.builder.fptrunc(x.ir, ir.HalfType())
+        return Value(x.builder, x.builder.bitcast(half, ir.IntType(16)))
     u = x.bits()
     a = u & 0x7FFFFFFF
     # a - 112 * 2^23 moves the exponent; a carry out of the mantissa rounds 65520 and above to inf.

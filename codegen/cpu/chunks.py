@@ -22,7 +22,9 @@ def live_chunks(kernel: Kernel, phase: Phase, scope: Scope, names: Names) -> tup
     first, last = ["0"], [str(chunks)]
     for start, step in ranges:
         text = affine(start, corner, extents, names)
-        if step < 0:
+        if step == 0:
+            last.append(f"({chunks} if {text} >= 0 else 0)")
+        elif step < 0:
             last.append(f"({text}) // {-step} + 1")
         else:
             first.append(f"-(({text}) // {step})")

@@ -129,11 +129,14 @@ def array_at(context, table, number, like):
         table, number, _ = arguments
         first = builder.gep(_pointer(builder, table), [builder.shl(number, ir.Constant(_I64, 1))])
         size = builder.load(builder.gep(first, [ir.Constant(_I64, 1)]))
+        data = builder.inttoptr(builder.load(first), context.get_data_type(made.dtype).as_pointer())
+        kind = ir.FunctionType(data.type, [data.type])
+        data = builder.asm(kind, "", "=r,0", [data], False)  # LLVM: it points to no constant
         array = context.make_array(made)(context, builder)
         itemsize = ir.Constant(_I64, context.get_abi_sizeof(context.get_data_type(made.dtype)))
         context.populate_array(
             array,
-            data=builder.inttoptr(builder.load(first), array.data.type),
+            data=builder.bitcast(data, array.data.type),
             shape=[size],
             strides=[itemsize],
             itemsize=itemsize,

@@ -19,8 +19,10 @@ from eqsat.kernel.ir import (
 from eqsat.schedule.scheduling import UNSAID
 from eqsat.specs import ParallelOperation, ParallelProcessingUnit
 
+from .copy.window_tile import number_of_places
 from .emit import choose, emit
 from .pipeline import needs_producer
+from .place.access import sliding_axes
 from .place.distribution import Distribution
 from .place.placement import (
     CHAIN,
@@ -59,7 +61,7 @@ def misfit(kernel: Kernel, spec: ParallelProcessingUnit) -> str:
     held += _ahead_bytes(kernel, placement, distribution)
     if held > limit - 4 * SPARE * max(1, _side_by_side(kernel, placement)):
         return "registers"
-    if unrolled(placement, distribution) > MOST_UNROLLED:
+    if unrolled(kernel, placement, distribution) > MOST_UNROLLED:
         return "unrolled code"
     try:
         return _shared_misfit(kernel, spec, operations)
@@ -206,7 +208,7 @@ def _read_again(kernel: Kernel, placement: Placement) -> set[str]:
     return again | {s.name for body in bodies for s in body if passes_on(placement, s, again)}
 
 
-def unrolled(placement: Placement, distribution: Distribution) -> int:
+def unrolled(kernel: Kernel, placement: Placement, distribution: Distribution) -> int:
     """Statements of code, loops over registers unrolled."""
     total = 0
     boxes = needs_producer(placement.matrices.values())
@@ -214,11 +216,25 @@ def unrolled(placement: Placement, distribution: Distribution) -> int:
     for name, statement in placement.statements.items():
         if name in made_inside or (boxes and placement.where[name] in (SHARED, COMPUTED, CHAIN)):
             continue  # counted where it ends, or one thread copies it whole
+        if isinstance(statement, Load) and placement.where[name] == SHARED:
+            total += _copied(kernel, statement)
+            continue
         over = ()
         if isinstance(statement, Contract) and name not in placement.matrices:
             over = () if name in placement.serial else statement.over
         total += _registers((*placement.indices[name], *over), distribution)
     return total
+
+
+def _copied(kernel: Kernel, load: Load) -> int:
+    """Elements that a thread copies of a tile, places that several windows read once."""
+    axes = kernel.axes()
+    points = {name: min(axes[name].tile, axes[name].extent) for name in load.indices}
+    walked = {min(axis.names): axis for axis in sliding_axes(kernel, load)}
+    places = number_of_places(walked, points)
+    beside = {name for axis in walked.values() for name in axis.names}
+    alone = (points[name] for name in points if name not in beside)
+    return math.ceil(math.prod([*places.values(), *alone]) / kernel.tile_threads)
 
 
 def _registers(indices: tuple[str, ...], distribution: Distribution) -> int:

@@ -297,7 +297,9 @@ def _live_chunks(block: Block, phase: Phase) -> tuple[str, str]:
         at = Point({**at.at, atom: f"bound_{n}"}, {}, at.origin)
     for start, step in ranges:
         text = block.affine(start, at)
-        if step < 0:
+        if step == 0:
+            out.line(f"if ({text} < 0) last_chunk = 0;")
+        elif step < 0:
             last = f"floor_divide<int>({text}, {-step}) + 1"
             out.line(f"last_chunk = min(last_chunk, {last});")
         else:

@@ -174,7 +174,7 @@ class Pipeline:
                 stride *= box.extents[i]
             pointer = f"s_{block.names.of(name)}"
             tile = BoxTile(
-                pointer, box.dtype, box.order, box.extents, strides, ring.stages, True, box
+                pointer, box.dtype, box.order, box.extents, strides, ring.stages, True, box=box
             )
             size = tile.size * ring.stages * box.dtype.itemsize
             ring.offsets[name] = block.allocate(size, box.alignment)

@@ -16,6 +16,8 @@ from eqsat.terms.form import Stored
 
 FORMAT = "eqsat-trace-1"
 AGAIN = "Write it anew with eqsat-explain --format json."
+# What reading a trace, or taking its steps, raises where values in it are of other kinds.
+DAMAGED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 Costs = tuple[tuple[float | None, float | None], ...]
 
 
@@ -223,14 +225,19 @@ def is_trace(value: object) -> bool:
     return isinstance(value, Mapping) and value.get("format") == FORMAT
 
 
+def damaged(error: Exception) -> TraceError:
+    """What is said of a trace that holds something else than what was written."""
+    return TraceError(f"a damaged trace: {type(error).__name__}: {error}. {AGAIN}")
+
+
 def from_json(value: Mapping[str, Any]) -> Explanation:
     """The explanation in a JSON value. Raises TraceError for anything else."""
     if not is_trace(value):
         raise TraceError(f"no trace of format {FORMAT}. {AGAIN}")
     try:
         return _explanation(value)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, EqsatError) as error:
-        raise TraceError(f"a damaged trace: {type(error).__name__}: {error}. {AGAIN}") from error
+    except (*DAMAGED, EqsatError) as error:
+        raise damaged(error) from error
 
 
 def _explanation(value: Mapping[str, Any]) -> Explanation:

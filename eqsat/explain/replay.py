@@ -11,7 +11,14 @@ from dataclasses import replace
 
 from eqsat.encode.encoding import Encoding, encode
 from eqsat.errors import SpecError, TraceError, UnsupportedError
-from eqsat.explain.explanation import AGAIN, Explanation, KernelRecord, SegmentRecord
+from eqsat.explain.explanation import (
+    AGAIN,
+    DAMAGED,
+    Explanation,
+    KernelRecord,
+    SegmentRecord,
+    damaged,
+)
 from eqsat.explain.inlining import Inlining
 from eqsat.explain.steps import Step, Trace, digests, replace_at, term_at
 from eqsat.explain.term_values import agree
@@ -174,6 +181,18 @@ def check(
 
     Raises TraceError, naming the step or the part that does not hold.
     """
+    try:
+        return _check(explanation, segments, rules, spec)
+    except DAMAGED as error:
+        raise damaged(error) from error
+
+
+def _check(
+    explanation: Explanation,
+    segments: Sequence[Segment],
+    rules: Sequence[Rule],
+    spec: ParallelProcessingUnit,
+) -> int:
     records = (*explanation.segments, *explanation.calls)
     places = [place for record in records for place in record.places]
     if sorted(places) != list(range(len(segments))):

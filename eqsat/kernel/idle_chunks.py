@@ -1,4 +1,5 @@
-"""Chunks of a stream that change nothing: where a mask makes every carry keep its value.
+"""Chunks of a stream that change nothing: where a mask makes every carry keep its value, or what
+is stored of a tile something else.
 
 Positions are compared with each other, or with an integer that memory gives a tile, such as the
 length of a sequence: that is a name of its own in index expressions (`told`). Found by running the
@@ -9,7 +10,7 @@ taken to be a number: what is skipped is not looked at.
 
 from collections.abc import Mapping, Sequence
 
-from eqsat.graph.index import Affine, add, const, sub, var
+from eqsat.graph.index import Affine, add, const, free_names, sub, var
 from eqsat.kernel.ir import (
     Axis,
     Contract,
@@ -23,6 +24,7 @@ from eqsat.kernel.ir import (
     Statement,
     Update,
     operands,
+    store_operands,
 )
 
 LOWEST, ZERO, FALSE, ONE, KEPT = "lowest", "zero", "false", "one", "kept"
@@ -32,7 +34,7 @@ COMPARED = {"greater_equal": 0, "greater": 1, "less_equal": 0, "less": 1}
 
 def live_bounds(kernel: Kernel, phase: Phase) -> list[Affine]:
     """Expressions in the kernel's indices, and values that it is `told`: a chunk at all of whose
-    points one of them is negative leaves every carry as it was.
+    points one of them is negative leaves every carry as it was, or a tile's carries unread.
     """
     if not phase.stream or phase.stores:
         return []
@@ -40,12 +42,17 @@ def live_bounds(kernel: Kernel, phase: Phase) -> list[Affine]:
     alone = {i for i, axis in kernel.axes().items() if min(axis.tile, axis.extent) == 1}
     alone -= {axis.name for axis in phase.stream}
     positions = _told(known, alone) | _positions(known)
+    inside, streamed = {s.name for s in phase.body}, {axis.name for axis in phase.stream}
     found = []
-    for s in phase.body:
-        if isinstance(s, Map) and s.op in COMPARED:
-            margin = _margin(s, positions)
-            if margin is not None and _is_idle(phase, known, s.name):
-                found.append(margin)
+    for s in known.values():
+        margin = _margin(s, positions) if isinstance(s, Map) and s.op in COMPARED else None
+        if margin is None:
+            continue
+        of_tile = not streamed & free_names(margin)
+        if (s.name in inside and _is_idle(phase, known, s.name)) or (
+            of_tile and _is_unread(kernel, phase, s.name)
+        ):
+            found.append(margin)
     return found
 
 
@@ -89,6 +96,7 @@ def live_ranges(kernel: Kernel, phase: Phase) -> list[tuple[Affine, int]]:
 
 def chunk_range(bound: Affine, axis: Axis, tiles: Mapping[str, Axis]) -> tuple[Affine, int] | None:
     """(a, b) such that chunk number c of the axis is live where a + b * c >= 0; a in first points.
+    Where b is 0, all of them are or none.
 
     `tiles` are the other axes, whose last point in the tile counts where it makes the bound larger.
     """
@@ -105,8 +113,6 @@ def chunk_range(bound: Affine, axis: Axis, tiles: Mapping[str, Axis]) -> tuple[A
         else:
             rest.append((atom, times))
             constant += max(times, 0) * (tiles[atom].tile - 1)
-    if not step:
-        return None
     return Affine(tuple(rest), constant), step
 
 
@@ -169,6 +175,28 @@ def _is_idle(phase: Phase, known: Mapping[str, Statement], failed: str) -> bool:
                 state[s.name] = value
     updates = [s for s in phase.body if isinstance(s, Update)]
     return bool(updates) and all(state.get(s.name) == KEPT for s in updates)
+
+
+def _is_unread(kernel: Kernel, phase: Phase, failed: str) -> bool:
+    """Whether nothing is stored of a phase's carries where a comparison fails: a choice that it
+    decides is for something else.
+    """
+    later = kernel.phases[[one is phase for one in kernel.phases].index(True) + 1 :]
+    made = {carry.name for carry in phase.carries} | {s.name for s in phase.body}
+    false = {failed}
+    for one in later:
+        for s in one.body:
+            needed = operands(s)
+            if isinstance(s, Map) and s.op == "logical_and" and false & {*needed}:
+                false.add(s.name)
+                continue
+            if isinstance(s, Map) and s.op == "where" and needed[0] in false:
+                needed = needed[2:]
+            if made & {*needed}:
+                made.add(s.name)
+        if any(made & {*store_operands(store)} for store in one.stores):
+            return False
+    return True
 
 
 def _state(s: Statement, state: Mapping[str, str], known: Mapping[str, Statement]) -> str:

@@ -30,7 +30,7 @@ from eqsat.layout.narrow import TERMS
 from eqsat.layout.needs import WIDE, Need, started_needs, waited_needs
 from eqsat.layout.pixels import pixel_axes
 from eqsat.layout.relayout import WalkedAxis, composed_axes, first_place, in_order
-from eqsat.layout.window_factors import sliding_axes, strided_factors, window_places
+from eqsat.layout.window_factors import strided_factors, window_places
 from eqsat.specs import ParallelProcessingUnit
 from eqsat.terms.algebra import WEIGHTED_SUMS, Read, Term, post_order
 from eqsat.terms.form import Form, Stored
@@ -93,8 +93,7 @@ def preparations(made: Form, spec: ParallelProcessingUnit) -> tuple[Preparation,
             if factor.op != "read" or not isinstance(read, Read) or read.joined:
                 continue
             kinds = (read.dtype.name, made.facts.dtype(term).name)
-            slides = any(True for _ in sliding_axes(made, [factor]))
-            stands = universe.mask(read.names) & places and not slides
+            stands = universe.mask(read.names) & places
             beside = waited_needs(spec, *kinds) if stands else ()
             for operation, need in (*started_needs(spec, *kinds), *beside):
                 right = lies_right(read, need, summed, batch, places, made)

@@ -160,14 +160,39 @@ def shared_places(tiling: Tiling, operation: ParallelOperation | None, side: Ter
     """
     share, extents = tiling.shape, tiling.form.extents
     for axis in _shared_axes(tiling, operation, side):
-        places, points, even = tiling.shape, tiling.shape, tiling.shape > 0
-        for atom, step in axis.place.terms:
-            name = str(atom)
+        even = tiling.shape > 0
+        for name in axis.names:
             own = tiling.tile_points(tiling.form.facts.universe.mask([name]))
-            places, points = places + step * (own - 1), points * own
             even &= (extents[name] % own == 0) | (name in tiling.tiles)
-        share = share * np.where(even, np.minimum(places / points, 1.0), 1.0)
+        share = share * np.where(even, _share(tiling, axis), 1.0)
     return share
+
+
+def drawn_apart(tiling: Tiling, operation: ParallelOperation | None, side: Term) -> Array:
+    """How many times as much copies of windows draw from the cache as there are places that those
+    of a tile share: vectors run past what is near the threads, each point's by itself, where the
+    tile has no place once; and a sector by itself takes as long as two.
+    """
+    read = tiling.form.beneath_cast(side).args[0]
+    if operation is None or operation.asynchronous or not isinstance(read, Read) or read.extent:
+        return tiling.shape
+    if _together(read, tiling.form.extents) * read.dtype.itemsize < VECTOR_BYTES:
+        return tiling.shape
+    if not is_windowed(read, tiling.form):
+        return tiling.shape
+    axes = [axis for axis in walked_axes(read, tiling.form.extents) or () if axis.slides]
+    once, size = _shared_axes(tiling, operation, side), read.dtype.itemsize
+    pairs = tiling.sectors(read.address, size, 2) / tiling.sectors(read.address, size)
+    return np.prod([pairs, *(1 / _share(tiling, a) for a in axes if a not in once)], axis=0)
+
+
+def _share(tiling: Tiling, axis: WalkedAxis) -> Array:
+    """Places that windows of a tile reach along an axis, of the points that they have there."""
+    places, points = tiling.shape, tiling.shape
+    for atom, step in axis.place.terms:
+        own = tiling.tile_points(tiling.form.facts.universe.mask([str(atom)]))
+        places, points = places + step * (own - 1), points * own
+    return np.minimum(places / points, 1.0)
 
 
 def _shared_axes(

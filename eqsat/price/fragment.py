@@ -5,6 +5,7 @@ also where they lie across it. Of others it reads single elements.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from eqsat.layout.window_factors import window_places
 from eqsat.price.contraction import rows_stay
@@ -15,6 +16,7 @@ from eqsat.specs import ParallelOperation
 from eqsat.terms.algebra import Read, Term
 
 WORD = 4  # bytes that a bank holds: a lane's element takes one, however narrow it is
+STEP_BYTES = 32  # of a factor's row that operations sum over at once
 CONFLICTS = 4  # lanes at one bank, of rows that neither a sum nor rows or columns lie along
 GATHERED = 256  # bytes for an element of which terms are made where it is gathered, none ahead
 TURNED = 2  # bytes of the elements of a matrix that is read across
@@ -69,21 +71,41 @@ def _read_again(tiling: Tiling, side: Term, found: Contraction, own: int) -> Arr
         return GATHERED * tiling.shape
     if beneath.op != "read" or not isinstance(read, Read):
         return size * tiling.shape  # it is written as the operation reads it
-    steps = {
-        atom: abs(step)
-        for atom, step in read.address.terms
-        if isinstance(atom, str) and made.extents.get(atom, 1) > 1
-    }  # what is walked by the least step lies together in the tile
-    least = min(steps.values(), default=0)
-    unit = [name for name, step in steps.items() if step == least]
+    unit = _lying_together(tiling, side)
     if any(name in members(own) for name in unit):
         return tiling.shape * (size if size == TURNED else max(size, WORD))
-    sizes = [tiling.tile_points(made.facts.universe.mask([name])) for name in members(found.summed)]
-    longest = np.max(sizes, axis=0)
-    lies = np.any(
-        [tiling.tile_points(made.facts.universe.mask([name])) >= longest for name in unit], axis=0
-    )
+    inside = _inside_operation(tiling, found)
+    lies = np.any([inside[name] for name in unit if name in inside], axis=0)
     return np.where(lies, size, CONFLICTS * max(size, WORD))
+
+
+def _lying_together(tiling: Tiling, side: Term) -> list[str]:
+    """The names by whose least step memory is walked: they lie together in a tile."""
+    read = tiling.form.beneath_cast(side).args[0]
+    steps = {
+        atom: abs(step)
+        for atom, step in (read.address.terms if isinstance(read, Read) else ())
+        if isinstance(atom, str) and tiling.form.extents.get(atom, 1) > 1
+    }
+    least = min(steps.values(), default=0)
+    return [name for name, step in steps.items() if step == least]
+
+
+def _inside_operation(tiling: Tiling, found: Contraction) -> dict[str, NDArray[np.bool_]]:
+    """By name of a sum, where operations take its points at once: the longest of the names along
+    which most factors lie together, as much as an operation takes.
+    """
+    facts = tiling.form.facts
+    names = facts.universe.members(found.summed)
+    points = [tiling.tile_points(facts.universe.mask([name])) for name in names]
+    ranks = [1.0 * one for one in points]
+    for side in (found.left, found.right):
+        unit, size = _lying_together(tiling, side), facts.dtype(side).itemsize
+        for place, name in enumerate(names):
+            enough = (points[place] * size >= STEP_BYTES) & (name in unit)
+            ranks[place] = ranks[place] + enough * max(tiling.form.extents.values())
+    first = np.argmax(ranks, axis=0)
+    return {name: first == place for place, name in enumerate(names)}
 
 
 def chain_cycles(tiling: Tiling) -> Array | float:

@@ -138,7 +138,8 @@ class Latency(Occupancy):
         for each other too, for all of it.
 
         Staged operands are under way while their tile computes, of chunks before them or, where a
-        producer copies, of the tile before; threads that copy for themselves wait for the first.
+        producer copies, of the tile before; threads that copy for themselves wait for the first, or
+        for each where there is room for one.
         """
         if (
             self.blocking is None
@@ -147,7 +148,7 @@ class Latency(Occupancy):
         ):
             return np.zeros_like(self.shape)
         if self.blocking.staged and self.chunks:
-            few = self.steps() <= FEW_CHUNKS
+            few = (self.steps() <= FEW_CHUNKS) | (self.blocking.stages == 1)
             return np.where(few, busy / np.maximum(self.beside(tiles), 1), 0.0)
         if self.blocking.staged:  # tiles that all start at once wait at once
             rounds = np.where(tiles > self.resident(), np.maximum(self.beside(tiles), 1), 1.0)

@@ -3,7 +3,7 @@
 The same laws as of eqsat.kernel.idle_chunks, for terms that are not lowered yet.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,9 +19,9 @@ MOST_SAMPLES = SAMPLES**3  # of all names together
 
 @dataclass(frozen=True)
 class Live:
-    """`share`: the part of all points at which no mask fails that leaves every carry as it was;
-    `stream`: the names along which chunks are left out; `steps`: how far a point of each name moves
-    a mask, as a part of its range along that name's axis.
+    """`share`: the part of all points at which no mask fails that leaves every carry as it was, or
+    what is stored without them; `stream`: the names along which chunks are left out; `steps`: how
+    far a point of each name moves a mask, as a part of its range along that name's axis.
     """
 
     share: float = 1.0
@@ -39,10 +39,16 @@ def live_share(form: Form, streamed: int) -> Live:
     if any(term.op in SCANS for term in form.terms):
         return whole
     carried = [t for t in form.phase if t.args[0] & streamed]  # type: ignore[operator]
-    margins = [m for mask, m in _margins(form) if all(_is_kept(t, mask) for t in carried)]
-    margins = [m for m in margins if form.facts.universe.mask(_atoms(m)) & streamed]
-    if not carried or not margins:
+    mask = form.facts.universe.mask
+    known = [(one, m, mask(_atoms(m)) & streamed) for one, m in _margins(form) if m.terms]
+    margins = [m for one, m, own in known if own and all(_is_kept(t, one) for t in carried)]
+    unread = [m for one, m, own in known if not own and _is_unread(form, one, carried)]
+    if not carried or not (margins or unread):
         return whole
+    stream = mask(name for m in margins for name in _atoms(m)) & streamed
+    for reduction in carried if unread else ():
+        stream |= reduction.args[0] & streamed  # type: ignore[operator]
+    margins += unread
     names = sorted({name for margin in margins for name in _atoms(margin)})
     most = min(SAMPLES, int(MOST_SAMPLES ** (1 / len(names)) + 1e-6))
     counts = [min(form.extents[name], most) for name in names]
@@ -53,7 +59,23 @@ def live_share(form: Form, streamed: int) -> Live:
         live &= margin.constant + sum(step * at[str(name)] for name, step in margin.terms) >= 0
     reach = max(abs(step) * form.extents[str(name)] for name, step in margins[0].terms)
     steps = tuple((str(name), abs(step) / reach) for name, step in margins[0].terms)
-    return Live(float(live.mean()), form.facts.universe.mask(names) & streamed, steps)
+    return Live(float(live.mean()), stream, steps)
+
+
+def _is_unread(form: Form, mask: Term, reductions: Sequence[Term]) -> bool:
+    """Whether nothing that is stored depends on reductions where a mask fails."""
+    known: dict[Term, bool] = dict.fromkeys(reductions, True)
+
+    def fails(term: Term) -> bool:
+        return term == mask or (term.op == "logical_and" and any(map(fails, term.children)))
+
+    def depends(term: Term) -> bool:
+        if term not in known:
+            chosen = term.op == "where" and fails(term.children[0])
+            known[term] = any(map(depends, term.children[2:] if chosen else term.children))
+        return known[term]
+
+    return not any(depends(one.term) for one in form.stored)
 
 
 def _atoms(margin: Affine) -> list[str]:

@@ -30,7 +30,7 @@ from eqsat.price.contraction import (
     unfit_operands,
     written_seconds,
 )
-from eqsat.price.copy import copied_alone, padded, shared_places, vectors
+from eqsat.price.copy import copied_alone, drawn_apart, padded, shared_places, vectors
 from eqsat.price.exchange import TEAMS
 from eqsat.price.factor import computed_again, gather_cycles
 from eqsat.price.fragment import fragment_seconds
@@ -48,7 +48,7 @@ from eqsat.price.scan import idle, is_stuck, redone
 from eqsat.price.scatter import combined
 from eqsat.price.stencil import beyond_neighbours
 from eqsat.price.sum import added_again
-from eqsat.price.update import in_turn, update_seconds
+from eqsat.price.update import update_seconds, waits
 from eqsat.price.window import drawn_again, loaded_beside, out_of_box, window_charges
 from eqsat.specs import ParallelOperation
 from eqsat.terms.algebra import REDUCTIONS, SCANS, SCATTERS, Read, Term
@@ -148,7 +148,7 @@ class _Pricing(Latency):
             address, dtype = one.address(self.form.extents), one.dtype
             size = self.points(facts.universe.mask(one.names)) * dtype.itemsize
             drawn = size * self.written(address, dtype.itemsize)
-            lines = self.lines(one.names[-1:], dtype, address)
+            lines = self.written_lines(one.names[-1:], dtype, address)
             self._move(one.buffer, size, drawn, lines * nest_price.broken(self, address, dtype))
         if any(one.term.op in SCATTERS for one in self.form.stored):
             found = combined(self)
@@ -324,8 +324,7 @@ class _Pricing(Latency):
             self.gathering = self.gathering + gather_cycles(self, operation, found)
             unfit = unfit_operands(self, operation, found) | out_of_box(self, found)
             self.refuse(f"operands of {operation.name}", unfit)
-        narrowed = found.term.op == "narrow_contract" and not self.started
-        self.charge(unit, best * in_turn(self, found) if narrowed else best)
+        self.charge(unit, best * waits(self, operation, found))
         self.by_threads |= {found.term} if unit == "fma" else set()
         if self.pricer.overlap and unit not in (*self.started, MATRIX):
             others = () if operation else self.pricer.products(dtype)
@@ -373,11 +372,13 @@ class _Pricing(Latency):
                     self.traffic = self.traffic + copied - self.copied[side]
                     self.spared = self.spared + copied * self.saved(mask)
                     self.copied[side] = copied * (1 - self.saved(mask))
+                elif side in self.copied:
+                    more = self.copied[side] * (drawn_apart(self, operation, side) - 1)
+                    self.traffic, self.copied[side] = self.traffic + more, self.copied[side] + more
                 if side in self.copied:
                     self.halved = self.halved + self.kept_twice(side, self.copied[side])
                 if not self.started:
-                    alone = copied_alone(self, operation, found, side)
-                    self.copies = self.copies + alone * places
+                    self.copies = self.copies + places * copied_alone(self, operation, found, side)
             else:
                 self.charge("loads", loaded_beside(self, found, side))
                 self.traffic = self.traffic + drawn_again(self, found, side)

@@ -25,6 +25,7 @@ ENDS = 64  # bytes as which the two ends of a row count that begins anywhere
 EMPTY = 0.3  # of the time of what exists takes what a last tile of such rows lacks
 SHORT = 40  # bytes of rows of boxes below which each takes as long, and longer, on an H200
 BROKEN = 1.5  # times as much is drawn of 160 columns, whose last box is half a line, in such rows
+SHARED_LINES = 1.25  # times as long are rows of 96 16-bit results written (792 us for 630)
 PARTIAL = 4.8  # sectors in the time of which half a one is written, or less of it: 57 a ns, H100
 STREAMED = 32  # points of a reduction that a tile is taken to hold before it is scheduled
 BESIDE_ROWS = 4096  # of a chunk in which rows of a reduction inside lie whole, the same
@@ -203,6 +204,15 @@ class Tiling:
                 times = times * (1 + ends / width + EMPTY * beyond * alone)
         return np.where(whole, 1.0, times)
 
+    def written_lines(self, contiguous: Sequence[str], dtype: DType, address: Affine) -> Array:
+        """The same of what is stored: lines that two tiles share are written in parts."""
+        times = self.lines(contiguous, dtype, address)
+        tile = self.tiles.get(contiguous[0]) if self.pricer.overlap and contiguous else None
+        if tile is None:
+            return times
+        width, whole = tile * dtype.itemsize, tile >= self.form.extents[contiguous[0]]
+        return np.where((width > LINE) & (width % LINE > 0) & ~whole, times * SHARED_LINES, times)
+
     def present(self, read: Read) -> float:
         """The part of a read's points at which memory is read, as guards of one name each tell."""
         share = 1.0
@@ -270,9 +280,10 @@ class Tiling:
             along.append((name, better))
         return along, np.where(np.isfinite(least), least, 1.0)
 
-    def sectors(self, address: Affine, size: int) -> Array:
+    def sectors(self, address: Affine, size: int, together: int = 1) -> Array:
         """How many times its bytes a tile draws from the cache, or writes to it, of elements of a
-        size: whole sectors, where neighbours in the tile are few, or lie apart in memory.
+        size: whole sectors, or so many together, where neighbours in the tile are few, or lie apart
+        in memory.
         """
         if not self.pricer.overlap or self.blocking is None:
             return self.shape
@@ -296,7 +307,7 @@ class Tiling:
             joined = joined & (rest == 0) & (beside <= run)  # overlapping windows are one run
             run = np.where(joined, run + beside * (tiles[stride] - 1), run)
             joined = joined & whole[stride]
-        sector = self.pricer.cache.access_granularity_bytes
+        sector = together * self.pricer.cache.access_granularity_bytes
         drawn = np.minimum(np.ceil(run * step * size / sector), run) * sector
         return np.maximum(drawn / (run * size), 1.0)
 

@@ -1,11 +1,15 @@
-"""What the multiply-adds of a sum of products cost without a matrix operation."""
+"""What the multiply-adds of a sum of products cost without a matrix operation, and how long those
+of an operation take whose products threads wait for.
+"""
 
 import numpy as np
 
 from eqsat.price.latency import FEW_CHUNKS
 from eqsat.price.nest import across_lanes, begun
+from eqsat.price.occupancy import Occupancy
 from eqsat.price.rates import Array, Contraction, power_above
 from eqsat.price.tiling import Tiling
+from eqsat.specs import ParallelOperation
 
 SAME_BANK = 8.0  # threads of a warp that wait for each other's bank
 WORD = 4.0  # bytes of an operand of a multiply-add
@@ -13,6 +17,7 @@ RESULT_ROWS = 2.0  # that a thread has of a matrix operation's results
 CACHED = 4.0  # times as long as from shared memory (float32 attention: 558 us for 114 without)
 UNSTAGED = 2.0  # the same where threads read the sides of a square (450 to 820 us for 320)
 IN_TURN = 1.6  # times as long as where it reads ahead
+BETWEEN = 4  # steps of a sum between barriers, of the products by which rates were measured
 VECTOR = 4.0  # operands that are read at once along what results lie together along
 ONE_BY_ONE = 1.4  # times as long take rows that are no whole vectors (11 of 4: 132 us for 110)
 
@@ -80,3 +85,20 @@ def in_turn(tiling: Tiling, found: Contraction) -> Array:
     and stores one after the other: of a sum in few chunks it reads nothing ahead.
     """
     return np.where(tiling.chunks_of(found.summed) < FEW_CHUNKS, IN_TURN, 1.0)
+
+
+def waits(
+    tiling: Occupancy, operation: ParallelOperation | None, found: Contraction
+) -> Array | float:
+    """How many times as long operations whose products are waited for take as where a tile has
+    `BETWEEN` steps of a sum for each barrier: with more of them threads wait less often.
+    """
+    if operation is None or tiling.blocking is None or not all(operation.extents.values()):
+        return tiling.shape
+    narrowed = found.term.op == "narrow_contract" and not tiling.started
+    turns = in_turn(tiling, found) if narrowed else tiling.shape
+    if operation.asynchronous or not tiling.pricer.overlap:
+        return turns
+    *_, depth = operation.extents.values()
+    steps = np.maximum(tiling.tile_points(found.summed) / depth, 1.0)
+    return turns * (1 + 1 / steps) / (1 + 1 / BETWEEN)

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from eqsat.errors import RuleError
+from eqsat.errors import ArgumentError, RuleError
 from eqsat.rule import Rule, applicable
 from eqsat.saturate.egglog_text import (
     BINDERS,
@@ -43,12 +43,25 @@ class SearchWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of one search: e-nodes, seconds of a core, bytes of memory, rounds of rules."""
+    """Bounds of one search: e-nodes, seconds of a core, bytes of memory, rounds of rules.
+
+    Raises ArgumentError for a bound that is no number above 0, and whole but for seconds.
+    """
 
     nodes: int = 50_000
     seconds: float = 20.0
     memory_bytes: int = 1 << 30
     rounds: int = 12
+
+    def __post_init__(self) -> None:
+        for name in ("nodes", "seconds", "memory_bytes", "rounds"):
+            value, kind = getattr(self, name), float if name == "seconds" else int
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if not (whole or isinstance(value, kind)) or not 0 < value < float("inf"):
+                word = "a number" if kind is float else "a whole number"
+                raise ArgumentError(
+                    f"Limits: {name} is {value!r}, not {word} above 0. Give one, or leave it out."
+                )
 
 
 @dataclass(frozen=True, slots=True)

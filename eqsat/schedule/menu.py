@@ -35,10 +35,13 @@ MOST_IN_SHORT = 4096  # points of a tile of rows so short that 32 of them keep f
 TOGETHER = 32  # points of short products beside each other that lie together
 LEAST_ROWS = 64  # rows of a tile that fill a matrix operation
 FEW_COLUMNS = 8  # columns of a product that leave most of a matrix operation idle
+FEW_ROWS, SHORT_RUNS = [8, 4], [128, 64, 32, 16]  # of pixels: windows of a tile share most of them
 MOST_ROWS = 256  # rows of a tile that holds all of several names
 SHORT_SUM = 32  # points of a sum from where they are streamed in chunks
 MOST_IN_WINDOWS = 64  # places in windows that a thread takes at once
-SHARED_PLACES = 4  # times as many of a sum over windows, whose places lie in a tile once
+# Points of products over windows, whose places lie in a tile once: if they are no chunks of one
+# place too, and if they are.
+MOST_OF_WINDOWS = (640, 1024)
 CHUNKS = (256, 1024, 4096)  # points of a chunk of a sum that is no product
 MASKED = (64, 128, 256)  # points of a chunk that a core may leave out
 MOST_HELD = 1 << 15  # points of a chunk beside names that lie in the tile whole
@@ -164,8 +167,12 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit) -> Menus:
     offers = {n: _even(lengths, form.extents[n]) if n in windows else lengths for n in streamed}
     chunks = {n: [s for s in offers[n] if s < form.extents[n]][:offered] for n in streamed}
     single = _single(form) if matrix else set()
-    crowded = _crowded(form, chunks, single)
-    chunks.update({name: [crowded.get(name, 1)] for name in single | crowded.keys()})
+    most = MOST_OF_WINDOWS[bool(started)]
+    crowded = _crowded(form, chunks, single, most)
+    places, held = _places(form, most) if matrix and started else (set[str](), set[str]())
+    chunks.update({name: [1] for name in single})
+    for name, size in crowded.items():  # a row of places in windows leaves room for wide tiles
+        chunks[name] = [size, 1] if size > 1 and name in places else [size]
     single |= crowded.keys()
     if matrix and started:
         chunks.update({name: [1] for name in _beside_short(form) - single})
@@ -187,7 +194,7 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit) -> Menus:
     fixed //= 2 ** len(single)
     parts = part_menu(form, spec, tiles, chunks)
     _thin(tiles, MOST_SCHEDULES // fixed)
-    kept = tuple(name for name in form.reduced if name not in single)
+    kept = tuple(name for name in form.reduced if name not in single - held)
     blocks = () if matrix else clusters(form, spec)
     pairs = sharers(spec) if matrix and started else ()
     last_parts = stream_k_parts(form) if matrix and started else ()
@@ -244,6 +251,8 @@ def _block_sizes(form: Form, name: str) -> list[int]:
     inside = math.prod(form.extents[other] for other in group[group.index(name) + 1 :])
     if len(group) > 1 and extent < SHORT_ROWS and (inside > 1 or extent < LEAST_ROWS):
         found = _shared_sizes(extent, inside)
+        if inside >= LEAST_ROWS and _moves_beside(form, name, group):
+            found[1:1] = FEW_ROWS
         if _has_few_columns(form, name):  # threads do as well: rows as memory has them
             slides = sliding_names(form)
             if not any(slides.values()):  # channels lie together, of which a tile has several
@@ -259,6 +268,8 @@ def _block_sizes(form: Form, name: str) -> list[int]:
         offered = [128, 64, 256, 192, 160, 96, 32, 16]
         if form.stepped or (len(group) > 1 and inside >= LEAST_ROWS):  # others fill the tile
             offered.insert(0, 1)
+        if _moves_beside(form, name, group):
+            offered[:0] = [1, *FEW_ROWS] if inside >= LEAST_ROWS else SHORT_RUNS
         offered = list(dict.fromkeys([*few_in_box(form, name), *offered]))
     elif name in across:
         return [size for size in (64, 128) if size < extent] if extent > 64 else [extent]
@@ -289,6 +300,12 @@ def _block_sizes(form: Form, name: str) -> list[int]:
 def _power(size: int) -> int:
     """The greatest power of two up to a size, at least 1."""
     return 1 << max(size, 1).bit_length() - 1
+
+
+def _moves_beside(form: Form, name: str, group: list[str]) -> bool:
+    """Whether a name moves windows of a product along one axis, another of its group along one."""
+    moving = sliding_names(form).keys() & {*group}
+    return name in moving and len(moving) > 1
 
 
 def _shared_sizes(extent: int, inside: int) -> list[int]:
@@ -372,7 +389,9 @@ def _sums(form: Form) -> Iterator[tuple[list[str], list[str], set[str]]]:
             yield [*names], own, read_along(post_order([term]))
 
 
-def _crowded(form: Form, chunks: dict[str, list[int]], single: set[str]) -> dict[str, int]:
+def _crowded(
+    form: Form, chunks: dict[str, list[int]], single: set[str], windows: int
+) -> dict[str, int]:
     """Chunks of more names that must be streamed: of a sum over several, each too short to be
     streamed, that together are more than a tile holds, or of windows more than a thread. What lies
     together in memory stays whole, but for windows, which a thread shares across rows.
@@ -385,8 +404,9 @@ def _crowded(form: Form, chunks: dict[str, list[int]], single: set[str]) -> dict
             own = {*form.facts.universe.members(term.args[0])} & chunks.keys() - single
             sizes = {n: min(chunks[n], default=form.extents[n]) for n in own}
             inside = own & place_names(form, term)
-            most = MOST_AT_ONCE[left != right] * (SHARED_PLACES if inside else 1)
-            for name in sorted(own, key=lambda n: (unit.get(n, 0), form.extents[n], n)):
+            most = windows if inside else MOST_AT_ONCE[left != right]
+            order = {n: (n not in inside, unit.get(n, 0), form.extents[n], n) for n in own}
+            for name in sorted(own, key=order.__getitem__):
                 points = math.prod(sizes.values())
                 if most < points != sizes[name]:
                     room = most * sizes[name] // points
@@ -401,6 +421,18 @@ def _crowded(form: Form, chunks: dict[str, list[int]], single: set[str]) -> dict
                     even = _divisor(form.extents[name], room)
                     sizes[name] = found[name] = _power(room) if name == last else even
     return found
+
+
+def _places(form: Form, most: int) -> tuple[set[str], set[str]]:
+    """Names of places in windows of products; and those of sums of so many points at most."""
+    every, held = set[str](), set[str]()
+    for term in form.terms:
+        over = term.args[0]
+        if form.factors(term) and isinstance(over, int):
+            every |= (places := place_names(form, term))
+            if form.facts.universe.size(over) <= most:
+                held |= places
+    return every, held
 
 
 def _walked(form: Form) -> dict[str, int]:

@@ -168,6 +168,22 @@ def post_order(roots: Iterable[Term]) -> Iterator[Term]:
             stack += [(child, False) for child in reversed(term.children) if child not in seen]
 
 
+def _unknown(root: Term, known: Mapping[Term, object]) -> Iterator[Term]:
+    """The terms below a root of which a table lacks the value, arguments first; what is beneath one
+    that it has is not looked at. The table is to have a term's value before the next is asked for.
+    """
+    stack = [] if root in known else [root]
+    while stack:
+        term = stack[-1]
+        lacking = [child for child in term.children if child not in known]
+        if lacking:
+            stack += lacking
+            continue
+        stack.pop()
+        if term not in known:
+            yield term
+
+
 def read_along(terms: Iterable[Term]) -> set[str]:
     """Names along which memory is walked by the reads among some terms."""
     reads = [term.args[0] for term in terms if term.op == "read"]
@@ -195,9 +211,8 @@ class Facts:
 
     def free(self, term: Term) -> int:
         """Mask of the free indices."""
-        for sub in post_order([term]) if term not in self._free else ():
-            if sub not in self._free:
-                self._free[sub] = self._free_of(sub)
+        for sub in _unknown(term, self._free):
+            self._free[sub] = self._free_of(sub)
         return self._free[term]
 
     def _free_of(self, term: Term) -> int:
@@ -229,9 +244,8 @@ class Facts:
 
     def dtype(self, term: Term) -> DType:
         """Element type."""
-        for sub in post_order([term]) if term not in self._dtype else ():
-            if sub not in self._dtype:
-                self._dtype[sub] = self._dtype_of(sub)
+        for sub in _unknown(term, self._dtype):
+            self._dtype[sub] = self._dtype_of(sub)
         return self._dtype[term]
 
     def _dtype_of(self, term: Term) -> DType:

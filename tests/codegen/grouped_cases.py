@@ -114,6 +114,9 @@ def grouped_cases() -> Iterator[Case]:
         Grouped(9, 18, 3, 8, 8, (3, 3), (4, 16, 2, 8), operation=BF16),
         Grouped(9, 18, 3, 8, 8, (3, 3), (2, 16, 3, 8), step=2, operation=BF16),
         Grouped(9, 18, 3, 8, 8, (3, 3), (2, 16, 2, 8), operation=BF16, stream={"r": 1}),
+        Grouped(13, 33, 1, 16, 8, (5, 4), (2, 16, 1, 8), step=2, operation=BF16, stream={"r": 1}),
+        Grouped(9, 69, 1, 16, 8, (3, 5), (2, 16, 1, 8), step=4, pad=2, operation=BF16),
+        Grouped(7, 18, 1, 16, 16, (3, 19), (2, 16, 1, 16), pad=9, operation=BF16),
         Grouped(9, 18, 3, 16, 12, (3, 3), (2, 16, 2, 16), operation=BF16, stream={"s": 1}),
         Grouped(9, 18, 3, 16, 8, (3, 3), (2, 16, 2, 8), first=True, operation=BF16),
     ]

@@ -4,11 +4,14 @@ A sample is a function of three extents (m, n, k) and the tiles of those extents
 it has indices.
 """
 
+from dataclasses import replace
+
 import numpy as np
 from kernel_building import TILES, Body, Sample, Tiles, at, buffers, erf, normal, softmax, wide
 
-from eqsat.graph.dtypes import DType, bfloat16, float16, float32
-from eqsat.kernel.ir import Axis, Carry, Kernel, Store
+from eqsat.graph import index
+from eqsat.graph.dtypes import DType, bfloat16, bool_, float16, float32, int32
+from eqsat.kernel.ir import Axis, Carry, Kernel, Position, Store
 
 
 def matmul(
@@ -67,6 +70,20 @@ def matmul_float16(m: int, n: int, k: int, tiles: Tiles = TILES) -> Sample:
 def matmul_blas(m: int, n: int, k: int, tiles: Tiles = TILES) -> Sample:
     """The product by a library call on each tile."""
     return matmul(m, n, k, tiles, operation="cblas_gemm")
+
+
+def matmul_triangle(m: int, n: int, k: int, tiles: Tiles = TILES, operation: str = "") -> Sample:
+    """What of the product lies at j <= i"""
+    whole = matmul(m, n, k, tiles, operation=operation)
+    x, w, _, y = whole.kernel.buffers
+    product = {"y": wide(whole.inputs["x"]) @ wide(whole.inputs["w"])}
+    inputs = {name: whole.inputs[name] for name in "xw"}
+    return triangle(Sample(replace(whole.kernel, buffers=(x, w, y)), inputs, product, 1e-4))
+
+
+def matmul_triangle_blas(m: int, n: int, k: int, tiles: Tiles = TILES) -> Sample:
+    """The triangle by a library call on each tile."""
+    return matmul_triangle(m, n, k, tiles, "cblas_gemm")
 
 
 def matmul_whole(m: int, n: int, k: int, tiles: Tiles = TILES) -> Sample:
@@ -207,3 +224,18 @@ def scaled_pairs(m: int, n: int, k: int) -> Sample:
     parts, other = normal((4, m, k), (k, n))
     answer = wide(parts).sum(0) @ wide(other) / 5
     return Sample(kernel, {"x": parts, "w": other}, {"y": answer}, 1e-5)
+
+
+def triangle(sample: Sample) -> Sample:
+    """Of a product y[i,j] what lies at j <= i, and 7 above that."""
+    kernel = sample.kernel
+    stream, _ = kernel.phases
+    y, b = kernel.buffers[-1], Body()
+    for i in "ij":
+        b.add(Position, f"at_{i}", i, index.var(i), dtype=int32)
+    b.map("below", "i j", "greater_equal", "at_i", "at_j", dtype=bool_)
+    b.literal("above", 7.0)
+    b.map("result", "i j", "where", "below", "acc", "above")
+    phases = (stream, b.phase(Store(at(y, "i", "j"), "result")))
+    answer = np.where(np.tri(*y.shape, dtype=bool), sample.expected["y"], 7)
+    return replace(sample, kernel=replace(kernel, phases=phases), expected={"y": answer})

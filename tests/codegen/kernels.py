@@ -29,6 +29,8 @@ from kernel_products import (
     matmul_bfloat16,
     matmul_blas,
     matmul_float16,
+    matmul_triangle,
+    matmul_triangle_blas,
     matmul_whole,
 )
 from kernel_rows import (
@@ -85,6 +87,8 @@ __all__ = [
     "matmul_bfloat16",
     "matmul_blas",
     "matmul_float16",
+    "matmul_triangle",
+    "matmul_triangle_blas",
     "matmul_whole",
     "normal",
     "prefix_product",
@@ -111,6 +115,6 @@ SAMPLES: dict[str, Callable[..., Sample]] = {
         softmax_online, layer_norm, argmax, prefix_sum, prefix_product, row_scan, row_recurrence,
         recurrence, matmul, matmul_float16, matmul_bfloat16, matmul_blas, matmul_whole,
         matmul_batched, matmul_batched_blas, attention, attention_blas, attention_online,
-        attention_online_blas, farthest, scaled_distances,
+        attention_online_blas, farthest, scaled_distances, matmul_triangle, matmul_triangle_blas,
     )
 }  # fmt: skip

@@ -1,11 +1,12 @@
-"""Attention whose masks leave chunks out, its products by operations of warps."""
+"""Attention and products whose masks leave chunks out."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 
 from cuda_cases import BF16, Case, case
 from kernel_building import Sample
-from pipeline_cases import attention
+from kernel_products import triangle
+from pipeline_cases import attention, gemm
 
 from eqsat.kernel.ir import Contract
 
@@ -25,8 +26,11 @@ def by_warps(sample: Sample) -> Sample:
 
 
 def masked_cases() -> Iterator[Case]:
-    """Several chunks, copied ahead or not; the first and the last ones left out."""
+    """Several chunks, copied ahead or not; the first and the last ones left out, or all but one."""
     for mask in ("causal", "window"):
         for stages in (1, 2, 3):
             sample = by_warps(attention(200, 208, 32, (32, 32), mask))
             yield case(f"flash-{mask}-{stages}", sample, 64, stages)
+    for stages in (1, 2):
+        sample = by_warps(triangle(gemm(100, 90, 96, (32, 32, 32), 32)))
+        yield case(f"triangle-{stages}", sample, 64, stages)

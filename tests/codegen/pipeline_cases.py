@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from cuda_cases import Case, case, flash
 from kernel_building import Body, Sample, at, buffers, normal, wide
-from kernel_products import matmul
+from kernel_products import matmul, triangle
 
 from eqsat.graph import index
 from eqsat.graph.dtypes import (
@@ -412,6 +412,7 @@ def pipeline_cases() -> Iterator[Case]:
     yield case("gemm-two-columns", gemm(64, 136, 40, (64, 128, 32), 64, "tn"), 256, 2)
     yield case("gemm-wide", gemm(64, 256, 80, (64, 256, 64), 256, "tn", out=bfloat16), 128, 2)
     yield case("gemm-turned", gemm(13, 136, 40, (16, 128, 32), 16), 128, 3)
+    yield case("gemm-triangle", triangle(gemm(200, 180, 96, (64, 64, 32), 64)), 128, 3)
     yield case("gemm-one", gemm(1, 1, 8, (64, 16, 16), 16), 128, 2)
     yield case("gemm-long-chunk", gemm(64, 32, 136, (64, 32, 128), 32), 128, 2)
     yield case("gemm-f16", gemm(70, 50, 40, (64, 48, 32), 48, dtype=float16), 128, 3)

@@ -102,6 +102,7 @@ def test_cases_show_what_they_are_for():
     assert (attentions | gathered) - alone <= kept <= held | gathered
     assert {n for n in texts if "first_chunk" in texts[n]} == {
         "attention-shorter",
+        "gemm-triangle",
         *(f"attention-{d}-{mask}" for d in (48, 64) for mask in ("causal", "window")),
         *(f"gradient-{d}-causal" for d in (48, 64)),
     }

@@ -238,6 +238,14 @@ def test_which_values_are_known_to_be_finite() -> None:
 # --- a search that is cut ------------------------------------------------------------------------
 
 
+def test_limits_are_numbers_above_0() -> None:
+    for wrong in ({"nodes": "a"}, {"nodes": 0}, {"rounds": 2.5}, {"seconds": float("nan")}):
+        with pytest.raises(ArgumentError, match=r"Limits: \w+ is .* above 0. Give one"):
+            Limits(**wrong)
+    with pytest.raises(ArgumentError, match=r"compile: limits is 5\. Give eqsat\.Limits"):
+        compiled(product(), limits=5)
+
+
 @pytest.mark.parametrize(
     ("limits", "why"),
     [

@@ -79,6 +79,51 @@ def test_what_a_mask_does_not_make_zero_is_whole():
         assert live_share(made(term, names), T.mask("j")).share == 1.0
 
 
+ZERO = T.number(0)
+BELOW = Term("greater_equal", at("i"), Term("position", scale(index.var("k"), 4)))
+
+
+def triangle(*conditions: Term, other: Term | None = None) -> Term:
+    """where(all conditions, sum_k s v, other)"""
+    product = T.sum("j", mul(T.read("s", "ij"), T.read("v", "jk")))
+    mask = conditions[0]
+    for one in conditions[1:]:
+        mask = Term("logical_and", mask, one)
+    return Term("where", mask, product, other or T.number(0.0))
+
+
+def test_sums_of_which_a_mask_stores_none_are_left_out():
+    """Whatever is stored in place of them, and however the mask is joined with others."""
+    read = Term("greater", T.read("m", "ik"), ZERO)
+    for one in (triangle(BELOW), triangle(read, BELOW), triangle(BELOW, other=T.read("m", "ik"))):
+        found = live_share(made(one), T.mask("j"))
+        assert found.stream == T.mask("j")
+        assert found.share == pytest.approx(0.5, abs=0.02)
+
+
+def test_sums_that_are_stored_elsewhere_are_whole():
+    product = triangle(BELOW).children[1]
+    beside = add(triangle(BELOW), product)
+    instead = Term("where", BELOW, T.number(0.0), product)
+    either = triangle(Term("logical_or", BELOW, Term("greater", T.read("m", "ik"), ZERO)))
+    for one in (beside, either, triangle(BELOW, other=product)):
+        assert live_share(made(one), T.mask("j")).share == 1.0
+    assert live_share(made(instead), T.mask("j")).share == 1.0
+    other = Stored("z", product, ("i", "k"), as_dtype("float32"))
+    both = form([*made(triangle(BELOW)).stored, other], FACTS)
+    assert live_share(both, T.mask("j")).share == 1.0
+
+
+def test_tiles_that_a_triangle_has_nothing_of_are_left_out():
+    """Of a product with itself; where factors are triangles too, of chunks of the rest some."""
+    x = g.input("x", (4096, 4096), "bfloat16")
+    for product in (g.tril(x @ x.mT), g.triu(g.triu(x) @ g.triu(x))):
+        *_, launch = plan(product, H200, cache=Cache(None)).parts.launches
+        (stream,) = (phase for phase in launch.kernel.phases if phase.stream)
+        moving = [{*index.free_names(one)} for one in live_bounds(launch.kernel, stream)]
+        assert {axis.name for axis in launch.kernel.grid} in moving
+
+
 def test_a_masked_stream_costs_what_is_left_of_it():
     pricer = Pricer(H200, frozenset(o.invocation_name for o in H200.operations))
 

@@ -463,5 +463,5 @@ def test_gradients_of_grouped_convolutions_are_convolutions() -> None:
     launches = plan(list(gradient), specs.load("h200"), cache=Cache(None)).parts.launches
     statements = [s for one in launches for s in one.kernel.statements()]
     (product,) = (s for s in statements if isinstance(s, Contract))
-    assert product.operation.startswith("wgmma")
+    assert "mma" in product.operation
     assert sum(one.seconds for one in launches) < 1e-4

@@ -208,6 +208,26 @@ def test_a_damaged_trace_is_named(tmp_path, capsys):
     assert status == 1 and f"TraceError: {path}: a damaged trace" in capsys.readouterr().err
 
 
+def under_another_name(value) -> None:
+    value["segments"][0]["kernels"][0]["stored"][0]["names"][0] = "unheard"
+
+
+def endless(value) -> None:
+    value["operations"] = float("inf")
+
+
+def nowhere(value) -> None:
+    value["segments"][0]["kernels"][0]["stored"][0]["offset"] = None
+
+
+@pytest.mark.parametrize("change", [under_another_name, endless, nowhere])
+def test_values_of_other_kinds_are_damage(change, tmp_path, capsys):
+    value = json.loads(render(explained("softmax").explanation, "json"))
+    change(value)
+    status, path = checked(tmp_path, json.dumps(value), function="softmax")
+    assert status == 1 and f"TraceError: {path}: " in capsys.readouterr().err
+
+
 # --- guards: one step, right but for its guard ----------------------------------------------------
 
 

@@ -131,6 +131,37 @@ def large_windows() -> list[Tensor]:
     ]
 
 
+def triangles(dtype: str) -> list[Tensor]:
+    """Tiles of products of which nothing is stored, chunks of triangles, rows beyond a length."""
+    a, b, c = (tensor(name, 520, 520, dtype=dtype) for name in "abc")
+    d, e = tensor("d", 300, 264, dtype=dtype), tensor("e", 264, 328, dtype=dtype)
+    inside = G.expand_dims(G.arange(300), 1) < tensor("length", 1, dtype="int32") * 20
+    return [
+        G.tril(a @ a.mT),
+        G.triu(G.triu(b) @ G.triu(c)),
+        G.where(inside, d @ e, 1.0),
+    ]
+
+
+def windows_of_few_channels(dtype: str) -> list[Tensor]:
+    """Tiles of all places that windows read, in steps or not, of images of any size."""
+    x, w = (
+        tensor(n, *s, dtype=dtype) for n, s in (("x", (4, 150, 130, 32)), ("w", (24, 32, 3, 3)))
+    )
+    y, v = (
+        tensor(n, *s, dtype=dtype) for n, s in (("y", (4, 161, 167, 16)), ("v", (32, 16, 7, 7)))
+    )
+    z, u = (
+        tensor(n, *s, dtype=dtype) for n, s in (("z", (4, 16, 160, 271)), ("u", (40, 16, 8, 8)))
+    )
+    return [
+        G.conv(x, w, padding=1, layout="NHWC"),
+        G.conv(y, v, padding=3, stride=2, layout="NHWC"),
+        G.conv(z, u, padding=2, stride=4),
+        G.conv(y, v, padding=9, dilation=3, layout="NHWC"),
+    ]
+
+
 def grouped_and_transposed() -> list[Tensor]:
     """Products of terms by six axes, phases of strides, patches."""
     x, w = tensor("x", 8, 64, 12, 16), tensor("w", 64, 16, 3, 3)
@@ -358,6 +389,10 @@ def _named() -> Iterator[tuple[str, Build]]:
         yield f"eight_bit_cache-{queries}", lambda a=queries: eight_bit_cache(a)
     for dtype in FLOATS:
         yield f"functions-{dtype}", lambda a=dtype: functions(a)
+    for dtype in ("bfloat16", "float16"):
+        yield f"windows_of_few_channels-{dtype}", lambda a=dtype: windows_of_few_channels(a)
+    for dtype in FLOATS:
+        yield f"triangles-{dtype}", lambda a=dtype: triangles(a)
     for build in (
         integer_matmul, batched_transposed, gelu_epilogue, gated, normed_product, reassociated,
         views, convolution, large_windows, grouped_and_transposed, selections, gather, pages,

@@ -1,5 +1,7 @@
 """Nodes: identity, immutability, names, operators, and the graph as text, networkx and SVG."""
 
+import copy
+import pickle
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -8,7 +10,14 @@ import numpy as np
 import pytest
 
 from eqsat import graph
-from eqsat.errors import DTypeError, EqsatError, IdentifierError, ShapeError, UnsupportedError
+from eqsat.errors import (
+    ArgumentError,
+    DTypeError,
+    EqsatError,
+    IdentifierError,
+    ShapeError,
+    UnsupportedError,
+)
 from eqsat.graph import describe, to_networkx, to_svg
 from eqsat.graph.dtypes import as_dtype
 from eqsat.graph.tensor import Tensor
@@ -201,3 +210,11 @@ def test_import_is_light():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_copy_of_a_tensor_is_the_tensor() -> None:
+    """Nothing of it changes; another process has no use for it."""
+    x = graph.input("x", (2, 3))
+    assert copy.copy(x) is x and copy.deepcopy([x])[0] is x
+    with pytest.raises(ArgumentError, match=r"is not pickled\. Pickle its values"):
+        pickle.dumps(x)

@@ -11,6 +11,7 @@ from eqsat import specs
 from eqsat.errors import SpecError
 from eqsat.specs import load, loads
 
+ROOT = Path(__file__).parent.parent.parent
 GOOD = """\
 name = "tiny"
 target = "cuda"
@@ -159,6 +160,22 @@ def test_sections_must_be_lists_of_tables() -> None:
         loads(head)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("count = 256", "count = 0", "`thread`, count is 0: so many run at once"),
+        ("size = 16 ", "size = 2 ", "`block`, size makes for 64 threads; tiles have 128 at least"),
+        ('"thread"', '"strand"', "parallel_groups has no `thread`, of which `block` holds many"),
+    ],
+)
+def test_tiles_that_share_a_processor_are_of_threads(old: str, new: str, message: str) -> None:
+    text = (ROOT / "specs" / "example_cuda.toml").read_text()
+    assert old in text
+    with pytest.raises(SpecError) as caught:
+        loads(text.replace(old, new))
+    assert message in str(caught.value).replace("\n", " ")
+
+
 def test_deep_nesting_is_a_spec_error() -> None:
     with pytest.raises(SpecError):
         loads("x = " + "[" * 5000 + "]" * 5000)
@@ -187,7 +204,6 @@ def test_a_misspelt_key_is_one_problem() -> None:
     assert str(caught.value).startswith("bad.toml:4: clock_mhs is an unknown key")
 
 
-ROOT = Path(__file__).parent.parent.parent
 GUIDE = (ROOT / "docs" / "specs.md").read_text()
 
 

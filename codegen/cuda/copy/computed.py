@@ -23,6 +23,8 @@ from ..prelude.math import WORD, cast, literal, narrow, register_type, storage_t
 from .tile_copy import vector_number
 from .tiles import anywhere, fetch, if_inside, lay_out
 
+REGISTERS_AHEAD = 192  # registers of the 255 that a thread has at most
+
 Expression = Callable[[Map, Point], str]
 
 
@@ -113,7 +115,9 @@ def may_load_ahead(block: Block, loads: Sequence[Load], registers: int) -> bool:
     stores = (store for phase in block.kernel.phases for store in phase.stores)
     written = {store.access.buffer for store in stores}
     sums = sum(block.register_count(m.contract.indices) for m in block.placement.matrices.values())
-    most = REGISTERS_OF_SM / block.kernel.threads / 2  # the other half: all else
+    most = min(
+        REGISTERS_OF_SM / block.kernel.threads / 2, REGISTERS_AHEAD
+    )  # the other half: all else
     fits = sums + block.held_ahead + registers <= most
     return fits and not any(s.access.buffer in written for s in loads)
 

@@ -21,7 +21,7 @@ from ..place.placement import COMPUTED, INLINE, SHARED
 from ..place.tile import TILE_UNIT, Point, Reader, Tile
 from ..prelude.math import cast, held_type, literal, narrow, storage_type, widen
 from .box_tile import BoxTile
-from .window_tile import number_of_places, shared_axes, window_tile
+from .window_tile import number_of_places, rows_conflict, shared_axes, window_tile
 
 SHORTEST = 64  # bytes of rows that are parted, where single elements of them are read
 
@@ -33,14 +33,15 @@ def lay_out(
     order: Sequence[str],
     slots: int = 1,
     places: Mapping[str, int] | None = None,
+    permuted: bool = False,
 ) -> Tile:
     """Allocate a tile and declare its pointer, which for a ring is that of the first slot; of some
-    indices it has so many `places`.
+    indices it has so many `places`. Rows are padded, if units are not `permuted`.
     """
     unit = max(LANES * dtype.itemsize if block.placement.matrices else 0, TILE_UNIT)
     extents = {i: _extent(block, i) for i in order} | dict(places or {})
     strides, stride = {}, 1
-    row = _row(block, name, order, extents)
+    row = "" if permuted else _row(block, name, order, extents)
     shortest = 0 if block.placement.matrices else SHORTEST
     for i in reversed(order):
         bytes_ = stride * dtype.itemsize
@@ -49,7 +50,7 @@ def lay_out(
         strides[i] = stride
         stride *= extents[i]
     pointer = f"s_{block.names.of(name)}"
-    tile = Tile(pointer, dtype, tuple(order), extents, strides, slots)
+    tile = Tile(pointer, dtype, tuple(order), extents, strides, slots, permuted=permuted)
     offset = block.allocate(tile.size * slots * dtype.itemsize)
     kind = storage_type(dtype)
     declared = pointer if slots == 1 else f"{pointer}_ring"
@@ -92,7 +93,8 @@ def tile_for(block: Block, load: Load, slots: int = 1) -> Tile:
     places = number_of_places(axes, extents)
     beside = {i for axis in axes.values() for i in axis.names} - axes.keys()
     copied = [i for i in order if i not in beside]
-    tile = lay_out(block, load.name, buffer.dtype, copied, slots, places)
+    permuted = bool(axes) and rows_conflict(block, load, axes, extents, order[-1])
+    tile = lay_out(block, load.name, buffer.dtype, copied, slots, places, permuted)
     return window_tile(tile, axes, order, extents) if axes else tile
 
 

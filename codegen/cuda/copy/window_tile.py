@@ -15,7 +15,7 @@ from eqsat.layout.relayout import WalkedAxis
 
 from ..place.access import sliding_axes
 from ..place.block import Block, Frame
-from ..place.tile import Point, Tile
+from ..place.tile import TILE_UNIT, Point, Tile
 
 
 @dataclass(frozen=True)
@@ -98,10 +98,24 @@ def window_tile(
     for along, axis in axes.items():
         strides |= {str(atom): step * tile.strides[along] for atom, step in axis.place.terms}
     shape = (tile.pointer, tile.dtype, tile.order, tile.extents, tile.strides, tile.slots)
-    held = Places(*shape, along=axes, first=tuple(first))
+    held = Places(*shape, along=axes, first=tuple(first), permuted=tile.permuted)
     return WindowTile(
-        tile.pointer, tile.dtype, tuple(order), extents, strides, tile.slots, held=held
-    )
+        tile.pointer, tile.dtype, tuple(order), extents, strides, tile.slots,
+        permuted=tile.permuted, held=held,
+    )  # fmt: skip
+
+
+def rows_conflict(
+    block: Block, load: Load, axes: Mapping[str, WalkedAxis], extents: Mapping[str, int], inner: str
+) -> bool:
+    """Whether rows of a fragment, whole units each, lie an even number of these apart however a
+    tile is padded: windows move by an even step.
+    """
+    rows = {i for user in _products(block, load) for i in block.placement.matrices[user].rows}
+    rows |= {i for user in _products(block, load) for i in block.placement.matrices[user].columns}
+    steps = {str(a): step for axis in axes.values() for a, step in axis.place.terms}
+    bytes_ = extents[inner] * block.kernel.buffer(load.access.buffer).dtype.itemsize
+    return bytes_ % TILE_UNIT == 0 and any(steps.get(i, 1) % 2 == 0 for i in rows)
 
 
 def at_place(tile: Tile, point: Point) -> Point:

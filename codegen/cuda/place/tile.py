@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from eqsat.graph.dtypes import DType
 
-from ..prelude.math import cast, widen
+from ..prelude.math import LINE_OF_BANKS, cast, widen
 
 TILE_UNIT = 16  # bytes of one row of an ldmatrix matrix, and of the widest copy
 
@@ -50,7 +50,10 @@ def constant(text: str) -> Reader:
 
 @dataclass(frozen=True)
 class Tile:
-    """An array in shared memory: `order` outermost first, `strides` in elements; `slots` copies."""
+    """An array in shared memory: `order` outermost first, `strides` in elements; `slots` copies.
+
+    Of one that is `permuted`, units of every line of banks are by the line's number.
+    """
 
     pointer: str
     dtype: DType
@@ -59,13 +62,14 @@ class Tile:
     strides: Mapping[str, int]
     slots: int = 1
     guarded: bool = False  # barriers of its own order its copies and reads
+    permuted: bool = False
 
     @property
     def size(self) -> int:
-        """Elements of one slot, a multiple of 16 bytes."""
+        """Elements of one slot, a multiple of 16 bytes; of whole lines where these are permuted."""
         outer = self.order[0] if self.order else None
         size = self.extents[outer] * self.strides[outer] if outer else 1
-        unit = TILE_UNIT // self.dtype.itemsize
+        unit = (LINE_OF_BANKS if self.permuted else TILE_UNIT) // self.dtype.itemsize
         return -(-size // unit) * unit
 
     def offset(self, point: Point) -> str:
@@ -75,7 +79,8 @@ class Tile:
             if self.extents[i] > 1:
                 stride = self.strides[i]
                 parts.append(point.local(i) + ("" if stride == 1 else f" * {stride}"))
-        return " + ".join(parts) or "0"
+        text = " + ".join(parts) or "0"
+        return f"permuted<{self.dtype.itemsize}>({text})" if self.permuted else text
 
     @property
     def places(self) -> "Tile":
@@ -84,6 +89,7 @@ class Tile:
 
     def distance(self, index: str, points: int) -> int:
         """How far every element lies from the one so many points of an index before it."""
+        assert not self.permuted
         return points * self.strides[index]
 
     def reader(self, dtype: DType) -> Reader:

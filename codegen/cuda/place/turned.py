@@ -6,6 +6,7 @@ from math import prod
 from eqsat.errors import UnsupportedError
 from eqsat.kernel.ir import Contract, Kernel, Load
 from eqsat.price.contraction import TURNED
+from eqsat.price.fragment import STEP_BYTES
 from eqsat.specs.model import ParallelOperation
 
 from .access import unit_stride
@@ -67,7 +68,9 @@ def across(kernel: Kernel, c: Contract) -> set[str]:
 
 
 def summed_index(kernel: Kernel, c: Contract) -> str:
-    """The index of a contraction that runs inside the instruction: of what it sums the longest."""
+    """The index of a contraction that runs inside the instruction: of what it sums the longest, of
+    those along which most factors lie together in memory, as much as an instruction takes.
+    """
     axes = kernel.axes()
     if not c.over:
         raise UnsupportedError(
@@ -75,7 +78,16 @@ def summed_index(kernel: Kernel, c: Contract) -> str:
             f"Leave the operation empty."
         )
     over = [i for i in c.over if i != c.term_index]
-    return max(over, key=lambda i: min(axes[i].tile, axes[i].extent))
+    loads = [s for s in kernel.statements() if s.name in (c.left, c.right) and isinstance(s, Load)]
+    sizes = [kernel.buffer(load.access.buffer).dtype.itemsize for load in loads]
+
+    def key(index: str) -> tuple[int, int]:
+        points = min(axes[index].tile, axes[index].extent)
+        sides = zip(loads, sizes, strict=True)
+        enough = (points * n >= STEP_BYTES and unit_stride(s.access, index) for s, n in sides)
+        return sum(enough), points
+
+    return max(over, key=key)
 
 
 def _busiest(rows: int, columns: int, teams: int) -> int:

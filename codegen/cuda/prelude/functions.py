@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from eqsat.codegen.erfc import LOG2_ERFC
 
 from . import anywhere, atomics, clusters, floats, nearly, reductions, scans, vectors
-from .math import DEVICE
+from .math import DEVICE, LINE_OF_BANKS
 
 _EACH = f"template <typename T>\n{DEVICE} T"
 
@@ -389,6 +389,12 @@ struct Minimum {{
         return minimum(a, b);
     }}
 }};""",
+    "permuted": f"""
+template <int Size>
+{DEVICE} int permuted(int place) {{
+    const unsigned p = place;
+    return int(p ^ (p / ({LINE_OF_BANKS} / Size) % 8 * (16 / Size)));
+}}""",
     "copy_async": f"""
 template <int Bytes, bool Near = false>
 {DEVICE} void copy_async(void* target, const void* source, bool exists) {{

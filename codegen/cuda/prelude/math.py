@@ -14,6 +14,7 @@ from eqsat.graph.dtypes import DType, bool_, float32, float64, is_exact, neutral
 from eqsat.layout.needs import SIXTEEN
 
 DEVICE = "__device__ __forceinline__"  # what device functions are declared as
+LINE_OF_BANKS = 128  # bytes: what the banks of shared memory hold beside each other
 WORD = 4  # bytes: the least that cp.async copies, and registers hold
 
 _STORAGE = {
