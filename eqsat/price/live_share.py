@@ -20,11 +20,13 @@ MOST_SAMPLES = SAMPLES**3  # of all names together
 @dataclass(frozen=True)
 class Live:
     """`share`: the part of all points at which no mask fails that leaves every carry as it was, or
-    what is stored without them; `stream`: the names along which chunks are left out; `steps`: how
-    far a point of each name moves a mask, as a part of its range along that name's axis.
+    what is stored without them; `stored`: of the latter masks alone; `stream`: the names along
+    which chunks are left out; `steps`: how far a point of each name moves a mask, as a part of its
+    range along that name's axis.
     """
 
     share: float = 1.0
+    stored: float = 1.0
     stream: int = 0
     steps: tuple[tuple[str, float], ...] = ()
 
@@ -48,8 +50,15 @@ def live_share(form: Form, streamed: int) -> Live:
     stream = mask(name for m in margins for name in _atoms(m)) & streamed
     for reduction in carried if unread else ():
         stream |= reduction.args[0] & streamed  # type: ignore[operator]
-    margins += unread
-    names = sorted({name for margin in margins for name in _atoms(margin)})
+    every = [*margins, *unread]
+    names = sorted({name for margin in every for name in _atoms(margin)})
+    reach = max(abs(step) * form.extents[str(name)] for name, step in every[0].terms)
+    steps = tuple((str(name), abs(step) / reach) for name, step in every[0].terms)
+    return Live(_part(form, names, every), _part(form, names, unread), stream, steps)
+
+
+def _part(form: Form, names: Sequence[str], margins: Sequence[Affine]) -> float:
+    """The part of the points of some names at which no margin is negative."""
     most = min(SAMPLES, int(MOST_SAMPLES ** (1 / len(names)) + 1e-6))
     counts = [min(form.extents[name], most) for name in names]
     places = [np.linspace(0, form.extents[n] - 1, k) for n, k in zip(names, counts, strict=True)]
@@ -57,9 +66,7 @@ def live_share(form: Form, streamed: int) -> Live:
     live = np.ones(counts, dtype=bool)
     for margin in margins:
         live &= margin.constant + sum(step * at[str(name)] for name, step in margin.terms) >= 0
-    reach = max(abs(step) * form.extents[str(name)] for name, step in margins[0].terms)
-    steps = tuple((str(name), abs(step) / reach) for name, step in margins[0].terms)
-    return Live(float(live.mean()), stream, steps)
+    return float(live.mean())
 
 
 def _is_unread(form: Form, mask: Term, reductions: Sequence[Term]) -> bool:

@@ -42,6 +42,7 @@ WORD, REGISTER_UNIT = 4, 8  # bytes of a register; registers of a thread are a m
 AROUND_LOOP = 128  # the same where there are products, streams or staged operands
 STORED_THROUGH = 64  # bytes of shared memory in which a thread arranges what it stores
 SPILLED = 0.3  # of the cache's time: three arrays in chunks of rows take 110 us, in half of them 92
+SAMPLED = 0.98  # of the tiles that samples of a mask tell: of a diagonal there are too many
 SHORT = 64  # points of a sum that a thread adds up by itself
 PRODUCING = 2  # blocks of a processor of whose threads some copy for the others
 FILLED = 512  # threads that keep a processor's arithmetic busy
@@ -179,6 +180,15 @@ class Occupancy(Tiling):
         whole, parts = np.floor(tiles / self.at_once()), self.last_parts
         last = np.where(parts > 0, 1 / np.maximum(parts, 1), 1.0)
         return np.where(parts > 0, whole + last, np.ceil(tiles / self.at_once()))
+
+    def left_over(self, tiles: Array) -> Array:
+        """How many times as uneven rounds of tiles are where those are left out of which a mask
+        stores nothing.
+        """
+        if self.masked.stored == 1 or not self.pricer.overlap:
+            return self.shape
+        live = SAMPLED * tiles * np.minimum(self.masked.stored + self.reach() / 2, 1.0)
+        return self.waves(live) / live * tiles / self.waves(tiles)
 
     def resident(self) -> Array:
         """Tiles in flight at once on the device: as many as threads and memory of each allow."""

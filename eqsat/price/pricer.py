@@ -387,7 +387,7 @@ class _Pricing(Latency):
         spec, pricer, cache = self.spec, self.pricer, self.pricer.cache
         tiles = self.in_parts(every := self._computed())
         self.traffic = self.traffic + self.spilled_bytes() * tiles
-        imbalance = (waves := self.waves(tiles)) * self.at_once() / tiles
+        imbalance = (waves := self.waves(tiles)) * self.at_once() / tiles * self.left_over(tiles)
         busy, working = self.busy(tiles), self.busy(tiles, least=1.0)
         parts = {n: v * imbalance / self.kept_busy(n, working) for n, v in self.units.items()}
         parts |= self.conversion(self.units, imbalance)

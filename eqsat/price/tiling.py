@@ -25,7 +25,8 @@ ENDS = 64  # bytes as which the two ends of a row count that begins anywhere
 EMPTY = 0.3  # of the time of what exists takes what a last tile of such rows lacks
 SHORT = 40  # bytes of rows of boxes below which each takes as long, and longer, on an H200
 BROKEN = 1.5  # times as much is drawn of 160 columns, whose last box is half a line, in such rows
-SHARED_LINES = 1.25  # times as long are rows of 96 16-bit results written (792 us for 630)
+# Times as long are rows of 96 16-bit results written, and of 64 (792 and 734 us, of 128 630).
+SHARED_LINES, LONE_LINES = 1.25, 1.15
 PARTIAL = 4.8  # sectors in the time of which half a one is written, or less of it: 57 a ns, H100
 STREAMED = 32  # points of a reduction that a tile is taken to hold before it is scheduled
 BESIDE_ROWS = 4096  # of a chunk in which rows of a reduction inside lie whole, the same
@@ -88,11 +89,15 @@ class Tiling:
 
     def _live(self) -> Array:
         """The part of the chunks of all tiles that masks leave anything of."""
+        return np.minimum(self.masked.share + self.reach() / 2, 1.0) * self.shape
+
+    def reach(self) -> Array:
+        """How far points of a tile lie apart, as a part of a mask's range."""
         wide = np.zeros_like(self.shape)
         for name, step in self.masked.steps:
             points = self.tiles.get(name, self.chunks.get(name, self.shape))
             wide = np.maximum(wide, points * step)
-        return np.minimum(self.masked.share + wide / 2, 1.0) * self.shape
+        return wide
 
     def left_by_masks(self, mask: int) -> Array:
         """The part of a value that masks leave, where each tile reads chunks of its own."""
@@ -205,13 +210,17 @@ class Tiling:
         return np.where(whole, 1.0, times)
 
     def written_lines(self, contiguous: Sequence[str], dtype: DType, address: Affine) -> Array:
-        """The same of what is stored: lines that two tiles share are written in parts."""
+        """The same of what is stored: lines that two tiles share are written in parts, and of
+        results that threads hold single ones take longer.
+        """
         times = self.lines(contiguous, dtype, address)
         tile = self.tiles.get(contiguous[0]) if self.pricer.overlap and contiguous else None
         if tile is None:
             return times
         width, whole = tile * dtype.itemsize, tile >= self.form.extents[contiguous[0]]
-        return np.where((width > LINE) & (width % LINE > 0) & ~whole, times * SHARED_LINES, times)
+        shared = np.where((width > LINE) & (width % LINE > 0), SHARED_LINES, 1.0)
+        shared = np.where((width <= LINE) & bool(self.form.reduced), LONE_LINES, shared)
+        return np.where(whole, times, times * shared)
 
     def present(self, read: Read) -> float:
         """The part of a read's points at which memory is read, as guards of one name each tell."""

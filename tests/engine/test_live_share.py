@@ -98,7 +98,15 @@ def test_sums_of_which_a_mask_stores_none_are_left_out():
     for one in (triangle(BELOW), triangle(read, BELOW), triangle(BELOW, other=T.read("m", "ik"))):
         found = live_share(made(one), T.mask("j"))
         assert found.stream == T.mask("j")
-        assert found.share == pytest.approx(0.5, abs=0.02)
+        assert found.share == found.stored == pytest.approx(0.5, abs=0.02)
+    assert live_share(made(attention(CAUSAL)), T.mask("j")).stored == 1  # each has some chunks
+
+
+def test_rounds_are_of_tiles_that_are_stored():
+    """528 of 1024 tiles of 128 x 128 are four whole rounds of 132; of 272 of 512 the last has 8."""
+    x = g.input("x", (4096, 4096), "bfloat16")
+    (launch,) = plan(g.tril(x @ x.mT), H200, cache=Cache(None)).parts.launches
+    assert [axis.tile for axis in launch.kernel.grid] == [128, 128]
 
 
 def test_sums_that_are_stored_elsewhere_are_whole():
