@@ -23,6 +23,7 @@ from eqsat.named import distinct, nearest
 from eqsat.nesting import flatten
 from eqsat.planned import Planned
 from eqsat.program import Argument, Launch, Parts, Program, Report
+from eqsat.repeats import without_repeats
 from eqsat.rule import PRECISIONS, Rule, allowed, collect, priced
 from eqsat.rules import algebra, carries, distribute, kernels, masks, powers, roundings, scatters
 from eqsat.rules.carries import LAWS, carry_rules
@@ -106,7 +107,7 @@ def compile(
     parts = planned.parts
     if tune:
         parts = replace(parts, launches=fastest(parts.launches, backend, store))
-    program = Program(parts, backend, outputs, planned.report, planned.explain)
+    program = Program(without_repeats(parts), backend, outputs, planned.report, planned.explain)
     seconds = time.perf_counter() - started
     program.report = replace(planned.report, compile_seconds=seconds)
     _show(program, Settings.from_environment().debug)
