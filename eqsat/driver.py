@@ -167,16 +167,8 @@ def plan(
                 f"compile takes tensors; got a value of type {type(tensor).__name__}. Build them "
                 f"from eqsat.input(name, shape, dtype), or use eqsat.jit for a function."
             )
-    if limits is not None and not isinstance(limits, Limits):
-        raise ArgumentError(
-            f"compile: limits is {limits!r}. Give eqsat.Limits(nodes=..., seconds=...), or nothing."
-        )
     folded = settle(served(tensors, unit, target.operations))
-    bounds = limits or Limits(
-        nodes=settings.search_nodes,
-        seconds=settings.search_seconds,
-        memory_bytes=settings.search_memory_mb << 20,
-    )
+    bounds = _bounds(limits, settings)
     choice = _precision(precision, settings)
     shipped = default_rules()
     given = shipped if rules is None else checked(rules, shipped)
@@ -348,6 +340,18 @@ def _restore(record: Mapping[str, Any]) -> Solution | None:
         )
     except (KeyError, TypeError, ValueError, EqsatError):
         return None
+
+
+def _bounds(limits: object, settings: Settings) -> Limits:
+    """The limits given, or those of the settings."""
+    if limits is None:
+        megabytes = settings.search_memory_mb
+        return Limits(settings.search_nodes, settings.search_seconds, megabytes << 20)
+    if not isinstance(limits, Limits):
+        raise ArgumentError(
+            f"compile: limits is {limits!r}. Give eqsat.Limits(nodes=..., seconds=...), or nothing."
+        )
+    return limits
 
 
 def _is_input(value: object) -> bool:

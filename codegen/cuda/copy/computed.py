@@ -115,10 +115,8 @@ def may_load_ahead(block: Block, loads: Sequence[Load], registers: int) -> bool:
     stores = (store for phase in block.kernel.phases for store in phase.stores)
     written = {store.access.buffer for store in stores}
     sums = sum(block.register_count(m.contract.indices) for m in block.placement.matrices.values())
-    most = min(
-        REGISTERS_OF_SM / block.kernel.threads / 2, REGISTERS_AHEAD
-    )  # the other half: all else
-    fits = sums + block.held_ahead + registers <= most
+    half = REGISTERS_OF_SM / block.kernel.threads / 2  # the other half: all else
+    fits = sums + block.held_ahead + registers <= min(half, REGISTERS_AHEAD)
     return fits and not any(s.access.buffer in written for s in loads)
 
 

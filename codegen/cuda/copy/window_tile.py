@@ -111,8 +111,8 @@ def rows_conflict(
     """Whether rows of a fragment, whole units each, lie an even number of these apart however a
     tile is padded: windows move by an even step.
     """
-    rows = {i for user in _products(block, load) for i in block.placement.matrices[user].rows}
-    rows |= {i for user in _products(block, load) for i in block.placement.matrices[user].columns}
+    matrices = (block.placement.matrices[user] for user in _products(block, load))
+    rows = {i for m in matrices for i in (*m.rows, *m.columns)}
     steps = {str(a): step for axis in axes.values() for a, step in axis.place.terms}
     bytes_ = extents[inner] * block.kernel.buffer(load.access.buffer).dtype.itemsize
     return bytes_ % TILE_UNIT == 0 and any(steps.get(i, 1) % 2 == 0 for i in rows)
