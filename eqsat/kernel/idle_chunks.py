@@ -42,16 +42,17 @@ def live_bounds(kernel: Kernel, phase: Phase) -> list[Affine]:
     alone = {i for i, axis in kernel.axes().items() if min(axis.tile, axis.extent) == 1}
     alone -= {axis.name for axis in phase.stream}
     positions = _told(known, alone) | _positions(known)
-    inside, streamed = {s.name for s in phase.body}, {axis.name for axis in phase.stream}
+    moving = {axis.name for one in kernel.phases for axis in one.stream}
     found = []
+    for s in phase.body:
+        margin = _margin(s, positions) if isinstance(s, Map) and s.op in COMPARED else None
+        if margin is not None and _is_idle(phase, known, s.name):
+            found.append(margin)
     for s in known.values():
         margin = _margin(s, positions) if isinstance(s, Map) and s.op in COMPARED else None
-        if margin is None:
+        if margin is None or margin in found or moving & free_names(margin):
             continue
-        of_tile = not streamed & free_names(margin)
-        if (s.name in inside and _is_idle(phase, known, s.name)) or (
-            of_tile and _is_unread(kernel, phase, s.name)
-        ):
+        if _is_unread(kernel, phase, s.name):
             found.append(margin)
     return found
 
@@ -182,7 +183,7 @@ def _is_unread(kernel: Kernel, phase: Phase, failed: str) -> bool:
     decides is for something else.
     """
     later = kernel.phases[[one is phase for one in kernel.phases].index(True) + 1 :]
-    made = {carry.name for carry in phase.carries} | {s.name for s in phase.body}
+    made = {carry.name for carry in phase.carries}  # all of it that is seen later
     false = {failed}
     for one in later:
         for s in one.body:
@@ -193,7 +194,7 @@ def _is_unread(kernel: Kernel, phase: Phase, failed: str) -> bool:
             if isinstance(s, Map) and s.op == "where" and needed[0] in false:
                 needed = needed[2:]
             if made & {*needed}:
-                made.add(s.name)
+                made |= {s.name, s.carry} if isinstance(s, Update) else {s.name}
         if any(made & {*store_operands(store)} for store in one.stores):
             return False
     return True

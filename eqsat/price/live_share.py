@@ -44,7 +44,9 @@ def live_share(form: Form, streamed: int) -> Live:
     mask = form.facts.universe.mask
     known = [(one, m, mask(_atoms(m)) & streamed) for one, m in _margins(form) if m.terms]
     margins = [m for one, m, own in known if own and all(_is_kept(t, one) for t in carried)]
-    unread = [m for one, m, own in known if not own and _is_unread(form, one, carried)]
+    tiled = mask(form.grid)
+    of_tiles = ((one, m) for one, m, _ in known if not mask(_atoms(m)) & ~tiled)
+    unread = [m for one, m in of_tiles if _is_unread(form, one, carried)]
     if not carried or not (margins or unread):
         return whole
     stream = mask(name for m in margins for name in _atoms(m)) & streamed
@@ -71,18 +73,17 @@ def _part(form: Form, names: Sequence[str], margins: Sequence[Affine]) -> float:
 
 def _is_unread(form: Form, mask: Term, reductions: Sequence[Term]) -> bool:
     """Whether nothing that is stored depends on reductions where a mask fails."""
-    known: dict[Term, bool] = dict.fromkeys(reductions, True)
-
-    def fails(term: Term) -> bool:
-        return term == mask or (term.op == "logical_and" and any(map(fails, term.children)))
-
-    def depends(term: Term) -> bool:
-        if term not in known:
-            chosen = term.op == "where" and fails(term.children[0])
-            known[term] = any(map(depends, term.children[2:] if chosen else term.children))
-        return known[term]
-
-    return not any(depends(one.term) for one in form.stored)
+    made, false = {*reductions}, {mask}
+    for term in form.terms:
+        needed = term.children
+        if term.op == "logical_and" and false & {*needed}:
+            false.add(term)
+            continue
+        if term.op == "where" and needed[0] in false:
+            needed = needed[2:]
+        if made & {*needed}:
+            made.add(term)
+    return not made & {one.term for one in form.stored}
 
 
 def _atoms(margin: Affine) -> list[str]:

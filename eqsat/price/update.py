@@ -87,9 +87,7 @@ def in_turn(tiling: Tiling, found: Contraction) -> Array:
     return np.where(tiling.chunks_of(found.summed) < FEW_CHUNKS, IN_TURN, 1.0)
 
 
-def waits(
-    tiling: Occupancy, operation: ParallelOperation | None, found: Contraction
-) -> Array | float:
+def waits(tiling: Occupancy, operation: ParallelOperation | None, found: Contraction) -> Array:
     """How many times as long operations whose products are waited for take as where a tile has
     `BETWEEN` steps of a sum for each barrier: with more of them threads wait less often.
     """

@@ -55,10 +55,10 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name in ("nodes", "seconds", "memory_bytes", "rounds"):
-            value, kind = getattr(self, name), float if name == "seconds" else int
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if not (whole or isinstance(value, kind)) or not 0 < value < float("inf"):
-                word = "a number" if kind is float else "a whole number"
+            value, real = getattr(self, name), name == "seconds"
+            number = isinstance(value, int | float if real else int)
+            if isinstance(value, bool) or not number or not 0 < value < float("inf"):
+                word = "a number" if real else "a whole number"
                 raise ArgumentError(
                     f"Limits: {name} is {value!r}, not {word} above 0. Give one, or leave it out."
                 )

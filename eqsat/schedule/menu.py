@@ -167,7 +167,7 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit) -> Menus:
     offers = {n: _even(lengths, form.extents[n]) if n in windows else lengths for n in streamed}
     chunks = {n: [s for s in offers[n] if s < form.extents[n]][:offered] for n in streamed}
     single = _single(form) if matrix else set()
-    most = MOST_OF_WINDOWS[bool(started)]
+    most = MOST_OF_WINDOWS[started]
     crowded = _crowded(form, chunks, single, most)
     places, held = _places(form, most) if matrix and started else (set[str](), set[str]())
     chunks.update({name: [1] for name in single})
