@@ -26,7 +26,7 @@ from eqsat.kernel.ir import Load, Phase
 from eqsat.price.conversion import GROUPS, slots_made
 from eqsat.price.pipeline import whole_slots
 
-from .copy.box_tile import BoxTile
+from .copy.box_tile import BoxTile, box_tile
 from .copy.converter import Converter
 from .copy.copies import copy_boxes, edge_name, find_boxes
 from .copy.edges import Edge, find_edge
@@ -168,14 +168,7 @@ class Pipeline:
     def _allocate(self, ring: Ring) -> None:
         block = self.block
         for name, box in ring.boxes.items():
-            strides, stride = {box.order[-1]: 1}, 1
-            for i in reversed(box.order[:-1]):
-                strides[i] = stride
-                stride *= box.extents[i]
-            pointer = f"s_{block.names.of(name)}"
-            tile = BoxTile(
-                pointer, box.dtype, box.order, box.extents, strides, ring.stages, True, box=box
-            )
+            tile = box_tile(f"s_{block.names.of(name)}", box, ring.stages)
             size = tile.size * ring.stages * box.dtype.itemsize
             ring.offsets[name] = block.allocate(size, box.alignment)
             block.tiles[name] = tile

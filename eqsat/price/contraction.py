@@ -355,6 +355,8 @@ def _padded(
     roles: tuple[int, ...],
 ) -> Array:
     inside = [tiling.tile_points(mask) for mask in roles]
+    if operation.asynchronous:
+        inside[-1] = tiling.longest(roles[-1])  # whose points alone are summed at once
     sizes = [np.array(each, dtype=float)[:, np.newaxis] for each in extents]
     counts = [
         np.ceil(points / size) if size.all() else points[np.newaxis]

@@ -10,6 +10,7 @@ from eqsat.graph.index import unit_names
 from eqsat.layout.needs import VECTOR_BYTES
 from eqsat.layout.pixels import pixel_axes
 from eqsat.layout.relayout import WalkedAxis, walked_axes, window_rows
+from eqsat.price.drawn import Drawn
 from eqsat.price.issue import STAGED_WORK
 from eqsat.price.rates import Array, Contraction, power_above
 from eqsat.price.tiling import LANES, Tiling
@@ -168,7 +169,7 @@ def shared_places(tiling: Tiling, operation: ParallelOperation | None, side: Ter
     return share
 
 
-def drawn_apart(tiling: Tiling, operation: ParallelOperation | None, side: Term) -> Array:
+def drawn_apart(tiling: Drawn, operation: ParallelOperation | None, side: Term) -> Array:
     """How many times as much copies of windows draw from the cache as there are places that those
     of a tile share: vectors run past what is near the threads, each point's by itself, where the
     tile has no place once; and a sector by itself takes as long as two.
@@ -198,11 +199,11 @@ def _share(tiling: Tiling, axis: WalkedAxis) -> Array:
 def _shared_axes(
     tiling: Tiling, operation: ParallelOperation | None, side: Term
 ) -> list[WalkedAxis]:
-    """The axes of a factor along which windows overlap, where threads copy it: those of an
-    operation's are taken apart where elements lie together along one.
+    """The axes of a factor along which windows overlap, of which a tile has each place once: those
+    of an operation's are taken apart where elements lie together along one.
     """
     read = tiling.form.beneath_cast(side).args[0]
-    if not isinstance(read, Read) or (operation is not None and operation.asynchronous):
+    if not isinstance(read, Read):
         return []
     axes = walked_axes(read, tiling.form.extents) or ()
     found = [axis for axis in axes if axis.slides and min(s for _, s in axis.place.terms) == 1]

@@ -54,10 +54,8 @@ def _beyond_sum(tiling: Tiling, operation: ParallelOperation, found: Contraction
     """How many times the points of a sum its operations take, whole ones, along the longest of its
     names that number no places in windows.
     """
-    universe = tiling.form.facts.universe
     own = found.summed & ~window_places(tiling.form, (found.left, found.right))
-    names = universe.members(own or found.summed)
-    longest = np.max([tiling.tile_points(universe.mask([name])) for name in names], axis=0)
+    longest = tiling.longest(own or found.summed)
     *_, depth = operation.extents.values()
     return np.ceil(longest / depth) * depth / longest
 

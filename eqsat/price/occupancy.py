@@ -21,6 +21,7 @@ from eqsat.price.conversion import (
     slots_made,
     widened,
 )
+from eqsat.price.drawn import Drawn
 from eqsat.price.factor import computed_of_reads
 from eqsat.price.issue import ISSUED, instruction_seconds
 from eqsat.price.nearly import short_powers
@@ -30,7 +31,6 @@ from eqsat.price.rates import Array, Blocking, Contraction, Rates
 from eqsat.price.scan import at_work
 from eqsat.price.stencil import loaded_part
 from eqsat.price.sum import at_hand, reread_seconds
-from eqsat.price.tiling import Tiling
 from eqsat.price.window import held_elements, windowed
 from eqsat.terms.algebra import REDUCTIONS, SCANS, Term, post_order
 from eqsat.terms.carry_terms import carried_pivots
@@ -51,7 +51,7 @@ READ_CYCLES = 2  # of a warp's read of shared memory from which products take th
 MULTIPLYING = 256  # the same of matrix operations: one of two warps reads factors meanwhile
 
 
-class Occupancy(Tiling):
+class Occupancy(Drawn):
     """Tiles beside each other on a processor, by their threads, registers and shared memory."""
 
     def __init__(

@@ -38,7 +38,6 @@ from eqsat.price.issue import COPIES, ISSUED, issue_beside, issue_seconds
 from eqsat.price.latency import Latency
 from eqsat.price.line import looked_up
 from eqsat.price.narrow import is_joined
-from eqsat.price.nest import is_in_place, rearranged
 from eqsat.price.occupancy import FRAGMENTS
 from eqsat.price.partial_sums import count_parts
 from eqsat.price.pipeline import Flow, handed_over, pipelined
@@ -49,7 +48,8 @@ from eqsat.price.scatter import combined
 from eqsat.price.stencil import beyond_neighbours
 from eqsat.price.sum import added_again
 from eqsat.price.update import update_seconds, waits
-from eqsat.price.window import drawn_again, loaded_beside, out_of_box, window_charges
+from eqsat.price.window import drawn_again, loaded_beside, window_charges
+from eqsat.price.window_box import out_of_box
 from eqsat.specs import ParallelOperation
 from eqsat.terms.algebra import REDUCTIONS, SCANS, SCATTERS, Read, Term
 from eqsat.terms.carry_terms import law_of
@@ -223,7 +223,7 @@ class _Pricing(Latency):
         work = self.points(inner | over) * self.times(inner)
         dtype = facts.dtype(term)
         found = self.pricer.contraction(self.form, term)
-        if not (found and is_in_place(self, found)):
+        if not (found and nest_price.is_in_place(self, found)):
             self._keep(mask, dtype.itemsize)
         if found is None and term.op not in WEIGHTED:
             self.charge("loops", nest_price.in_chunks(self, mask, over))
@@ -341,7 +341,7 @@ class _Pricing(Latency):
         self.ahead = self.ahead + ahead
         self._stage_operands(found, operation)
         self.multiplied |= {found.term, found.left, found.right} if unit != "fma" else set()
-        for held, seconds in rearranged(self, found, operation) if unit != "fma" else ():
+        for held, seconds in nest_price.rearranged(self, found, operation) if unit != "fma" else ():
             self._hold(held)
             self.charge(unit, seconds)
 

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eqsat.graph.index import divided_names, free_names
-from eqsat.layout.needs import MOST_BOX, MOST_STEP, VECTOR_BYTES
-from eqsat.layout.pixels import pixel_axes
+from eqsat.layout.needs import VECTOR_BYTES
 from eqsat.layout.relayout import WalkedAxis, walked_axes
 from eqsat.price.copy import one_by_one
 from eqsat.price.issue import COPIES, copy_seconds, instruction_seconds
@@ -225,26 +224,6 @@ def _whole_lines(axis: WalkedAxis, length: Array) -> Array:
 def _rate(tiling: Tiling) -> float:
     """Bytes a second of the unit that serves the threads' loads, shared memory's own."""
     return tiling.spec.memory("shared").bandwidth_gb_per_s * 1e9
-
-
-def out_of_box(tiling: Tiling, found: Contraction) -> NDArray[np.bool_]:
-    """Where no box holds what a tile has of a factor: several windows and several places within, or
-    windows whose first and last place lie too far apart on an axis with ends.
-    """
-    overlap, extents, mask = tiling.shape < 0, tiling.form.extents, tiling.form.facts.universe.mask
-    for read in (found.left.args[0], found.right.args[0]):
-        if not isinstance(read, Read):
-            continue
-        for axis in (axis for axis in pixel_axes(read, extents) or () if axis.slides):
-            names = (mask([name]) for name in free_names(axis.place))
-            overlap |= sum(tiling.tile_points(name) > 1 for name in names) > 1
-        for guard in read.guards if walked_axes(read, extents) else ():
-            steps = [(mask([str(name)]), abs(by)) for name, by in guard.expression.terms]
-            reaches = [((tiling.tile_points(name) - 1) * by, by) for name, by in steps]
-            overlap |= sum(reach for reach, _ in reaches) >= MOST_BOX
-            for reach, by in reaches:
-                overlap |= (reach > 0) & (by > MOST_STEP)
-    return overlap
 
 
 def held_elements(tiling: Tiling, term: Term, axes: tuple[WalkedAxis, ...]) -> Array:

@@ -1,7 +1,7 @@
 """A schedule decoded from its term: what each axis was given; its form, price and lowering."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Any
@@ -167,7 +167,9 @@ def opening(made: Form, parts: tuple[str, int] | None, kernel: str) -> Opening |
 
 @dataclass(frozen=True)
 class Alike:
-    """Choices of the same parts, that stream the same axes and stage in one memory."""
+    """Choices of the same parts, that stream the same axes and stage in one memory; places in
+    windows may be streamed or be whole in a chunk of what is.
+    """
 
     choices: tuple[Choice, ...]
 
@@ -176,10 +178,15 @@ class Alike:
         """Into what their reduction is divided."""
         return self.choices[0].parts
 
-    @property
-    def streamed(self) -> Iterable[str]:
-        """The axes that they take chunk by chunk."""
-        return self.choices[0].chunks.keys()
+    @cached_property
+    def streamed(self) -> tuple[str, ...]:
+        """The axes that some of them take chunk by chunk."""
+        return tuple(dict.fromkeys(name for choice in self.choices for name in choice.chunks))
+
+    @cached_property
+    def apart(self) -> list["Alike"]:
+        """Those that stream the very same axes."""
+        return _grouped(self.choices, lambda choice: tuple(choice.chunks))
 
     @cached_property
     def together(self) -> list[NDArray[np.intp]]:
@@ -199,9 +206,9 @@ class Alike:
     @cached_property
     def blocking(self) -> Blocking:
         """What else they settle."""
-        names = self.choices[0].chunks
+        chunks = {n: [c.chunks.get(n, np.inf) for c in self.choices] for n in self.streamed}
         return Blocking(
-            chunks={n: self._column([c.chunks[n] for c in self.choices]) for n in names},
+            chunks={name: self._column(sizes) for name, sizes in chunks.items()},
             threads=self._column([c.threads for c in self.choices]),
             stages=self._column([c.stages for c in self.choices]),
             staged=self.choices[0].memory != "registers",
@@ -211,7 +218,7 @@ class Alike:
         )
 
     @staticmethod
-    def _column(values: list[int]) -> Array:
+    def _column(values: Sequence[float]) -> Array:
         return np.array(values, dtype=np.float64)
 
     def price(self, opened: Opening, pricer: Pricer) -> Price:
@@ -225,10 +232,18 @@ class Alike:
         return pricer.price(made, tiles, replace(blocking, chunks=chunks))
 
 
-def alike(choices: list[Choice]) -> list[Alike]:
-    """Choices in groups."""
-    groups: dict[tuple[object, ...], list[Choice]] = {}
+def alike(choices: Sequence[Choice], places: Collection[str]) -> list[Alike]:
+    """Choices in groups; `places`: names that number places in windows."""
+
+    def key(choice: Choice) -> tuple[object, ...]:
+        streamed = tuple(name for name in choice.chunks if name not in places)
+        return (choice.parts, streamed, bool(choice.chunks), choice.memory)
+
+    return _grouped(choices, key)
+
+
+def _grouped(choices: Iterable[Choice], key: Callable[[Choice], object]) -> list[Alike]:
+    groups: dict[object, list[Choice]] = {}
     for choice in choices:
-        key = (choice.parts, tuple(choice.chunks), choice.memory)
-        groups.setdefault(key, []).append(choice)
+        groups.setdefault(key(choice), []).append(choice)
     return [Alike(tuple(group)) for group in groups.values()]

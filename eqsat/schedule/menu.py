@@ -8,8 +8,6 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from eqsat.graph.index import free_names
-from eqsat.layout.pixels import pixel_axes
 from eqsat.layout.prepare import SHORT_ROWS
 from eqsat.layout.window_factors import few_in_box, place_names, sliding_names, window_places
 from eqsat.price.clusters import clusters, sharers
@@ -26,16 +24,22 @@ from eqsat.schedule.in_memory import (
 from eqsat.schedule.reduction_parts import PartMenu, core_parts, part_menu
 from eqsat.schedule.stream_k import stream_k_parts
 from eqsat.schedule.turned import turned_names
+from eqsat.schedule.windows import (
+    SWIZZLED,
+    moves_beside,
+    places_alone,
+    places_held,
+    shared_rows,
+    summed_through_windows,
+)
 from eqsat.specs import ParallelProcessingUnit
-from eqsat.terms.algebra import SCATTERS, Read, Term, guarded_names, post_order, read_along
-from eqsat.terms.form import REDUCING, Form, shares_factors
+from eqsat.terms.algebra import SCATTERS, guarded_names, post_order, read_along
+from eqsat.terms.form import REDUCING, Form
 
-SWIZZLED = 128  # bytes of a row of staged operands that keeps clear of bank conflicts
 MOST_IN_SHORT = 4096  # points of a tile of rows so short that 32 of them keep few threads at work
 TOGETHER = 32  # points of short products beside each other that lie together
 LEAST_ROWS = 64  # rows of a tile that fill a matrix operation
 FEW_COLUMNS = 8  # columns of a product that leave most of a matrix operation idle
-FEW_ROWS, SHORT_RUNS = [8, 4], [128, 64, 32, 16]  # of pixels: windows of a tile share most of them
 MOST_ROWS = 256  # rows of a tile that holds all of several names
 SHORT_SUM = 32  # points of a sum from where they are streamed in chunks
 MOST_IN_WINDOWS = 64  # places in windows that a thread takes at once
@@ -48,7 +52,7 @@ MOST_HELD = 1 << 15  # points of a chunk beside names that lie in the tile whole
 MOST_IN_ROWS = 1 << 13  # the same of rows that are reduced and stored
 MOST_AT_ONCE = (4096, 160)  # points of a sum, and of one of products, that a tile takes at once
 MOST_POINTS = 1 << 20  # of a tile that is priced before a kernel is scheduled
-MOST_SCHEDULES = 4000  # of a body, menus are thinned until there are no more
+MOST_SCHEDULES = 4096  # of a body, menus are thinned until there are no more
 
 
 def sizes(extent: int, least: int = 1, most: int = 1 << 14) -> list[int]:
@@ -164,12 +168,16 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit) -> Menus:
     streamed = [name for name in form.reduced if name not in form.held]
     offered = 3 if len(streamed) == 1 and not matrix else 2
     windows = guarded_names(form.terms) if started and matrix else set[str]()
+    beside = summed_through_windows(form) - windows if started and matrix else set[str]()
     offers = {n: _even(lengths, form.extents[n]) if n in windows else lengths for n in streamed}
+    for name in beside & offers.keys():  # boxes beyond the end of channels are copied more slowly
+        whole = tuple(size for size in lengths if not form.extents[name] % size)
+        offers[name] = whole or _even(lengths, form.extents[name])
     chunks = {n: [s for s in offers[n] if s < form.extents[n]][:offered] for n in streamed}
     single = _single(form) if matrix else set()
     most = MOST_OF_WINDOWS[started]
     crowded = _crowded(form, chunks, single, most)
-    places, held = _places(form, most) if matrix and started else (set[str](), set[str]())
+    places, held = places_held(form, most) if matrix and started else (set[str](), set[str]())
     chunks.update({name: [1] for name in single})
     for name, size in crowded.items():  # a row of places in windows leaves room for wide tiles
         chunks[name] = [size, 1] if size > 1 and name in places else [size]
@@ -251,8 +259,8 @@ def _block_sizes(form: Form, name: str) -> list[int]:
     inside = math.prod(form.extents[other] for other in group[group.index(name) + 1 :])
     if len(group) > 1 and extent < SHORT_ROWS and (inside > 1 or extent < LEAST_ROWS):
         found = _shared_sizes(extent, inside)
-        if inside >= LEAST_ROWS and _moves_beside(form, name, group):
-            found[1:1] = FEW_ROWS
+        if inside >= LEAST_ROWS and moves_beside(form, name, group):
+            found[1:1] = shared_rows(form)[0]
         if _has_few_columns(form, name):  # threads do as well: rows as memory has them
             slides = sliding_names(form)
             if not any(slides.values()):  # channels lie together, of which a tile has several
@@ -268,8 +276,9 @@ def _block_sizes(form: Form, name: str) -> list[int]:
         offered = [128, 64, 256, 192, 160, 96, 32, 16]
         if form.stepped or (len(group) > 1 and inside >= LEAST_ROWS):  # others fill the tile
             offered.insert(0, 1)
-        if _moves_beside(form, name, group):
-            offered[:0] = [1, *FEW_ROWS] if inside >= LEAST_ROWS else SHORT_RUNS
+        if moves_beside(form, name, group):
+            rows, runs = shared_rows(form)
+            offered[:0] = [1, *rows] if inside >= LEAST_ROWS else runs
         offered = list(dict.fromkeys([*few_in_box(form, name), *offered]))
     elif name in across:
         return [size for size in (64, 128) if size < extent] if extent > 64 else [extent]
@@ -300,12 +309,6 @@ def _block_sizes(form: Form, name: str) -> list[int]:
 def _power(size: int) -> int:
     """The greatest power of two up to a size, at least 1."""
     return 1 << max(size, 1).bit_length() - 1
-
-
-def _moves_beside(form: Form, name: str, group: list[str]) -> bool:
-    """Whether a name moves windows of a product along one axis, another of its group along one."""
-    moving = sliding_names(form).keys() & {*group}
-    return name in moving and len(moving) > 1
 
 
 def _shared_sizes(extent: int, inside: int) -> list[int]:
@@ -412,7 +415,7 @@ def _crowded(
                     room = most * sizes[name] // points
                     even = _divisor(form.extents[name], room) if name in inside else _power(room)
                     sizes[name] = found[name] = even
-            places = own & _places_alone(form, term, (left, right))
+            places = own & places_alone(form, term, (left, right))
             *inner, last = sorted(places, key=lambda n: (n not in unit, n)) or [""]
             for name in (*inner, last):
                 points = math.prod(sizes[n] for n in places)
@@ -421,18 +424,6 @@ def _crowded(
                     even = _divisor(form.extents[name], room)
                     sizes[name] = found[name] = _power(room) if name == last else even
     return found
-
-
-def _places(form: Form, most: int) -> tuple[set[str], set[str]]:
-    """Names of places in windows of products; and those of sums of so many points at most."""
-    every, held = set[str](), set[str]()
-    for term in form.terms:
-        over = term.args[0]
-        if form.factors(term) and isinstance(over, int):
-            every |= (places := place_names(form, term))
-            if form.facts.universe.size(over) <= most:
-                held |= places
-    return every, held
 
 
 def _walked(form: Form) -> dict[str, int]:
@@ -447,22 +438,6 @@ def _walked(form: Form) -> dict[str, int]:
 def _divisor(extent: int, most: int) -> int:
     """The greatest number up to `most` that divides an extent."""
     return next(size for size in range(max(most, 1), 0, -1) if not extent % size)
-
-
-def _places_alone(form: Form, term: Term, sides: tuple[int, int]) -> set[str]:
-    """Names of the places in overlapping windows that a term reduces, each point by itself: no
-    factor of a product has names of its own beside them.
-    """
-    if shares_factors(*sides):
-        return set()
-    found: set[str] = set()
-    for read in (below.args[0] for below in post_order([term]) if below.op == "read"):
-        for axis in (isinstance(read, Read) and pixel_axes(read, form.extents)) or ():
-            names = free_names(axis.place)
-            longest = max((form.extents[name] for name in names & {*form.grid}), default=0)
-            inside = {name for name in names if form.extents[name] <= longest}
-            found |= inside - {*form.grid} if axis.slides else set()
-    return found
 
 
 def _thin(tiles: dict[str, list[int]], most: int) -> None:

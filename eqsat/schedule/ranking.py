@@ -189,9 +189,9 @@ class _Able:
     def offers(self, group: Alike, name: str, pricer: Pricer) -> Iterator[Offer]:
         """Its prices under choices that are alike."""
         shaped, parts = self.shaped, group.parts
-        if any(
-            axis not in {*shaped.grid, *shaped.reduced} - shaped.held for axis in group.streamed
-        ):
+        if not {*group.streamed} <= {*shaped.grid, *shaped.reduced} - shaped.held:
+            for fewer in group.apart if len(group.apart) > 1 else ():
+                yield from self.offers(fewer, name, pricer)
             return
         if parts not in self.opened:
             self.opened[parts] = _opening(shaped, parts, name, pricer, self.before)

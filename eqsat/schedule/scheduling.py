@@ -41,6 +41,7 @@ from eqsat.schedule.ranking import Offer, Ranked, drawn, offers, rank
 from eqsat.schedule.recast import FOR_PRODUCTS, recasts
 from eqsat.schedule.reduction_parts import Division
 from eqsat.schedule.unfused import unfused
+from eqsat.schedule.windows import places_of
 from eqsat.specs import ParallelProcessingUnit
 from eqsat.terms.algebra import WEIGHTED, Facts, post_order
 from eqsat.terms.form import Form, Stored, form
@@ -191,7 +192,8 @@ def _offers(name: str, made: Form, pricer: Pricer, search: Search) -> list[Offer
     if not bodies:
         return None
     kept = constrained(name, choices, made, search.spec.name, search.grid_dim, search.block_dim)
-    return list(offers(name, bodies, alike(kept), made.facts, pricer, ready, search.drawn > 0))
+    groups = alike(kept, places_of(made))
+    return list(offers(name, bodies, groups, made.facts, pricer, ready, search.drawn > 0))
 
 
 class _Choosing:

@@ -32,7 +32,7 @@ def product(kernel: Kernel) -> Contract:
 @pytest.mark.parametrize(
     ("image", "weights", "options"),
     [
-        pytest.param((4, 256, 256, 32), (32, 32, 3, 3), {"padding": 1}, id="32 channels"),
+        pytest.param((4, 256, 256, 24), (24, 24, 3, 3), {"padding": 1}, id="24 channels"),
         pytest.param((8, 200, 200, 16), (32, 16, 7, 7), {"padding": 3, "stride": 2}, id="in steps"),
     ],
 )
@@ -48,7 +48,7 @@ def test_a_tile_holds_windows_of_few_channels_whole(image, weights, options):
 
 
 def test_channels_are_laid_innermost_for_operations_that_threads_wait_for():
-    *copies, main = kernels((4, 16, 256, 256), (32, 16, 5, 5), "NCHW", padding=2)
+    *copies, main = kernels((4, 8, 256, 256), (32, 8, 5, 5), "NCHW", padding=2)
     assert len(copies) == 2 and product(main).operation.startswith("mma")
     assert "load_matrix_x4(" in emit(main, OPERATIONS).text
     assert not main.phases[0].stream
@@ -75,3 +75,35 @@ def test_windows_moved_by_steps_are_read_from_permuted_units():
     places = apart * np.arange(8)
     units = (places ^ (places // 64 % 8 * 8)) // 8
     assert apart % 64 == 0 and len({*(units % 8)}) == 8
+
+
+@pytest.mark.parametrize(
+    ("image", "weights", "options"),
+    [
+        pytest.param((16, 128, 128, 64), (64, 64, 3, 3), {"padding": 1}, id="64 channels"),
+        pytest.param((4, 256, 256, 32), (32, 32, 3, 3), {"padding": 1}, id="32 channels"),
+        pytest.param((8, 56, 56, 64), (64, 64, 5, 5), {"padding": 2}, id="5 x 5"),
+        pytest.param((2, 24, 24, 24, 64), (64, 64, 3, 3, 3), {"padding": 1}, id="volumes"),
+    ],
+)
+def test_boxes_have_each_place_of_windows_once(image, weights, options):
+    """An operation that is started reads shifted rows of one box for several places in windows."""
+    *_, main = kernels(image, weights, **options)
+    contract = product(main)
+    assert contract.operation.startswith("wgmma")
+    axes = main.axes()
+    whole = [i for i in contract.over if axes[i].tile > 1 and axes[i].extent == weights[2]]
+    text = emit(main, OPERATIONS).text
+    assert whole and "copy_box_" in text and "int place = 0" in text
+    (slot,) = {int(n) for n in re.findall(r"barrier_expect\(.*, (\d+)\);", text)}
+    pixels = prod(axis.tile for axis in main.grid[:-1])
+    assert slot < 2 * prod(axes[i].tile for i in contract.over) * pixels  # of each place anew
+
+
+def test_a_box_has_no_part_of_the_channels():
+    """48 of them are 32 and 16 beyond: chunks of 16, or all."""
+    *_, main = kernels((16, 128, 128, 48), (48, 48, 3, 3), padding=1)
+    (channels,) = (
+        axis for axis in main.axes().values() if axis.extent == 48 and axis not in main.grid
+    )
+    assert channels.tile in (16, 48)

@@ -57,3 +57,14 @@ class BoxTile(Tile):
                 stride = self.strides[i]
                 parts.append(point.local(i) + ("" if stride == 1 else f" * {stride}"))
         return " + ".join(parts) or "0"
+
+
+def box_tile(pointer: str, box: TensorBox, slots: int) -> BoxTile:
+    """The tile of a box, in a ring of so many slots."""
+    strides, stride = {box.order[-1]: 1}, 1
+    for i in reversed(box.order[:-1]):
+        strides[i] = stride
+        stride *= box.extents[i]
+    strides |= {index: step * strides[along] for index, along, step in box.slid}
+    order = (*(index for index, _, _ in box.slid), *box.order)
+    return BoxTile(pointer, box.dtype, order, box.extents, strides, slots, True, box=box)

@@ -24,6 +24,7 @@ from .edges import Edge
 from .multicast import Share
 from .pixels import pixel_box
 from .tiles import fetch
+from .window_box import window_box
 
 
 def find_boxes(block: Block, phase: Phase) -> dict[str, TensorBox]:
@@ -71,7 +72,8 @@ def find_box(block: Block, s: Load, dtype: DType | None = None) -> TensorBox | N
     if dtype is not None:
         s, buffer = replace(s, dtype=dtype), replace(buffer, dtype=dtype)
     tile = (s, buffer, block.axes, points, inner[-1], summed)
-    return tensor_box(*tile, outer, same_points(block, s)) or pixel_box(*tile, outer)
+    apart = tensor_box(*tile, outer, same_points(block, s)) or pixel_box(*tile, outer)
+    return window_box(*tile) or apart
 
 
 def same_points(block: Block, load: Load) -> Mapping[str, int] | None:

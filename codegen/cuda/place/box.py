@@ -56,7 +56,9 @@ class TensorBox:
     rows of `width` elements. `often`: the kernel's tiles together copy each element many times.
     A tile of pages is copied `each` points of the index `paged` at a time, the outermost one. With
     `pixels` it is a run of so many of them: along the second dimension, then along the next; and
-    `runs` such, each `apart` places along the last dimension, where terms of values are.
+    `runs` such, each `apart` places along the last dimension, where terms of values are. Where
+    windows overlap, `order` has of each axis the index that numbers its places, one by one, and
+    `slid` every other index that walks it, with that one and how many places it moves on.
     """
 
     buffer: str
@@ -72,6 +74,7 @@ class TensorBox:
     pixels: int = 0
     runs: int = 1
     apart: int = 1
+    slid: tuple[tuple[str, str, int], ...] = ()
 
     @property
     def row_bytes(self) -> int:
@@ -152,7 +155,9 @@ def tensor_box(
         return None
     each = {i: gcd(n, points[i], *_starts(axes[i])) for i, n in moved.items()}
     order = [i for i in load.indices if i != inner and points[i] > 1]
-    order = [*sorted(order, key=lambda i: i != outer and i not in moved), inner]
+    # rows of an operation follow each other, whatever is summed over
+    order.sort(key=lambda i: (i != outer and i not in moved, i not in summed))
+    order.append(inner)
     found = _dimensions(access, axes, points, each)
     if found is None:
         return None
@@ -185,7 +190,7 @@ def tensor_box(
     if len(ordered) == 1:  # a tensor map has two dimensions at least
         rest_of_line = -(-buffer.size * size // UNIT) * UNIT // size
         ordered.append(Dimension(1, rest_of_line, 1, 1, const(0)))
-    if len(set(map(id, columns))) != len(columns) or not _legal(ordered, offset, size):
+    if len(set(map(id, columns))) != len(columns) or not is_legal(ordered, offset, size):
         return None
     extents = {i: points[i] for i in order}
     box = TensorBox(
@@ -361,7 +366,7 @@ def _in_runs(
     return columns, others, 1, 1
 
 
-def _legal(dimensions: Sequence[Dimension], offset: int, size: int) -> bool:
+def is_legal(dimensions: Sequence[Dimension], offset: int, size: int) -> bool:
     """The limits of a tensor map."""
     spans = [(d.box - 1) * d.step + 1 for d in dimensions]
     return (

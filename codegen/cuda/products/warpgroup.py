@@ -4,7 +4,8 @@ The result lies in registers over the four warps of a warpgroup. The instruction
 `multiply` only issues it; whoever reads the result waits first.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -19,6 +20,7 @@ from ..place.warpgroup_operations import WARPGROUP, WARPGROUP_ROWS, WarpgroupOpe
 from .gather import fill_left, prepare_left
 
 COLUMNS = 8  # of a fragment
+ROWS = 8  # that follow each other in a tile: a descriptor says how far such groups lie apart
 
 
 def multiply(
@@ -74,12 +76,6 @@ class _Operand:
     along_k: bool
 
     @property
-    def stride(self) -> int:
-        """Bytes from eight rows to the next eight."""
-        assert self.tile.box is not None
-        return 8 * self.tile.box.row_bytes
-
-    @property
     def leading(self) -> int:
         """Bytes from one part along m or n to the next; unused where k is contiguous."""
         assert self.tile.box is not None
@@ -110,7 +106,7 @@ class _Product:
         left = None if gathered or packed else self.factor(self.matrix.left)
         if right is None or (left is None and operation.packed != 2 and not gathered):
             raise self.refusal("its factors are not where the instruction reads them")
-        self.check_indices()
+        self.check_indices(left is not None)
         steps, count = packed_shape(block, self.matrix)
         with out.block():
             if left is None and not packed:
@@ -120,18 +116,19 @@ class _Product:
             if not self.matrix.partial:
                 out.line("products_begin();")
             if left is not None:
-                self.describe("left", left, self.matrix.rows)
-            self.describe("right", right, self.matrix.columns)
+                self.describe("left", left, self.matrix.rows, WARPGROUP_ROWS)
+            self.describe("right", right, self.matrix.columns, operation.n)
             across = self.across
             if self.matrix.partial:
                 for fragment in product(range(count), range(across)):
                     self.add_partial(result, steps, fragment, left, packed, right)
                 return
             for i, j, target, kept in self.terms(result, fresh):
-                out.line("#pragma unroll")
-                with out.block(f"for (int step = 0; step < {steps}; ++step)"):
-                    sides = (left, i, packed), (right, j)
-                    self.issue(target, kept, count, across, *sides)
+                with self.each_place():
+                    out.line("#pragma unroll")
+                    with out.block(f"for (int step = 0; step < {steps}; ++step)"):
+                        sides = (left, i, packed), (right, j)
+                        self.issue(target, kept, count, across, *sides)
 
     def emit_steps(
         self, result: str, packed: str, under_way: int, fill: Callable[[str], None] | None
@@ -143,7 +140,7 @@ class _Product:
         steps, count = packed_shape(block, self.matrix)
         with out.block():
             fill = fill or prepare_left(block, self.matrix)
-            self.describe("right", right, self.matrix.columns)
+            self.describe("right", right, self.matrix.columns, self.operation.n)
             out.line("#pragma unroll")
             with out.block(f"for (int step = 0; step < {steps}; ++step)"):
                 out.line(f"products_wait<{under_way}>();")
@@ -166,12 +163,13 @@ class _Product:
         these hold anything to add to, as an expression: of terms in memory each sum starts anew.
         """
         c, seen = self.matrix.contract, set[str]()
+        later = "place + step > 0" if self.places else "step > 0"
         if not c.term_index:
-            return [(0, 0, result, "step > 0" if fresh else "1")]
+            return [(0, 0, result, later if fresh else "1")]
         found = []
         for i, j in products(c.terms):
             target = rest_of(result) if i or j else result
-            found.append((i, j, target, "1" if target in seen else "step > 0"))
+            found.append((i, j, target, "1" if target in seen else later))
             seen.add(target)
         return found
 
@@ -261,21 +259,54 @@ class _Product:
         if not along_k and not self.operation.transposable:
             raise self.refusal(f"{name} is not contiguous along the sum")
         free = self.matrix.rows if name == self.matrix.left else self.matrix.columns
-        own = [i for i in tile.order if i not in (self.matrix.k, self.matrix.contract.term_index)]
+        inside = (self.matrix.k, self.matrix.contract.term_index, *self.places)
+        own = [i for i in tile.order if i not in inside]
         if not along_k and own != [free[-1]]:
             raise self.refusal(f"{name} has several indices beside the sum")
         return _Operand(tile, along_k)
 
-    def check_indices(self) -> None:
-        """Every index of the result is a row, a column, or has one point."""
+    @property
+    def places(self) -> list[str]:
+        """The indices of the sum of which instructions take one point at a time."""
+        inside = (self.matrix.k, self.matrix.contract.term_index)
+        padded = self.block.distribution.padded
+        return [i for i in self.matrix.contract.over if i not in inside and padded(i) > 1]
+
+    @contextmanager
+    def each_place(self) -> Iterator[None]:
+        """A loop over the points of these, if there are any."""
+        count = prod(map(self.block.distribution.padded, self.places))
+        if count == 1:
+            yield
+            return
+        self.block.out.line("#pragma unroll")
+        with self.block.out.block(f"for (int place = 0; place < {count}; ++place)"):
+            yield
+
+    def further_on(self, operand: _Operand) -> list[str]:
+        """How many bytes into the tile the factor of a `place` lies, as terms of a sum."""
+        box, below, terms = operand.tile.box, 1, list[str]()
+        assert box is not None
+        for i in reversed(self.places):
+            count, rows = self.block.distribution.padded(i), operand.tile.strides.get(i, 0)
+            digit = f"place / {below}" if below > 1 else "place"
+            digit += f" % {count}" if i != self.places[0] else ""
+            terms += [f"{digit} * {rows * box.row_bytes}"] if rows else []
+            below *= count
+        return terms
+
+    def check_indices(self, in_memory: bool = False) -> None:
+        """Every index of the result is a row, a column, or has one point; and every other one of
+        the sum, but where both factors lie `in_memory`.
+        """
         d, c = self.block.distribution, self.matrix.contract
         roles = {*self.matrix.rows, *self.matrix.columns}
-        inside = (self.matrix.k, c.term_index)
-        others = [i for i in (*c.indices, *c.over) if i not in roles and i not in inside]
-        if any(d.padded(i) > 1 for i in others):
-            raise self.refusal("an index is neither row, nor column, nor one step of the sum")
+        if any(d.padded(i) > 1 for i in c.indices if i not in roles):
+            raise self.refusal("an index of the result is neither row nor column")
+        if self.places and (not in_memory or self.matrix.partial):
+            raise self.refusal("it sums over several indices at once")
 
-    def describe(self, word: str, operand: _Operand, free: Sequence[str]) -> None:
+    def describe(self, word: str, operand: _Operand, free: Sequence[str], size: int) -> None:
         """The descriptor of the factor's first fragment of this warpgroup."""
         box = operand.tile.box
         assert box is not None
@@ -291,8 +322,8 @@ class _Product:
                     parts.append(f"{number} * {self.bytes_at(operand, i, weight)}")
         place = f"reinterpret_cast<const char*>({operand.tile.pointer})"
         place = " + ".join([place, *parts])
-        swizzle = SWIZZLES[box.row_bytes]
-        numbers = f"{operand.leading}, {operand.stride}, {swizzle}"
+        swizzle, apart = SWIZZLES[box.row_bytes], self.rows_apart(operand, free, size)
+        numbers = f"{operand.leading}, {apart * box.row_bytes}, {swizzle}"
         self.block.out.line(
             f"const unsigned long long {word} = matrix_descriptor({place}, {numbers});"
             if word == "right"
@@ -313,19 +344,32 @@ class _Product:
         self, word: str, operand: _Operand, free: Sequence[str], number: int, size: int, term: int
     ) -> str:
         """The descriptor of fragment `number` of `size` rows (or columns) of a term at `step`."""
-        where = self.coordinates(free, number * size, size)
+        where = self.coordinates(free, number * size, 1)
         box = operand.tile.box
         assert box is not None
-        if operand.along_k:
-            rows = [sum(at[i] * operand.tile.strides.get(i, 0) for i in free) for at in where]
-            if rows != list(range(rows[0], rows[0] + size)):
-                raise self.refusal("its rows or columns do not follow each other in the tile")
+        if self.rows_apart(operand, free, size, number) != self.rows_apart(operand, free, size):
+            raise self.refusal("its fragments lie in the tile each in its own way")
         first = sum(self.bytes_at(operand, i, where[0][i]) for i in free)
         if term:
             first += term * operand.tile.strides[self.matrix.contract.term_index] * box.row_bytes
         name = "right" if word == "right" else "left_tile"
-        far = operand.step_bytes(self.operation.k)
-        return f"{name} + (({first} + {far}) >> 4)"
+        far = [operand.step_bytes(self.operation.k), *self.further_on(operand)]
+        return f"{name} + (({' + '.join([str(first), *far])}) >> 4)"
+
+    def rows_apart(self, operand: _Operand, free: Sequence[str], size: int, number: int = 0) -> int:
+        """Rows of the tile from eight that follow each other to the next eight of the `size` rows
+        (or columns) of a fragment.
+        """
+        if not operand.along_k:
+            return ROWS
+        where = self.coordinates(free, number * size, size)
+        rows = [sum(at[i] * operand.tile.strides.get(i, 0) for i in free) for at in where]
+        apart = rows[ROWS] - rows[0] if size > ROWS else ROWS
+        if rows != [rows[0] + n // ROWS * apart + n % ROWS for n in range(size)]:
+            raise self.refusal(
+                f"its rows or columns do not lie in the tile by {ROWS}, evenly apart"
+            )
+        return apart
 
     def coordinates(self, free: Sequence[str], first: int, size: int) -> list[dict[str, int]]:
         """The coordinates within the warpgroup's part of consecutive rows (or columns)."""
