@@ -5,7 +5,7 @@ the rows that its rules left prove the equality, and the proof is written out as
 found here is checked by eqsat.explain.replay; where nothing is found, the trace says so.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from eqsat.carry_law import CarryLaw
@@ -223,7 +223,9 @@ def as_step(move: Move) -> Step:
 Pushed = Mapping[Term, Mapping[tuple[Renaming, Term], None]]
 
 
-def _reindexings(pushed: Pushed, inlining: Inlining, expanded: Expanded) -> list[Equation]:
+def _reindexings(
+    pushed: Pushed, inlining: Inlining, expanded: Expanded, source: Term
+) -> list[Equation]:
     """What carrying a re-indexing down made of terms, as equations."""
     found: list[Equation] = []
     waiting = dict(pushed)
@@ -239,7 +241,23 @@ def _reindexings(pushed: Pushed, inlining: Inlining, expanded: Expanded) -> list
             swapped = _swapped(term)
             if same_when_pushed(term, swapped, inlining.universe):
                 found.append(Equation(term, swapped, _Label("reindex")))
-    return found
+    sides = [side for one in found for side in (one.left, one.right)]
+    return [*found, *_in_one_order(post_order([source, *expanded.values(), *sides]))]
+
+
+def _in_one_order(terms: Iterable[Term]) -> Iterator[Equation]:
+    """Re-indexings that differ in the order of what they name, as they do of a value whose axes lie
+    in another order in memory.
+    """
+    first: dict[object, Renaming] = {}
+    for term in terms:
+        if term.op == "reindex":
+            one = term.args[0]
+            assert isinstance(one, Renaming)
+            places = frozenset(zip(one.source, one.target, strict=True))
+            same = first.setdefault((places, frozenset(one.guards), one.fill), one)
+            if same != one:
+                yield Equation(term, Term("reindex", same, *term.children), _Label("reindex"))
 
 
 def _swapped(term: Term) -> Term:
@@ -267,7 +285,7 @@ def algebra_trace(
     trace = Trace(name, source, goal, (), inlining.stored)
     expanded = inlining.expand([*(one.term for one in inlining.stored), goal])
     whole = expanded[goal]
-    known = _reindexings(pushed, inlining, expanded)
+    known = _reindexings(pushed, inlining, expanded, source)
     unrolling = Unrolling()
     if source is not whole:
         found, note = equations(source, whole, hunt, known)

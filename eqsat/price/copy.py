@@ -192,7 +192,7 @@ def _share(tiling: Tiling, axis: WalkedAxis) -> Array:
     places, points = tiling.shape, tiling.shape
     for atom, step in axis.place.terms:
         own = tiling.tile_points(tiling.form.facts.universe.mask([str(atom)]))
-        places, points = places + step * (own - 1), points * own
+        places, points = places + abs(step) * (own - 1), points * own
     return np.minimum(places / points, 1.0)
 
 

@@ -41,7 +41,7 @@ from eqsat.price.narrow import is_joined
 from eqsat.price.occupancy import FRAGMENTS
 from eqsat.price.partial_sums import count_parts
 from eqsat.price.pipeline import Flow, handed_over, pipelined
-from eqsat.price.priced import Price
+from eqsat.price.priced import OPERANDS, Price
 from eqsat.price.rates import Array, Blocking, Contraction, Rates
 from eqsat.price.scan import idle, is_stuck, redone
 from eqsat.price.scatter import combined
@@ -322,8 +322,8 @@ class _Pricing(Latency):
             self.started.add(operation.name)
             self.compute_factors(found)
             self.gathering = self.gathering + gather_cycles(self, operation, found)
-            unfit = unfit_operands(self, operation, found) | out_of_box(self, found)
-            self.refuse(f"operands of {operation.name}", unfit)
+            self.refuse(f"{OPERANDS} {operation.name}", unfit_operands(self, operation, found))
+            self.refuse(f"boxes of {operation.name}", out_of_box(self, found))
         self.charge(unit, best * waits(self, operation, found))
         self.by_threads |= {found.term} if unit == "fma" else set()
         if self.pricer.overlap and unit not in (*self.started, MATRIX):

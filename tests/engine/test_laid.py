@@ -49,9 +49,9 @@ def computed(x: Tensor, ws: list[Tensor]) -> Tensor:
 
 
 @cache
-def planned_once(build: Build, count: int) -> Planned:
+def planned_once(build: Build, count: int, unit: str = "a100") -> Planned:
     x = g.input("x", (8, CHANNELS, 28, 28), BF16)
-    return plan(build(x, weights(count)), specs.load("h200"), cache=Cache(None))
+    return plan(build(x, weights(count)), specs.load(unit), cache=Cache(None))
 
 
 def copies(planned: Planned) -> list[str]:
@@ -72,12 +72,12 @@ def laid(planned: Planned) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize(
-    ("build", "count", "values"),
-    [(chain, 2, 1), (residual, 4, 3), (computed, 1, 1)],
+    ("build", "count", "values", "unit"),
+    [(chain, 2, 1, "h200"), (residual, 4, 3, "a100"), (computed, 1, 1, "a100")],
     ids=["chain", "blocks", "computed"],
 )
-def test_only_arguments_are_copied(build: Build, count: int, values: int) -> None:
-    planned = planned_once(build, count)
+def test_only_arguments_are_copied(build: Build, count: int, values: int, unit: str) -> None:
+    planned = planned_once(build, count, unit)
     assert {*copies(planned)} <= {a.buffer for a in planned.parts.arguments}
     assert len(laid(planned)) == values
     assert not planned.explain().notes  # the checker agrees, too
@@ -86,7 +86,7 @@ def test_only_arguments_are_copied(build: Build, count: int, values: int) -> Non
 @pytest.mark.parametrize(("build", "count"), [(chain, 2), (residual, 4), (computed, 1)])
 def test_they_are_right(build: Build, count: int) -> None:
     x = g.input("x", (4, CHANNELS, 16, 18), BF16)
-    outputs, unit = [build(x, weights(count))], specs.load("h200")
+    outputs, unit = [build(x, weights(count))], specs.load("a100")
     planned = plan(outputs, unit, cache=Cache(None))
     assert laid(planned)
     parts, backend = planned.parts, TARGETS["oracle"].backend(unit, None)
@@ -140,7 +140,7 @@ def test_a_table_and_outputs_stay_as_they_are() -> None:
     ws = weights(4)
     y = residual(x, ws[:2])
     for other in (y, g.take(y, at, axis=0)):
-        planned = plan([residual(y, ws[2:]), other], specs.load("h200"), cache=Cache(None))
+        planned = plan([residual(y, ws[2:]), other], specs.load("a100"), cache=Cache(None))
         assert not any(one.orders for one in planned.segments)
 
 
@@ -160,7 +160,7 @@ def test_an_output_that_is_read_in_windows_is_explained() -> None:
     x = g.input("x", (2, CHANNELS, 8, 8), BF16)
     a, b = weights(2)
     y = g.relu(g.conv(x, a, padding=1))
-    planned = plan([y, g.conv(y, b, padding=1)], specs.load("h200"), cache=Cache(None))
+    planned = plan([y, g.conv(y, b, padding=1)], specs.load("a100"), cache=Cache(None))
     assert not planned.explain().notes and not laid(planned)
 
 
@@ -182,7 +182,7 @@ def test_windows_over_what_was_moved_are_explained(moved: Callable[[Tensor], Ten
     a, b = weights(2)
     planned = plan(
         g.conv(moved(g.relu(g.conv(x, a, padding=1))), b, padding=1),
-        specs.load("h200"),
+        specs.load("a100"),
         cache=Cache(None),
     )
     record = planned.explain()

@@ -43,7 +43,8 @@ def window_box(
     if max(map(len, own), default=0) < 2 or channel.alone != inner or channel.stride != 1:
         return None
     rows = {_numbering(axis, names): axis for axis, names in zip(outer, own, strict=True) if names}
-    if not width or "" in rows or not is_aligned(channel.place, axes, size):
+    backwards = any(step < 0 for axis in outer for _, step in axis.place.terms)
+    if not width or backwards or "" in rows or not is_aligned(channel.place, axes, size):
         return None
     last = {i: max(map(tiled.index, {*tiled} & {*axis.names})) for i, axis in rows.items()}
     order, sizes = sorted(rows, key=last.__getitem__), number_of_places(rows, points)
