@@ -312,6 +312,22 @@ def _pack(source, at, row_step, step, rows, depth, to, at_to, width):
 
 
 @njit(nogil=True, error_model="numpy")
+def _pack_rows(source, at, step, before, across, depth, to, width):
+    """The panels of `across` columns, the first of those `before`: row after row, as memory has
+    them. What panel by panel reads of them, rows apart, lies in few sets of a cache.
+    """
+    for n in range(depth):
+        j, place = 0, n * width
+        while j < across:
+            own = before if before and j == 0 else min(width, across - j)
+            for r in range(own):
+                poke(to, place + r, peek(source, at + n * step + j + r))
+            for r in range(own, width):
+                poke(to, place + r, source.dtype.type(0))
+            j, place = j + own, place + width * depth
+
+
+@njit(nogil=True, error_model="numpy")
 def _height(rows):
     """The lowest of HEIGHTS that holds so many rows."""
     best = HEIGHTS[0]
@@ -349,12 +365,10 @@ def _product(turned_a, turned_b, m, n, k, a, ld_a, b, ld_b, beta, c, ld_c):
     lanes = VECTOR // a.itemsize
     wide = WIDE * lanes
     a_row, a_step = (1, ld_a) if turned_a else (ld_a, 1)
-    b_row, b_step = (ld_b, 1) if turned_b else (1, ld_b)
     parts = _parts(k)
     longest = (k + parts - 1) // parts
     panels = (min(m, HEIGHT) + ROWS - 1) // ROWS
     left = room(panels * ROWS * longest + lanes, a.dtype)
-    in_place = not turned_b and m <= 2 * ROWS  # packing would take longer than it saves
     apart = _before_line(c, ld_c, n, lanes)
     right = room(((min(n, WIDTH) + wide - 1) // wide + 1) * wide * longest, b.dtype)
     edge = room(ROWS * wide, c.dtype)
@@ -366,12 +380,14 @@ def _product(turned_a, turned_b, m, n, k, a, ld_a, b, ld_b, beta, c, ld_c):
             first = part * k // parts
             depth = (part + 1) * k // parts - first
             adds = part > 0 or beta != 0
-            for panel in range(columns):
-                j, width = _columns(panel, before, wide, across)
-                if not in_place or width < wide:
-                    start = (column + j) * b_row + first * b_step
-                    to = panel * wide * depth
-                    _pack(b, start, b_row, b_step, width, depth, right, to, wide)
+            if turned_b:
+                for panel in range(columns):
+                    j, width = _columns(panel, before, wide, across)
+                    start, to = (column + j) * ld_b + first, panel * wide * depth
+                    _pack(b, start, ld_b, 1, width, depth, right, to, wide)
+            else:
+                start = column + first * ld_b
+                _pack_rows(b, start, ld_b, before, across, depth, right, wide)
             for row in range(0, m, HEIGHT):
                 down = min(HEIGHT, m - row)
                 for i in range(0, down, ROWS):
@@ -382,20 +398,18 @@ def _product(turned_a, turned_b, m, n, k, a, ld_a, b, ld_b, beta, c, ld_c):
                 for panel in range(columns):
                     j, width = _columns(panel, before, wide, across)
                     vectors = (width + lanes - 1) // lanes
-                    factor, factor_at, factor_step = right, panel * wide * depth, wide
-                    if in_place and width == wide:
-                        factor, factor_at, factor_step = b, first * ld_b + column + j, ld_b
+                    factor_at = panel * wide * depth
                     for i in range(0, down, ROWS):
                         height = min(ROWS, down - i)
                         rows = _height(height)
                         at = (row + i) * ld_c + column + j
                         heights = i * depth
                         if rows == height and width == vectors * lanes:
-                            _tile(rows, vectors, depth, left, heights, factor, factor_at,
-                                  factor_step, c, at, ld_c, adds)  # fmt: skip
+                            _tile(rows, vectors, depth, left, heights, right, factor_at, wide,
+                                  c, at, ld_c, adds)  # fmt: skip
                             continue
-                        _tile(rows, vectors, depth, left, heights, factor, factor_at,
-                              factor_step, edge, 0, wide, False)  # fmt: skip
+                        _tile(rows, vectors, depth, left, heights, right, factor_at, wide,
+                              edge, 0, wide, False)  # fmt: skip
                         _copy(edge, wide, height, width, c, at, ld_c, adds)
 
 
