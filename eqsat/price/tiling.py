@@ -223,7 +223,9 @@ class Tiling:
         """Chunks of all loops of a tile."""
         count = self.shape
         for name, chunk in self.chunks.items():
-            count = count * np.ceil(self.form.extents[name] / chunk) * self.streams(name)
+            extent = self.form.extents[name]
+            cut = (chunk < extent) | (self.blocking is None)  # else each chunk has all of it
+            count = count * np.ceil(extent / chunk) * np.where(cut, self.streams(name), 1)
         return count * self.live
 
     def stored_points(self) -> list[tuple[int, int]]:

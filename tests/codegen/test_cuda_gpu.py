@@ -20,6 +20,7 @@ from pixel_cases import pixel_cases
 from prologue_cases import prologue_cases
 from stencil_cases import stencil_cases
 from stream_k_cases import stream_k_cases
+from window_box_cases import window_box_cases
 from window_cases import window_cases
 
 from eqsat.codegen.cuda.run.launch import Graph
@@ -105,6 +106,7 @@ def test_the_exact_architecture_gives_the_same(cupy, folder, c):
         *parts_cases(),
         *prologue_cases(),
         *pixel_cases(),
+        *window_box_cases(),
         *multicast_cases(),
         *paged_cases(),
         *stream_k_cases(),
