@@ -45,7 +45,7 @@ def test_a_row_that_no_cache_holds_is_not_passed_over_in_one_kernel():
     assert len(planned(G.softmax, LONG // 1024, 1024).kernels) == 1
 
 
-@pytest.mark.parametrize("rows", [2048, 2047])
+@pytest.mark.parametrize("rows", [pytest.param(2048, marks=pytest.mark.slow), 2047])
 def test_what_lies_along_the_axis_is_stored_by_the_kernel_of_its_part(rows):
     """Gradients by rows, and by what all rows share: one pass, in two parts."""
     x, d = (eqsat.input(name, (rows, 256)) for name in "xd")

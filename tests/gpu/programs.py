@@ -338,7 +338,7 @@ def rows_that_begin_anywhere() -> list[Tensor]:
 
 
 def convolutions_in_turn() -> list[Tensor]:
-    """Blocks with channels first whose values lie with channels last; weights that are known."""
+    """A block with channels first whose values lie with channels last; weights that are known."""
     random = np.random.default_rng(3)
 
     def weights(*shape: int) -> Tensor:
@@ -348,9 +348,9 @@ def convolutions_in_turn() -> list[Tensor]:
         return G.relu(G.conv(G.relu(G.conv(x, a, padding=1)), b, padding=1) + x)
 
     x = tensor("x", 8, 64, 28, 28, dtype="bfloat16")
-    given = [tensor(f"w{n}", 64, 64, 3, 3, dtype="bfloat16") * 0.03 for n in range(2)]
-    known = [weights(64, 64, 3, 3) * G.reshape(weights(64), (64, 1, 1, 1)) * 24 for _ in range(2)]
-    return [block(block(x, *given), *known), G.relu(x @ weights(28, 28) @ weights(28, 28))]
+    given = tensor("w", 64, 64, 3, 3, dtype="bfloat16") * 0.03
+    known = weights(64, 64, 3, 3) * G.reshape(weights(64), (64, 1, 1, 1)) * 24
+    return [block(x, given, known), G.relu(x @ weights(28, 28) @ weights(28, 28))]
 
 
 def joined_of_many() -> list[Tensor]:
