@@ -3,11 +3,9 @@ laid out for them of one array is laid out once.
 """
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from dataclasses import replace
 
-from eqsat.kernel.ir import Access, Kernel
+from eqsat.kernel.ir import Kernel, with_accesses
 from eqsat.program import Launch, Parts, read_and_written
 
 
@@ -47,19 +45,5 @@ def _unnamed(kernel: Kernel) -> Kernel:
     """
     names = {buffer.name: str(place) for place, buffer in enumerate(kernel.buffers)}
     buffers = tuple(replace(one, name=names[one.name]) for one in kernel.buffers)
-    phases = _renamed(kernel.phases, names)
-    return replace(kernel, name="", buffers=buffers, phases=phases, rules=())
-
-
-def _renamed(value: Any, names: Mapping[str, str]) -> Any:
-    """A part of a kernel whose accesses are to buffers of other names."""
-    if isinstance(value, tuple):
-        return tuple(_renamed(one, names) for one in value)
-    if not is_dataclass(value) or isinstance(value, type):
-        return value
-    if isinstance(value, Access):
-        value = replace(value, buffer=names[value.buffer])
-    inside = {f.name: getattr(value, f.name) for f in fields(value) if f.init}
-    changed = {n: _renamed(one, names) for n, one in inside.items() if isinstance(one, tuple)}
-    changed |= {n: _renamed(one, names) for n, one in inside.items() if isinstance(one, Access)}
-    return replace(value, **changed) if changed else value
+    plain = with_accesses(kernel, lambda access: replace(access, buffer=names[access.buffer]))
+    return replace(plain, name="", buffers=buffers, rules=())

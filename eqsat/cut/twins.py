@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from eqsat.cut.variants import Buffers, Schedule
 from eqsat.graph.index import add, const
-from eqsat.kernel.ir import Access, Buffer, Kernel, Load, Statement
+from eqsat.kernel.ir import Access, Buffer, Kernel, with_accesses
 from eqsat.layout.coalesce import coalesce
 from eqsat.schedule.scheduling import Predicted
 from eqsat.terms.algebra import Facts, Read, Term, post_order
@@ -137,24 +137,10 @@ def _moved(
         address = add(one.address, const(steps.get(one.buffer, 0)))
         return replace(one, buffer=names[one.buffer], address=address)
 
-    def statement(one: Statement) -> Statement:
-        if not isinstance(one, Load):
-            return one
-        return replace(one, access=access(one.access), rest=tuple(map(access, one.rest)))
-
     def kernel(one: Kernel) -> Kernel:
-        phases = tuple(
-            replace(
-                phase,
-                body=tuple(map(statement, phase.body)),
-                stores=tuple(replace(s, access=access(s.access)) for s in phase.stores),
-            )
-            for phase in one.phases
-        )
         own = tuple(buffers[names[buffer.name]] for buffer in one.buffers)
-        return replace(
-            one, name=name + one.name.removeprefix(found.name), buffers=own, phases=phases
-        )
+        own_name = name + one.name.removeprefix(found.name)
+        return replace(with_accesses(one, access), name=own_name, buffers=own)
 
     def change(one: Predicted) -> Predicted:
         return replace(one, kernel=kernel(one.kernel), chosen=None)

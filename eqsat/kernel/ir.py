@@ -12,8 +12,8 @@ their own names. Inside the body a carry's name is its value before the chunk, t
 """
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
 from math import prod
 
 from eqsat.graph.dtypes import DType
@@ -449,3 +449,22 @@ def rename_values(statement: Statement, names: dict[str, str]) -> Statement:
         else:
             changes[field.name] = value
     return type(statement)(**changes)  # type: ignore[arg-type]
+
+
+def with_accesses(kernel: Kernel, change: Callable[[Access], Access]) -> Kernel:
+    """The kernel with each access of its loads and stores changed."""
+
+    def changed(statement: Statement) -> Statement:
+        if not isinstance(statement, Load):
+            return statement
+        rest = tuple(map(change, statement.rest))
+        return replace(statement, access=change(statement.access), rest=rest)
+
+    def stores(phase: Phase) -> tuple[Store, ...]:
+        return tuple(replace(store, access=change(store.access)) for store in phase.stores)
+
+    phases = (
+        replace(phase, body=tuple(map(changed, phase.body)), stores=stores(phase))
+        for phase in kernel.phases
+    )
+    return replace(kernel, phases=tuple(phases))
