@@ -312,19 +312,18 @@ def _pack(source, at, row_step, step, rows, depth, to, at_to, width):
 
 
 @njit(nogil=True, error_model="numpy")
-def _pack_rows(source, at, step, before, across, depth, to, width):
+def _pack_rows(source, at, step, before, across, panels, depth, to, width):
     """The panels of `across` columns, the first of those `before`: row after row, as memory has
     them. What panel by panel reads of them, rows apart, lies in few sets of a cache.
     """
     for n in range(depth):
-        j, place = 0, n * width
-        while j < across:
-            own = before if before and j == 0 else min(width, across - j)
+        for panel in range(panels):
+            j, own = _columns(panel, before, width, across)
+            place = (panel * depth + n) * width
             for r in range(own):
                 poke(to, place + r, peek(source, at + n * step + j + r))
             for r in range(own, width):
                 poke(to, place + r, source.dtype.type(0))
-            j, place = j + own, place + width * depth
 
 
 @njit(nogil=True, error_model="numpy")
@@ -387,7 +386,7 @@ def _product(turned_a, turned_b, m, n, k, a, ld_a, b, ld_b, beta, c, ld_c):
                     _pack(b, start, ld_b, 1, width, depth, right, to, wide)
             else:
                 start = column + first * ld_b
-                _pack_rows(b, start, ld_b, before, across, depth, right, wide)
+                _pack_rows(b, start, ld_b, before, across, columns, depth, right, wide)
             for row in range(0, m, HEIGHT):
                 down = min(HEIGHT, m - row)
                 for i in range(0, down, ROWS):

@@ -169,14 +169,12 @@ def parts_fit(
     return 4 * (held + rows * columns / members) <= HELD * limit
 
 
-def unfit_operands(
-    tiling: Tiling, operation: ParallelOperation, found: Contraction
-) -> NDArray[np.bool_]:
-    """Where an asynchronous operation lacks its factors in the memories that it names."""
+def lacks_operands(tiling: Tiling, operation: ParallelOperation, found: Contraction) -> bool:
+    """Whether an asynchronous operation lacks its factors in the memories that it names."""
     assert tiling.blocking is not None
-    bad = not tiling.blocking.staged or not takes_factors(tiling, operation, found)
-    bad |= any(True for _ in misplaced(tiling, operation, found))
-    return tiling.shape * bad > 0
+    if not tiling.blocking.staged or not takes_factors(tiling, operation, found):
+        return True
+    return any(True for _ in misplaced(tiling, operation, found))
 
 
 def misplaced(

@@ -134,7 +134,10 @@ class Drawn(Tiling):
         size: whole sectors, or so many together, where neighbours in the tile are few, or lie apart
         in memory.
         """
-        step, run = self._run(address)
+        return self._in_sectors(*self._run(address), size, together)
+
+    def _in_sectors(self, step: int, run: Array, size: int, together: int = 1) -> Array:
+        """The same of so many elements that follow each other, so far apart."""
         sector = together * self.pricer.cache.access_granularity_bytes
         drawn = np.minimum(np.ceil(run * step * size / sector), run) * sector
         return np.where(run > 0, np.maximum(drawn / np.maximum(run * size, 1), 1.0), 1.0)
@@ -180,7 +183,7 @@ class Drawn(Tiling):
         length = run * step * size
         short = (begins < sector) & (length >= sector) & (length <= LINE)
         ends = np.where(short, 1 + (PARTIAL - 1) * sector / np.maximum(length, 1), 1.0)
-        times = self.sectors(address, size)
+        times = self._in_sectors(step, run, size)
         return np.where(times >= 2, times * PARTIAL, times * ends)
 
     def crossed(self, side: Term) -> Array:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from eqsat.graph.ops import ELEMENTWISE
 from eqsat.price.clusters import CLUSTER, clusters
-from eqsat.price.contraction import absorbed, is_factor
+from eqsat.price.contraction import absorbed, is_factor, lacks_operands
 from eqsat.price.conversion import (
     CONTENDED,
     EACH,
@@ -358,10 +358,12 @@ class Occupancy(Drawn):
         """What no choice has, as is plain before anything is priced; empty where some may fit."""
         if self.blocking is None or not self.pricer.overlap:
             return ""
-        named = map(self.spec.operation, self.form.operations.values())
-        started = [one for one in named if one.asynchronous]
-        if started and not self.blocking.staged:
-            return f"operands of {started[0].name}"
+        named = {t: self.spec.operation(name) for t, name in self.form.operations.items()}
+        started = {term: one for term, one in named.items() if one.asynchronous}
+        for term, one in started.items():
+            found = self.pricer.contraction(self.form, term)  # of weights that is settled later
+            if not self.blocking.staged or (found and lacks_operands(self, one, found)):
+                return f"operands of {one.name}"
         kept, facts = [t for t in self.form.computed if t.op in REDUCING], self.form.facts
         held = sum(self.tile_points(facts.free(t)) * facts.dtype(t).itemsize for t in kept)
         return "registers" if self.cramped(self.shape * held, bool(started)).all() else ""

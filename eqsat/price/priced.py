@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from eqsat.price.rates import Array
 from eqsat.terms.algebra import Term
 
-OPERANDS = "operands of"  # an operation: the reason where a tile lacks its factors
-
 
 @dataclass
 class Price:
@@ -19,11 +17,6 @@ class Price:
     parts: dict[str, Array] = field(default_factory=dict)
     refused: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
     settled: dict[Term, tuple[list[str], NDArray[np.intp]]] = field(default_factory=dict)
-
-    @property
-    def misplaced(self) -> bool:
-        """Whether the factors of an operation lie as no choice has them."""
-        return any(bad.all() for why, bad in self.refused.items() if why.startswith(OPERANDS))
 
     def operations(self, choice: int) -> dict[Term, str]:
         """The operation that suits each contraction best, where it depends on the tile."""

@@ -21,13 +21,13 @@ from eqsat.price.contraction import (
     copied_again,
     early,
     from_registers,
+    lacks_operands,
     matrix_seconds,
     narrowing_work,
     preparing_seconds,
     sibling_seconds,
     takes_factors,
     threads_padding,
-    unfit_operands,
     written_seconds,
 )
 from eqsat.price.copy import copied_alone, drawn_apart, padded, shared_places, vectors
@@ -41,7 +41,7 @@ from eqsat.price.narrow import is_joined
 from eqsat.price.occupancy import FRAGMENTS
 from eqsat.price.partial_sums import count_parts
 from eqsat.price.pipeline import Flow, handed_over, pipelined
-from eqsat.price.priced import OPERANDS, Price
+from eqsat.price.priced import Price
 from eqsat.price.rates import Array, Blocking, Contraction, Rates
 from eqsat.price.scan import idle, is_stuck, redone
 from eqsat.price.scatter import combined
@@ -322,8 +322,8 @@ class _Pricing(Latency):
             self.started.add(operation.name)
             self.compute_factors(found)
             self.gathering = self.gathering + gather_cycles(self, operation, found)
-            self.refuse(f"{OPERANDS} {operation.name}", unfit_operands(self, operation, found))
-            self.refuse(f"boxes of {operation.name}", out_of_box(self, found))
+            lacking = found.term.op in WEIGHTED and lacks_operands(self, operation, found)
+            self.refuse(f"operands of {operation.name}", out_of_box(self, found) | lacking)
         self.charge(unit, best * waits(self, operation, found))
         self.by_threads |= {found.term} if unit == "fma" else set()
         if self.pricer.overlap and unit not in (*self.started, MATRIX):

@@ -178,11 +178,6 @@ class Alike:
         """Into what their reduction is divided."""
         return self.choices[0].parts
 
-    @property
-    def staged(self) -> bool:
-        """Whether factors lie in memory that a tile shares."""
-        return self.choices[0].memory != "registers"
-
     @cached_property
     def streamed(self) -> tuple[str, ...]:
         """The axes that some of them take chunk by chunk."""
@@ -216,7 +211,7 @@ class Alike:
             chunks={name: self._column(sizes) for name, sizes in chunks.items()},
             threads=self._column([c.threads for c in self.choices]),
             stages=self._column([c.stages for c in self.choices]),
-            staged=self.staged,
+            staged=self.choices[0].memory != "registers",
             cluster=self._column([c.cluster for c in self.choices]),
             shared=self._column([c.shared for c in self.choices]),
             last_parts=self._column([c.last_parts for c in self.choices]),

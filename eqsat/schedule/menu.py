@@ -29,6 +29,7 @@ from eqsat.schedule.windows import (
     moves_beside,
     places_alone,
     places_held,
+    places_of,
     shared_rows,
     summed_through_windows,
 )
@@ -177,7 +178,8 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit) -> Menus:
     single = _single(form) if matrix else set()
     most = MOST_OF_WINDOWS[started]
     crowded = _crowded(form, chunks, single, most)
-    places, held = places_held(form, most) if matrix and started else (set[str](), set[str]())
+    places = places_of(form) if matrix and started else set[str]()
+    held = places_held(form, most) if places else set[str]()
     chunks.update({name: [1] for name in single})
     for name, size in crowded.items():  # a row of places in windows leaves room for wide tiles
         chunks[name] = [size, 1] if size > 1 and name in places else [size]

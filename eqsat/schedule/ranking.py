@@ -178,23 +178,17 @@ def offers(
 @dataclass(eq=False)
 class _Able:
     """A body that a kernel can have. `ahead`: seconds of what is prepared for it; `opened`: the
-    kernels with which its divisions begin; `misplaced`: whether factors lie as no tile has them.
+    kernels with which its divisions begin.
     """
 
     shaped: Form
     before: tuple[Preparation, ...]
     ahead: float
     opened: dict[tuple[str, int] | None, tuple[Opening, float] | None] = field(default_factory=dict)
-    misplaced: bool = False
 
     def offers(self, group: Alike, name: str, pricer: Pricer) -> Iterator[Offer]:
-        """Its prices under choices that are alike; none of those that cannot be had either where
-        factors of operations that are started lie elsewhere than these take them from.
-        """
+        """Its prices under choices that are alike."""
         shaped, parts = self.shaped, group.parts
-        started = map(pricer.spec.operation, {*shaped.operations.values()})
-        if self.misplaced or (not group.staged and any(one.asynchronous for one in started)):
-            return
         if not {*group.streamed} <= {*shaped.grid, *shaped.reduced} - shaped.held:
             for fewer in group.apart if len(group.apart) > 1 else ():
                 yield from self.offers(fewer, name, pricer)
@@ -205,7 +199,6 @@ class _Able:
             return
         first, rest = opened
         price, spent = group.price(first, pricer), self.ahead + rest
-        self.misplaced = group.staged and parts is None and price.misplaced
         for places in group.together:
             yield Offer(shaped, group.choices, places, first, price, spent, self.before)
 

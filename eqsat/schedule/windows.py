@@ -38,17 +38,16 @@ def summed_through_windows(form: Form) -> set[str]:
     return set[str]().union(*found)
 
 
-def places_held(form: Form, most: int) -> tuple[set[str], set[str]]:
-    """Names of places in windows of products; and those that a tile may hold whole: with all that
-    is summed over, of so many points at most, or for few results with a row of the other names.
+def places_held(form: Form, most: int) -> set[str]:
+    """Those that a tile may hold whole: with all that is summed over, of so many points at most,
+    or for few results with a row of the other names.
     """
-    every, held = set[str](), set[str]()
+    held = set[str]()
     for term, places, others in _window_sums(form):
-        every |= places.keys()
         whole = others * math.prod(places.values()) <= most
         few, row = _columns(form, term) <= FEW_RESULTS, min(others, SWIZZLED // form.narrowest)
         held |= {name for name, size in places.items() if whole or (few and size * row <= most)}
-    return every, held
+    return held
 
 
 def _columns(form: Form, term: Term) -> int:

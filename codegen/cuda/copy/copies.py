@@ -72,8 +72,11 @@ def find_box(block: Block, s: Load, dtype: DType | None = None) -> TensorBox | N
     if dtype is not None:
         s, buffer = replace(s, dtype=dtype), replace(buffer, dtype=dtype)
     tile = (s, buffer, block.axes, points, inner[-1], summed)
-    apart = tensor_box(*tile, outer, same_points(block, s)) or pixel_box(*tile, outer)
-    return window_box(*tile) or apart
+    return (
+        window_box(*tile)
+        or tensor_box(*tile, outer, same_points(block, s))
+        or pixel_box(*tile, outer)
+    )
 
 
 def same_points(block: Block, load: Load) -> Mapping[str, int] | None:
