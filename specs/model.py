@@ -77,6 +77,8 @@ class ParallelMemory:
     """The part of the peak at which it is written to."""
     sustained_fraction: float = spec_field("number", 1.0, positive=True, most=1)
     """The part of the peak that a tuned kernel reaches."""
+    merged_readers: int = spec_field("count", 1, positive=True)
+    """Processors side by side whose reads of one line at about the same time are one read of it."""
     source: str = spec_field("text", "")
 
     def __post_init__(self) -> None:

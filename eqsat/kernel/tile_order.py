@@ -11,7 +11,7 @@ import numpy as np
 from eqsat.graph.index import free_names
 from eqsat.kernel.idle_chunks import live_bounds
 from eqsat.kernel.ir import Axis, Contract, Kernel, Load
-from eqsat.specs import ParallelProcessingUnit
+from eqsat.specs import ParallelMemory, ParallelProcessingUnit
 
 TOGETHER = 4  # tiles that read alike at the same time, which need no cache for all of it
 WIDEST = 2  # tiles for each processor, more of which in a band are no better
@@ -23,11 +23,12 @@ BESIDE = 2  # columns' chunks that a tile takes besides, to begin and to end
 def in_bands(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
     """The kernel with its tiles in bands of the last but one cut axis.
 
-    Where the last two cut axes each have loads of their own, as many tiles as there are processors
-    form a rectangle that reads about as much along one as along the other; bands lie along the last
-    one where blocks that copy for each other have fewer tiles to repeat by that. Where tiles have
-    more live chunks the further they lie along the last axis, or the less far, these come first,
-    in bands of the other axes together: see `_even_band`.
+    Where the last two cut axes each have loads of their own, those form rectangles that read about
+    as much along one as along the other: as many tiles as there are processors or, where that is
+    all, as a cache gives what they share at once (`_band`); bands lie along the last one where
+    blocks that copy for each other have fewer tiles to repeat by that. Where tiles have more live
+    chunks the further they lie along the last axis, or the less far, these come first, in bands of
+    the other axes together: see `_even_band`.
     """
     if len(kernel.cut) < 2 or not spec.overlaps:
         return kernel
@@ -38,8 +39,7 @@ def in_bands(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
     each = sum(_bytes_of_a_tile(kernel, s) for s in loads if columns.name not in s.indices)
     growth = _growth(kernel, columns) if each else 0
     if growth:
-        caches = [m for m in spec.memory_domains if m.managed == "hardware"]
-        held = max(int(caches[-1].size_bytes / each), 1)
+        held = max(int(_cache(spec).size_bytes / each), 1)
         others = prod(axis.count for axis in kernel.cut[:-1])
         band = _even_band(others, columns.count, held, spec.processors)
         return replace(kernel, band=band, backwards=growth > 0, uneven=True)
@@ -53,8 +53,26 @@ def in_bands(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
     own, others = rows.tile, columns.tile
     if any(isinstance(s, Contract) for s in kernel.statements()):  # most of what is read is its
         own, others = own * _largest(kernel, along), others * _largest(kernel, across)
-    height = min(round(sqrt(spec.processors * others / own)), rows.count)
+    height = max(min(round(sqrt(spec.processors * others / own)), rows.count), 1)
+    if kernel.tiles <= spec.processors and _cache(spec).merged_readers > 1:  # they are in step
+        height = _band(rows.count, columns.count, (own, others), spec)
     return replace(kernel, band=max(height // together * together, together), across=turned)
+
+
+def _band(rows: int, columns: int, each: tuple[int, int], spec: ParallelProcessingUnit) -> int:
+    """The height of bands in which as many tiles side by side read least as a cache gives what they
+    share at once; a tile of a row and one of a column read so much `each`.
+    """
+    readers = _cache(spec).merged_readers
+    own, others = each
+
+    def read(height: int) -> float:
+        across = min(max(readers / height, 1), columns)
+        return min(readers / across, rows) * own + across * others
+
+    heights = [1 << n for n in range(rows.bit_length()) if 1 << n <= readers]
+    fewer = 1 if own > others else -1  # of what is read alike, of the larger tiles
+    return min(heights, key=lambda height: (read(height), fewer * height))
 
 
 @lru_cache(maxsize=256)
@@ -145,6 +163,11 @@ def run_axes(kernel: Kernel, count: int) -> tuple[Axis, ...]:
     while prod(axis.count for axis in cut[first:]) % count:
         first -= 1
     return tuple(cut[first:])
+
+
+def _cache(spec: ParallelProcessingUnit) -> ParallelMemory:
+    """The cache next to memory."""
+    return [memory for memory in spec.memory_domains if memory.managed == "hardware"][-1]
 
 
 def _growth(kernel: Kernel, axis: Axis) -> int:

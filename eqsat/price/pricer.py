@@ -19,7 +19,6 @@ from eqsat.price.contraction import (
     as_factor,
     beyond_bytes,
     copied_again,
-    early,
     from_registers,
     lacks_operands,
     matrix_seconds,
@@ -35,13 +34,12 @@ from eqsat.price.exchange import TEAMS
 from eqsat.price.factor import computed_again, gather_cycles
 from eqsat.price.fragment import fragment_seconds
 from eqsat.price.issue import COPIES, ISSUED, issue_beside, issue_seconds
-from eqsat.price.latency import Latency
 from eqsat.price.line import looked_up
 from eqsat.price.narrow import is_joined
 from eqsat.price.occupancy import FRAGMENTS
-from eqsat.price.partial_sums import count_parts
-from eqsat.price.pipeline import Flow, handed_over, pipelined
+from eqsat.price.pipeline import handed_over
 from eqsat.price.priced import Price
+from eqsat.price.producing import Producing
 from eqsat.price.rates import Array, Blocking, Contraction, Rates
 from eqsat.price.scan import idle, is_stuck, redone
 from eqsat.price.scatter import combined
@@ -91,7 +89,7 @@ class Pricer(Rates):
         return price
 
 
-class _Pricing(Latency):
+class _Pricing(Producing):
     def __init__(
         self,
         pricer: "Pricer",
@@ -104,13 +102,10 @@ class _Pricing(Latency):
         super().__init__(pricer, form, tiles, blocking, clusters)
         if keeps:
             self.chunks = {}
-        self.units: dict[str, Array] = {}
         self.alike: dict[tuple[str, int, int, bool], float] = {}  # work by how often and where
-        self.after: dict[str, Array] = {}  # the part of `units` that is work on results
-        self.traffic = self.copies = self.scratch_traffic = self.gathering = 0 * self.shape
-        # Where blocks copy for each other, between shared memory and products, across the halves.
-        self.spared = self.fed = self.halved = np.zeros_like(self.shape)
-        self.dram_bytes = self.read_bytes = 0 * self.shape  # of it, from memory and to it, from it
+        self.copies = self.scratch_traffic = 0 * self.shape
+        self.halved = np.zeros_like(self.shape)  # bytes across the halves of the cache
+        self.dram_bytes = 0 * self.shape  # of the traffic, from memory and to it
         # Seconds of atomic operations in the cache, of those when all else is done, and of calls.
         self.combined = self.joined = self.extra_latency = self.across = 0 * self.shape
         self.weighed: set[tuple[Term, int, CarryLaw]] = set()
@@ -150,6 +145,7 @@ class _Pricing(Latency):
             drawn = size * self.written(address, dtype.itemsize)
             lines = self.written_lines(one.names[-1:], dtype, address)
             self._move(one.buffer, size, drawn, lines * nest_price.broken(self, address, dtype))
+            self.dram_bytes = self.dram_bytes + self.driven_out(one.buffer, size)
         if any(one.term.op in SCATTERS for one in self.form.stored):
             found = combined(self)
             self.charge("atomic operations", found.own)
@@ -201,7 +197,10 @@ class _Pricing(Latency):
         drawn = self.drawn(read, touched * self.times(names))
         drawn, looking = (looked_up if read.extent else beyond_neighbours)(self, read, names, drawn)
         self.charge("loads", looking)
+        before = self.dram_bytes
         self._move(read.buffer, self.unseen(read, min(touched, whole)), drawn, lines)
+        self.fetched[term] = self.dram_bytes - before
+        self.merged = self.merged + drawn * self.repeat * self.merged_part(names)
         self.copied[term] = drawn * self.repeat
         if read.guards and not self.pricer.overlap:
             self._apply("where", nest_price.tests(self, mask), read.dtype.name)
@@ -372,6 +371,7 @@ class _Pricing(Latency):
                     self.traffic = self.traffic + copied - self.copied[side]
                     self.spared = self.spared + copied * self.saved(mask)
                     self.copied[side] = copied * (1 - self.saved(mask))
+                    self.met = self.met + self.met_bytes(side)
                 elif side in self.copied:
                     more = self.copied[side] * (drawn_apart(self, operation, side) - 1)
                     self.traffic, self.copied[side] = self.traffic + more, self.copied[side] + more
@@ -417,7 +417,7 @@ class _Pricing(Latency):
             cache_bw, part = cache.bandwidth_gb_per_s * 1e9, self.shape
         per_core = cache_bw / spec.processors * cores * part
         whole = waves * cores / tiles if self.started else 1.0  # each processor copies for itself
-        parts[cache.name] = (self.traffic - self.spared) * whole / per_core + self.combined
+        parts[cache.name] = self.given_seconds(per_core, cores) * whole + self.combined
         if self.pricer.overlap:
             self.refuse_oversized()
         memory = np.maximum(parts["dram"] + self.halved / cache_bw, parts[cache.name])
@@ -430,7 +430,8 @@ class _Pricing(Latency):
             memory = memory + self.across + self.spilled_seconds(tiles)
             work = np.maximum(memory, compute + self.again / cache_bw)  # nothing hides this
             if self.started:
-                parts["pipeline"] = self._pipelined(tiles, parts[cache.name])
+                parts["pipeline"] = self.pipelined(tiles, parts[cache.name])
+                work = np.maximum(work, parts["dram"] + self.alone_seconds(tiles))
             waits = parts.get("pipeline", parts["latency"])
             waited_for = self._multiplies and staging is not None
             hidden = np.minimum(memory if waited_for else work, waits)
@@ -441,6 +442,7 @@ class _Pricing(Latency):
             seconds = seconds + BESIDE * np.minimum(parts["dram"], compute)
             if self.started:
                 seconds = seconds + EVEN * parts["dram"] * self.idle(tiles)
+                seconds = seconds + self.met_seconds(parts["dram"], parts["pipeline"])
             if self.blocking is not None and self._multiplies:
                 seconds = seconds + written_seconds(self)
         else:
@@ -462,39 +464,6 @@ class _Pricing(Latency):
             issue_beside(self.units, self.after, bool(self.started))
         for found in (self.units, self.after):
             found.update({name: seconds * times for name, seconds in found.items()})
-        every = (self.fed, self.traffic, self.spared)
-        self.fed, self.traffic, self.spared = (one * times for one in every)
+        every = (self.fed, self.traffic, self.spared, self.merged)
+        self.fed, self.traffic, self.spared, self.merged = (one * times for one in every)
         return self.tiles_in_all() * times
-
-    def _pipelined(self, tiles: Array, copied: Array) -> Array:
-        """Seconds of tiles that stay, their products asynchronous, their copies `copied`."""
-        assert self.blocking is not None
-        spec, cache = self.spec, self.pricer.cache
-        after = {n: s for n, s in self.after.items() if n not in self.started}
-        other = [s - after.get(n, 0.0) for n, s in self.units.items() if n not in self.started]
-        rate, turns = cache.bandwidth_gb_per_s * 1e9, self.turns()
-        teams = turns * self.blocking.threads / max(spec.members("warpgroup", "thread"), 1)
-        gathered = np.where(teams > turns, self.between(teams), self.gathering)  # others multiply
-        chained = (self.reductions_in_turn(pivots=True) - 1) * cache.latency_cycles
-        fed = self.fed / (spec.memory("shared").sustained_gb_per_s * 1e9)
-        flow = Flow(
-            matrix=np.maximum(sum(self.units[name] for name in self.started), fed),
-            other=np.max(other, axis=0) * self.left_waiting(teams) if other else 0 * self.shape,
-            after=np.max([*after.values()], axis=0) if after else 0 * self.shape,
-            copied=copied,
-            tiles=tiles,
-            steps=self.steps(),
-            waits=np.maximum(self.steps(), count_parts(spec, self.form)),
-            stages=self.slots(),
-            early=self.shape * early(spec, self.form, self.started, not self.chunks),
-            teams=teams,
-            resident=self.resident() / spec.processors,
-            stored=self.shape * sum(self.tile_points(m) * size for m, size in self.stored_points()),
-            turns=turns,
-            gathered=(gathered + self.exchanged()) / spec.cycles_per_s,
-            chain=self.shape * chained / spec.cycles_per_s,
-            beside=self.shape * self.read_beside(),
-            last_parts=self.last_parts,
-        )
-        trip = self.pricer.dram.latency_cycles + self.meeting()
-        return pipelined(spec, flow, trip, rate) + self.again / rate + self.reread()
