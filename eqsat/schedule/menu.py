@@ -243,7 +243,7 @@ def _nest_sizes(extent: int, cores: int) -> list[int]:
     """Tile extents of one grid name for a loop nest, the ones to keep longest first: also those
     that give each core as much, once or twice, where powers of two do not.
     """
-    even = [-(-extent // (turns * cores)) for turns in (1, 2)] if extent % (64 * cores) else []
+    even = [-(-extent // (turns * cores)) for turns in (1, 2)]
     offered = [1, extent, 64, 128, *even[:1], 16, 4, 256, 32, *even[1:], 512, 8, 2]
     return list(dict.fromkeys(size for size in offered if size <= min(extent, 4096))) or [1]
 
