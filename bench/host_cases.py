@@ -30,6 +30,14 @@ CASES = (
         work={"contract float32": ("m n k",)},
     ),
     _case(
+        "matmul-few-rows",
+        lambda f, a, b: a @ b,
+        MATRICES,
+        mnk(8, 4096, 4096),
+        mnk(8, 256, 512),
+        work={"contract float32": ("m n k",)},
+    ),
+    _case(
         "gelu-linear",
         lambda f, x, w, b: f.gelu(x @ w + b),
         {"x": Input("m k"), "w": Input("k n"), "b": Input("n")},

@@ -6,7 +6,6 @@ value is written as far out as its indices allow.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import product as points
 from math import prod
 
 from eqsat.codegen.cpu import scalars
@@ -27,13 +26,10 @@ from eqsat.kernel.ir import (
 from eqsat.kernel.text import show
 
 from .chunks import live_chunks
-from .plan import Action, Commit, Hold, Loop, PhasePlan, Rescale, Sink, Stored, sinks
-from .routine_calls import RoutineCalls
-from .scope import Scope, hoist, total
+from .plan import Commit, Hold, Loop, PhasePlan, Rescale, Sink, Stored, sinks
+from .rows import Rows
+from .scope import Scope
 
-# Rows of the right factor that one pass over a row of the product adds.
-UNROLL = 4
-FEW = 16  # rows that one pass adds at most
 # Points of the outer and the inner loop of a block where one is read along, and the other stored.
 # Measured: 4096 x 4096 floats across on one core in 9 ms, for 68 without; with 8 x 8 in 14 to 50.
 BLOCK = (8, 16)
@@ -52,7 +48,7 @@ def emit(kernel: Kernel, invocations: Mapping[str, str] | None = None) -> str:
     return _Emitter(kernel, invocations or {}).source()
 
 
-class _Emitter(RoutineCalls):
+class _Emitter(Rows):
     """The loops of every phase, and what happens at their innermost points."""
 
     def __init__(self, kernel: Kernel, invocations: Mapping[str, str]) -> None:
@@ -158,18 +154,6 @@ class _Emitter(RoutineCalls):
             found += [(access, scope) for access in self.accessed(sink.action)]
         return found
 
-    def accessed(self, action: Action) -> list[Access]:
-        """What of buffers an action reads, and writes."""
-        match action:
-            case Hold(value=name):
-                return [*self.values.loaded([name], opened=name)]
-            case Store(access=access):
-                return [access, *self.values.loaded(store_operands(action))]
-            case Commit() | Rescale():
-                return []
-            case _:
-                return [*self.values.loaded(operands(action))]
-
     def crossed(self, loop: Loop) -> Loop | None:
         """The loop in this one where all that they do is to store, along the inner one's points,
         what lies along the outer one's; in whole blocks.
@@ -246,9 +230,6 @@ class _Emitter(RoutineCalls):
                 self.accumulate(sink, self.value(argument, scope, dtype), scope)
             case Contract():
                 self.contract(sink, sink.action, scope)
-
-    def multiply(self, a: str, b: str, dtype: DType) -> str:
-        return scalars.expression("mul", dtype, dtype, (a, b))
 
     def update(self, update: Update, scope: Scope) -> None:
         old = self.value(update.carry, scope)
@@ -372,84 +353,6 @@ class _Emitter(RoutineCalls):
             self.rows(sink, contract, scope)
         else:
             self.accumulate(sink, self.term(contract, scope), scope)
-
-    def term(self, contract: Contract, scope: Scope) -> str:
-        left, right = (
-            self.value(x, scope, contract.dtype) for x in (contract.left, contract.right)
-        )
-        return self.multiply(left, right, contract.dtype)
-
-    def rows(self, sink: Sink, contract: Contract, scope: Scope) -> None:
-        """Add left * row of right to a row of the product, a few rows of right at a time."""
-        *summed, column = sink.leaf
-        kept = self.plan.stored[contract.name]
-        sizes = [self.values.size(index) for index in summed]
-        if summed and all(map(self.values.whole, summed)) and prod(sizes) <= FEW:
-            copies = []
-            for point in points(*map(range, sizes)):
-                copies.append(Scope(scope, scope.lines))
-                copies[-1].offsets.update(zip(summed, map(str, point), strict=True))
-            self.row(contract, kept, column, scope, copies, first=not sink.into)
-            self.home[kept] = scope
-            return
-        if not sink.into:
-            zero = self.constant(0, contract.dtype)
-            self.fill(kept, [column] if column in kept.dims else [], zero, scope)
-        opened = [scope]
-        for index in summed[:-1]:
-            opened.append(self.inside(index, opened[-1]))
-        if summed:
-            self.unrolled(contract, kept, summed[-1], column, opened[-1])
-        else:
-            self.row(contract, kept, column, scope, [scope])
-        for index in reversed(summed[:-1]):
-            inner = opened.pop()
-            self.end(index, inner, opened[-1])
-        self.home[self.plan.stored[contract.name]] = scope
-
-    def unrolled(
-        self, contract: Contract, kept: Stored, index: str, column: str, scope: Scope
-    ) -> None:
-        length = self.length(index, scope)
-        main = hoist(scope, f"{length} - {length} % {UNROLL}", self.names, "main")
-        for step, header in (
-            (UNROLL, f"range(0, {main}, {UNROLL})"),
-            (1, f"range({main}, {length})"),
-        ):
-            if step == 1 and length.isdigit() and int(length) % UNROLL == 0:
-                continue
-            body = Scope(scope)
-            first = self.names.fresh(index)
-            copies = []
-            for ahead in range(step):
-                copy = Scope(body, body.lines)
-                copy.offsets[index] = hoist(copy, total([first, str(ahead)]), self.names, index)
-                copies.append(copy)
-            self.row(contract, kept, column, body, copies)
-            scope.close(f"for {first} in {header}:", body)
-
-    def row(
-        self,
-        contract: Contract,
-        kept: Stored,
-        column: str,
-        scope: Scope,
-        copies: Sequence[Scope],
-        first: bool = False,
-    ) -> None:
-        """product[column] += the terms of every copy of the scope, in one loop over the column;
-        without the sum so far if they are the `first`.
-        """
-        reads = [(access, copy) for copy in copies for access in self.accessed(contract)]
-        for inner in self.ranges(column, scope, reads):
-            text = self.constant(0, contract.dtype) if first else self.get(kept, inner)
-            for copy in copies:
-                point = Scope(copy, inner.lines)
-                point.offsets.update(inner.offsets)
-                point.met = inner.met
-                term = self.term(contract, point)
-                text = scalars.combine("sum", contract.dtype, text, term, False)
-            self.put(kept, text, inner)
 
 
 def _opens(sink: Sink, loop: Loop) -> bool:

@@ -31,6 +31,9 @@ from eqsat.kernel.ir import (
 from .values import Values, dense
 from .windows import Windows
 
+MOST_ROWS = 16  # of a product that are added to at once
+LEAST_SUM = 64  # points of a sum that is worth their storage
+
 
 @dataclass(frozen=True)
 class Commit:
@@ -77,7 +80,8 @@ class Stored:
 
 @dataclass(eq=False)
 class Sink:
-    """An action at the innermost point of `loops`; `leaf` are loops of its own below them.
+    """An action at the innermost point of `loops`; `leaf` are loops of its own below them: of a
+    product rows that are added to at once, if any, what is summed, and its columns.
 
     Partial results exist inside loop number `partial` and those below.
     """
@@ -259,7 +263,21 @@ class Plan:
             return
         kept = tuple(i for i in loops[:-1] if i not in over)
         leaf = (*(i for i in loops if i in over), loops[-1])
+        if kept and self._is_row(contract, kept[-1], leaf):
+            kept, leaf = kept[:-1], (kept[-1], *leaf)
         yield self._sink(contract, kept, (), sides, contract.name, into, leaf)
+
+    def _is_row(self, contract: Contract, row: str, leaf: Sequence[str]) -> bool:
+        """Whether the few rows of a product are added to while one pass of the other factor's rows
+        is near: those of a long sum.
+        """
+        values, column = self.values, leaf[-1]
+        sides = [values.defined[name].indices for name in (contract.left, contract.right)]
+        alone = [row in side and column not in side for side in sides]
+        shared = [column in side and row not in side for side in sides]
+        long = prod(map(values.size, leaf[:-1])) > LEAST_SUM
+        few = values.whole(row) and 1 < values.size(row) <= MOST_ROWS
+        return few and long and any(alone) and any(shared)
 
     def _library_call(self, contract: Contract, into: str) -> Sink | None:
         """The contraction as BLAS calls; None where an operand lies as BLAS cannot take it."""

@@ -48,6 +48,10 @@ def call_seconds(
     shared, own = pricer.cache.sustained_gb_per_s, pricer.private.sustained_gb_per_s / 2
     read = np.where(held <= pricer.private.size_bytes / 2, own, shared)
     packing = held * spec.processors * (1 / read + 1 / own) / 1e9
+    for (side, _), points in zip(sides, (rows, columns), strict=True):
+        if not windows and _is_far(tiling, side):  # nothing is multiplied meanwhile
+            far = 1 / pricer.dram.sustained_gb_per_s - 1 / read
+            packing = packing + points * summed * itemsize * spec.processors * far / 1e9
     depth = np.minimum(summed, DEPTH)
     lost = (columns + np.minimum(rows, HEIGHT)) * depth * itemsize > pricer.private.size_bytes
     again = np.where(lost, np.ceil(rows / HEIGHT) - 1, 0.0) * columns * summed * itemsize
@@ -65,6 +69,12 @@ def call_seconds(
         )
     beginning = calls * operation.latency_cycles / spec.cycles_per_s
     return work * (whole - 1) + (beginning + copies * packing) / spec.processors
+
+
+def _is_far(tiling: Tiling, side: Term) -> bool:
+    """Whether a factor is read from memory, as no cache has room for it."""
+    size = tiling.points(tiling.form.facts.free(side)) * tiling.form.facts.dtype(side).itemsize
+    return side.op == "read" and size >= tiling.pricer.cache.size_bytes / 2
 
 
 def _together(tiling: Tiling, side: Term, own: int) -> tuple[Array, Array]:

@@ -190,9 +190,9 @@ def tests(tiling: Tiling, mask: int) -> Array:
 
 def fetched_again(tiling: Tiling, term: Term, mask: int) -> Array:
     """How many times as long memory gives what is read over `mask` as to a nest that passes over
-    it once: rows that are longer than a cache holds are gone when the next pass begins, and lines
-    of rows that a recurrence walks side by side, when there are many, at its next step. Short runs
-    take longer too (`broken`).
+    it once: rows that are longer than a cache holds are gone when the next pass begins, factors
+    when the next tile does, and lines of rows that a recurrence walks side by side, when there are
+    many, at its next step. Short runs take longer too (`broken`).
     """
     if tiling.pricer.overlap:
         return tiling.shape
@@ -209,7 +209,22 @@ def fetched_again(tiling: Tiling, term: Term, mask: int) -> Array:
         again = np.where(rows > ROWS, np.maximum(again, line / size), again)
     read = term.args[0]
     assert isinstance(read, Read)
+    again = again * _read_by_tiles(tiling, mask, size)
     return again * broken(tiling, read.address, read.dtype)
+
+
+def _read_by_tiles(tiling: Tiling, mask: int, size: int) -> Array:
+    """How often tiles that follow one another read from memory what is over `mask`, of which no
+    cache holds what they read between; cores that read alike at once read it once.
+    """
+    times, between = tiling.shape, tiling.tile_points(mask) * size
+    room, cores = tiling.pricer.cache.size_bytes / 2, tiling.spec.processors
+    for name in reversed(tiling.form.grid):
+        if mask & tiling.bit[name]:
+            between = between * tiling.count[name]
+        else:
+            times = times * np.where(between > room, np.maximum(tiling.count[name] / cores, 1), 1)
+    return times
 
 
 def broken(tiling: Tiling, address: Affine, dtype: DType) -> Array:

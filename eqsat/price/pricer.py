@@ -450,7 +450,7 @@ class _Pricing(Producing):
             parts["scratch"], uneven = scratch, nest_price.uneven(self, tiles)
             worked = compute + scratch + nest_price.passed(self, memory)
             seconds = np.maximum(memory, worked) * uneven + parts["latency"] + launch
-        hidden = {*self.units, *((cache.name, ISSUED) if pricer.overlap else ("dram",))}
+        hidden = {*self.units, cache.name, ISSUED if pricer.overlap else "dram"}
         # Of kernels that wait, the one with less other work; blocks that wait for others gain none.
         seconds = seconds + TIE * sum(parts[unit] for unit in sorted(hidden & parts.keys()))
         seconds = seconds + TIE * self.spared / per_core + self.ahead + self.joined
