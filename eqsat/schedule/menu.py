@@ -150,7 +150,8 @@ def schedule_menus(form: Form, spec: ParallelProcessingUnit) -> Menus:
     axes = [*form.grid, *form.reduced]
     if not spec.overlaps:  # one instruction stream a processor
         cores = spec.processors
-        tiles = {name: _nest_sizes(form.extents[name], cores) for name in form.grid}
+        products = any(form.met(term) for term in form.terms)
+        tiles = {name: _nest_sizes(form.extents[name], cores, products) for name in form.grid}
         _thin(tiles, MOST_SCHEDULES)
         steps = {form.stepped: [1]} if form.steps.recurrent and form.stepped else {}
         kept = tuple(name for name in form.reduced if name not in steps)
@@ -239,11 +240,13 @@ def _even(lengths: tuple[int, ...], extent: int) -> tuple[int, ...]:
     return tuple(even) or lengths
 
 
-def _nest_sizes(extent: int, cores: int) -> list[int]:
+def _nest_sizes(extent: int, cores: int, products: bool) -> list[int]:
     """Tile extents of one grid name for a loop nest, the ones to keep longest first: also those
-    that give each core as much, once or twice, where powers of two do not.
+    that give each core as much, once or twice, where powers of two do not, and of products, whose
+    factors are read in long runs then.
     """
     even = [-(-extent // (turns * cores)) for turns in (1, 2)]
+    even = even if products or extent % (64 * cores) else []
     offered = [1, extent, 64, 128, *even[:1], 16, 4, 256, 32, *even[1:], 512, 8, 2]
     return list(dict.fromkeys(size for size in offered if size <= min(extent, 4096))) or [1]
 

@@ -41,7 +41,7 @@ def test_names_are_unique_and_groups_known():
     [
         ("softmax*", {"softmax-8192", "softmax-long"}),
         ("model", {"llama-block", "minilm-layer"}),
-        ("lora, cpu-m*", {"lora", "cpu-matmul"}),
+        ("lora, cpu-m*", {"lora", "cpu-matmul", "cpu-matmul-few-rows"}),
     ],
 )
 def test_rows_are_chosen_by_name_group_or_pattern(patterns, names):
