@@ -277,7 +277,10 @@ def _block_sizes(form: Form, name: str) -> list[int]:
         return list(dict.fromkeys([*found, *[extent] * whole, *[1] * (alone and not whole)]))
     inner, along = innermost(form), along_rows(form, name)
     across = set() if form.reduced or form.nested else crossed(form)
+    padded: list[int] = []
     if any(bool(left) != bool(right) for left, right in sides):
+        if extent > FEW_COLUMNS and extent & (extent - 1):
+            padded = [2 * _power(extent)]  # rows that are swizzled, and whole: no name is cut
         offered = [128, 64, 256, 192, 160, 96, 32, 16]
         if form.stepped or (len(group) > 1 and inside >= LEAST_ROWS):  # others fill the tile
             offered.insert(0, 1)
@@ -306,9 +309,9 @@ def _block_sizes(form: Form, name: str) -> list[int]:
     kept = [size for size in offered if size < extent or (size == extent and size > 64)]
     if extent > max(offered) or extent in kept:
         return kept
-    return (
-        list(dict.fromkeys([*kept[:1], extent, 1, *kept[1:]])) if extent <= 64 else [*kept, extent]
-    )
+    if extent > LEAST_ROWS:
+        return [*kept, extent]
+    return list(dict.fromkeys([*kept[:1], extent, *padded, 1, *kept[1:]]))
 
 
 def _power(size: int) -> int:

@@ -14,6 +14,8 @@ from eqsat.codegen.cuda.emit import emit
 from eqsat.codegen.cuda.run import target as cuda_target
 from eqsat.codegen.cuda.run.target import share_of_shared
 from eqsat.driver import plan
+from eqsat.graph import float32
+from eqsat.kernel.ir import Buffer
 from eqsat.specs import load
 
 SHARED = {"MaxSharedMemoryPerMultiprocessor": 233472, "MaxSharedMemoryPerBlockOptin": 232448}
@@ -35,9 +37,9 @@ def fitting(function: Function, shared: int) -> int:
     return min(MOST, 233472 // (shared + RESERVED))
 
 
-def launched(monkeypatch, blocks: int, capability: int = 90, **changes):
+def launched(monkeypatch, blocks: int, capability: int = 90, shared: int = 2048, **changes):
     """A row reduction of so many blocks, as it is loaded, and its function."""
-    function = Function()
+    function = Function(max_dynamic_shared_size_bytes=max(shared, 48 * 1024))
     device = SimpleNamespace(compute_capability=str(capability), attributes=SHARED)
     occupancy = lambda pointer, threads, shared: fitting(function, shared)  # noqa: E731
     driver = SimpleNamespace(occupancyMaxActiveBlocksPerMultiprocessor=occupancy)
@@ -45,7 +47,7 @@ def launched(monkeypatch, blocks: int, capability: int = 90, **changes):
     monkeypatch.setattr(cuda_target, "import_cupy", lambda: cupy)
     monkeypatch.setattr(cuda_target, "_function", lambda path, source: function)
     kernel = case("rows", SAMPLES["row_reduce"](8, 9, 10), 128).kernel
-    source = replace(emit(kernel), grid=blocks, shared_bytes=2048)
+    source = replace(emit(kernel), grid=blocks, shared_bytes=shared)
     kernel = replace(kernel, **{"beside": 12, **changes})
     return cuda_target._launch(kernel, source, Path(), PROCESSORS), function
 
@@ -81,6 +83,14 @@ def test_what_is_not_spread_is_set_up_after_the_launch_before(monkeypatch):
     assert not launch.early and launch.source.shared_bytes == 2048
     launch, _ = launched(monkeypatch, 1152, capability=80)
     assert not launch.early
+
+
+@pytest.mark.parametrize(("blocks", "elements"), [(64, 1 << 24), (64, 1 << 20), (120, 1 << 24)])
+def test_few_blocks_that_read_much_begin_on_an_empty_device(monkeypatch, blocks, elements):
+    """Else they lie on a few GPCs, each of which reads a part of what memory gives."""
+    buffers = (Buffer("x", (elements,), float32, "input"),)
+    launch, _ = launched(monkeypatch, blocks, shared=150 * 1024, buffers=buffers)
+    assert launch.early == ((blocks, elements) != (64, 1 << 24))
 
 
 def test_what_joins_parts_keeps_the_next_launch_back():

@@ -113,6 +113,14 @@ def test_a_short_cache_is_attended_to_in_parts(keys):
     assert first.followers == 1 and first.kernel.tiles >= 32 and second.kernel.tiles >= 32
 
 
+def test_columns_that_are_no_power_of_two_lie_in_tiles_of_the_next_one():
+    """Cut into tiles of 32, columns of 40 would have each weight computed twice."""
+    q, k, v = (g.input(name, (64, 1024, 40), "bfloat16") for name in "qkv")
+    (best,) = plan([g.attention(q, k, v)], H200, cache=Cache(None)).parts.launches
+    (axis,) = (axis for axis in best.kernel.grid if axis.extent == 40)
+    assert axis.count == 1
+
+
 @SLOW
 def test_a_chunk_of_few_keys_costs_a_team_what_one_of_many_does():
     """Products of a chunk wait for each other: of 197 keys, two chunks of 128 beat four of 64."""

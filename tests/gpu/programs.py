@@ -88,6 +88,15 @@ def attention(causal: bool, dtype: str) -> list[Tensor]:
     return [G.attention(q, k, v, causal=causal)]
 
 
+def heads_of_any_size() -> list[Tensor]:
+    """Columns that tiles of the next power of two hold."""
+    heads = []
+    for size in (12, 24, 40, 56):
+        q, k, v = (tensor(f"{n}{size}", 3, 260, size, dtype="bfloat16") for n in "qkv")
+        heads.append(G.attention(q, k, v, causal=size == 40))
+    return heads
+
+
 def gelu_epilogue() -> list[Tensor]:
     x, w, b, r = tensor("x", 100, 64), tensor("w", 64, 130), tensor("b", 130), tensor("r", 100, 130)
     return [G.gelu(x @ w + b) + r]
@@ -398,8 +407,8 @@ def _named() -> Iterator[tuple[str, Build]]:
         views, convolution, large_windows, grouped_and_transposed, selections, gather, pages,
         gradient_of_weights, gradients_of_convolutions, pieces_side_by_side,
         eight_bits, eight_bit_integers, scan, empty_and_scalar, negated_number,
-        several_kernels, in_parts, last_tiles_in_parts, recurrence_in_parts, one_selective_scan,
-        distances, sums_of_products, at_positions, rows_that_begin_anywhere,
+        several_kernels, heads_of_any_size, in_parts, last_tiles_in_parts, recurrence_in_parts,
+        one_selective_scan, distances, sums_of_products, at_positions, rows_that_begin_anywhere,
         convolutions_in_turn, joined_of_many,
     ):  # fmt: skip
         yield build.__name__, build

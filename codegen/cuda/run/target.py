@@ -23,6 +23,8 @@ from .launch import ALIGNMENT, Launch, import_cupy
 
 EARLY_CAPABILITY = 90  # compute capability from which on a launch is set up before the last ended
 MOST_UNEVEN = 1.25  # how much more than its share an SM may get of blocks that are set up early
+NEARLY_ALL = 0.9  # of the SMs, from where on it does not matter which ones have a block
+MUCH_READ = 128 * 1024  # bytes for each block, of which it takes longer than to be set up
 GRANULE = 128  # bytes, of which blocks take shared memory in multiples
 UNASKED_SHARED_BYTES = 48 * 1024  # a kernel that takes more must say so before it is launched
 
@@ -142,12 +144,17 @@ def _launch(kernel: Kernel, source: CudaSource, path: Path, processors: int) -> 
 
 
 def _is_even(launch: Launch) -> bool:
-    """Whether the blocks cannot all lie on a few SMs."""
+    """Whether the blocks cannot all lie on a few SMs, or, where they read much, on a few GPCs: set
+    up early they fill one of these after another, and an H200's read 0.6 TB/s of memory each.
+    """
     source, processors = launch.source, launch.processors
     fit = import_cupy().cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
         launch.function.kernel.ptr, source.threads, source.shared_bytes
     )
-    return bool(fit == 1 or fit * processors <= MOST_UNEVEN * launch.blocks)
+    if fit > 1:
+        return bool(fit * processors <= MOST_UNEVEN * launch.blocks)
+    read = sum(buffer.bytes for buffer in launch.kernel.buffers)
+    return launch.blocks >= NEARLY_ALL * processors or read < MUCH_READ * launch.blocks
 
 
 def share_of_shared(blocks: int, processors: int, attributes: Mapping[str, int]) -> int:
