@@ -5,7 +5,8 @@ name of its own, as in `from eqsat.codegen.cpu.math import exp_f32`. NaN, inf an
 follow NumPy. Those with a body here are branch-free; the others call libm.
 
 Largest errors seen, in ulp: erf, exp, exp2, log, log2 1.1; log1p, tanh, cosh, rsqrt 1.5; expm1 1.7
-in float32 and 2.3 in float64; sinh 2.5; float32 sin, cos, tan (for any x) and pow 0.6.
+in float32 and 2.3 in float64; acos 1.6, atan 1.8, atan2 2, asin 2.3; sinh 2.5; float32 sin, cos,
+tan (for any x) and pow 0.6.
 
 Every polynomial is a Remez fit in 50-digit arithmetic; a comment above it gives the function, the
 interval, and the largest relative error of the function built from it (half an ulp is 6.0e-8 in
@@ -20,6 +21,7 @@ from typing import Any
 
 from eqsat.codegen.erfc import LOG2_ERFC
 
+from . import arcs
 from .bits import (
     FLOAT32,
     FLOAT64,
@@ -373,6 +375,10 @@ def _llvm(name: str) -> Callable[[Value], Value]:
 # Op name -> its branch-free body, for both formats.
 _BODIES: dict[str, Callable[..., Value]] = {
     "abs": _abs,
+    "acos": arcs.acos,
+    "asin": arcs.asin,
+    "atan": arcs.atan,
+    "atan2": arcs.atan2,
     "ceil": _llvm("ceil"),
     "cosh": _cosh,
     "erf": _erf,
@@ -407,10 +413,6 @@ _FLOAT32_BODIES: dict[str, Callable[..., Value]] = {
 
 # Op name -> the function of `math` whose libm call it becomes, where no body is given above.
 _LIBM: dict[str, Callable[..., float]] = {
-    "acos": math.acos,
-    "asin": math.asin,
-    "atan": math.atan,
-    "atan2": math.atan2,
     "cos": math.cos,
     "pow": math.pow,
     "sin": math.sin,
