@@ -33,7 +33,7 @@ from eqsat.kernel.ir import (
     Update,
     operands,
 )
-from eqsat.layout.narrow import multiply, multiply_terms
+from eqsat.layout.narrow import multiply, multiply_terms, split
 from eqsat.specs.model import ParallelOperation
 
 Points = dict[str, np.ndarray]
@@ -242,6 +242,9 @@ class _Tile:
         if statement.term_index:
             terms = []
             for side, factor in enumerate(factors):
+                if statement.term_index not in names[side]:
+                    terms.append(split(factor, statement.narrow, statement.terms))
+                    continue
                 place = names[side].index(statement.term_index)
                 names[side] = tuple(i for i in names[side] if i != statement.term_index)
                 terms.append(list(np.moveaxis(factor, place, 0)))

@@ -50,7 +50,8 @@ def substitutions(
         if emitted or spec.target in operation.native_implementation:
             inside = operation.invocation_name in splits
             kinds = (round_factors_inside, split_factors) if inside else (round_factors,)
-            ahead = (split_ahead,) if operation.invocation_name in stored else ()
+            terms = operation.invocation_name in stored
+            ahead = (split_ahead, split_one_ahead) if terms else ()
             sums = (substitute_where_rounded, substitute_few_bits)
             kinds = (
                 substitute,
@@ -301,6 +302,28 @@ def split_ahead(operation: ParallelOperation) -> Drawn:
                     ),
                 ),
             )
+
+
+def split_one_ahead(operation: ParallelOperation) -> Drawn:
+    """contract_S(a, b)  ->  sum_{i + j < terms} contract_S(a_i, b_j) by OPERATION
+    when: both are float32 and lie in memory, where a kernel of its own stores the b_j; a is split
+    as it is read. float: what is left out is below float32's own rounding.
+    """
+    if operation.factor_memories.count("registers") != 1:
+        return
+    C, D, T = Variable("c"), Variable("d"), Variable("T", "Indices")
+    for narrow, out in _dtypes(operation):
+        if narrow in STORED_TERMS and out == WIDE:
+            how = (operation.name, narrow, TERMS[narrow], T)
+            guards = (
+                fact("prepared", A, D, narrow, T),
+                fact("prepared", C, B, narrow, T),
+                *_matrix(operation),
+            )
+            stored = apply("cast", WIDE, B)
+            for before, after in (((A, C), (A, stored)), ((C, A), (stored, A))):
+                right = apply("narrow_contract", S | T, *after, *how)
+                yield "default", Rewrite(apply("contract", S, *before, ""), right, guards)
 
 
 def _dtypes(operation: ParallelOperation) -> list[tuple[str, str]]:

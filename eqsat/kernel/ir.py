@@ -179,7 +179,8 @@ class Contract:
 
     `operation` names the spec's operation that computes it; empty: scalar multiply and add. Where
     `narrow` names a float, float32 factors are split in `terms` of it, as `eqsat.layout.narrow`
-    says. With a `term_index`, one of `over`, they are split already: it numbers the terms of both.
+    says. With a `term_index`, one of `over`, those that have it are split already: it numbers the
+    terms of both.
     """
 
     name: str

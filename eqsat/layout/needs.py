@@ -26,8 +26,8 @@ class Need:
 
     alignment: bytes that divide the distance of rows, wherever the operation's copies leave a
     choice; row: bytes at multiples of which rows best begin; summed: whether a summed index must be
-    contiguous; narrow: the float whose terms it takes in place of a float32; wide: that which it
-    takes in place of a narrower one.
+    contiguous; narrow: the float whose terms it takes in place of a float32 in shared memory; wide:
+    that which it takes in place of a narrower one.
     """
 
     alignment: int
@@ -64,7 +64,7 @@ def needs(spec: ParallelProcessingUnit, operation: ParallelOperation, dtype: str
     if dtype in kinds or (dtype == WIDE and "tfloat32" in kinds):
         return Need(alignment, row, summed)
     for kind in sorted({*BY_NAME} & kinds):
-        if dtype == WIDE and kind in STORED_TERMS and len(inside) == len(pair):
+        if dtype == WIDE and kind in STORED_TERMS:
             return Need(alignment, row, summed, narrow=kind)
         if kind in SIXTEEN and dtype in BY_NAME and is_held(dtype, kind):
             return Need(alignment, row, summed, wide=kind)

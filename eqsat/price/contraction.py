@@ -187,7 +187,8 @@ def misplaced(
         if side.op == "read" and isinstance(read, Read) and side is not through:
             need = tiling.pricer.need(operation, read.dtype.name)
             right = need is None or _lies_right(tiling, found, read, need)
-            if need is not None and (need.converts or not right):
+            split = need is not None and bool(need.narrow) and from_registers(operation)
+            if need is not None and (need.converts or not right) and not split:
                 yield side, need
 
 

@@ -6,6 +6,7 @@ prices a whole menu.
 """
 
 from collections.abc import Mapping
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,7 @@ from eqsat.price.producing import Producing
 from eqsat.price.rates import Array, Blocking, Contraction, Rates
 from eqsat.price.scan import idle, is_stuck, redone
 from eqsat.price.scatter import combined
+from eqsat.price.split_factor import splitting, splitting_cycles, term_bytes
 from eqsat.price.stencil import beyond_neighbours
 from eqsat.price.sum import added_again
 from eqsat.price.update import update_seconds, waits
@@ -329,12 +331,15 @@ class _Pricing(Producing):
             others = () if operation else self.pricer.products(dtype)
             self.waited |= {unit, COPIES, *dict(others)}
         if operation and self.blocking is not None:
-            besides = computed_again(self, operation, found)
-            for op, dtype, amount in (*narrowing_work(self, operation, found, work), *besides):
+            besides = computed_again(self, operation, found), splitting(self, operation, found)
+            narrowed = narrowing_work(self, operation, found, work)
+            for op, dtype, amount in (*narrowed, *chain.from_iterable(besides)):
                 self._apply(op, amount, dtype)
             self.charge(FRAGMENTS, fragment_seconds(self, operation, found, work))
             if is_joined(found.term):  # the sums of a chunk are held beside those before it
                 self._keep(found.batch | found.rows | found.columns, 4)
+                self.scratch = self.scratch + term_bytes(self, operation, found)
+                self.gathering = self.gathering + splitting_cycles(self, found)
             self.padded = np.maximum(self.padded, threads_padding(self, operation, found))
         self.extra_latency = self.extra_latency + latency
         self.ahead = self.ahead + ahead

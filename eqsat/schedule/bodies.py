@@ -172,6 +172,8 @@ def _ways(
         held = node.args if node.op == "read" else ()  # one of them may have been prepared
         if node.op in SUBSTITUTED:
             held = (*node.args[3:], sum(child in short for child in node.children))
+        if node.op == "narrow_contract" and node.args[6]:  # either factor may be split on the way
+            held += node.children
         key = (node.op, held)
         size = sum(sizes[child] for child in node.children)
         if key not in best or size < sum(sizes[child] for child in best[key].children):
@@ -224,7 +226,8 @@ def _substituted(term: Term) -> str:
     if term.op != "narrow_contract":
         return f"substitute_{operation}" if operation else "contract"
     if is_joined(term):
-        return f"split_ahead_{operation}"
+        ahead = all(child.op == "cast" for child in term.children)
+        return f"split_{'' if ahead else 'one_'}ahead_{operation}"
     return f"{'split' if term.args[5] != 1 else 'round'}_factors_{operation}"
 
 

@@ -45,8 +45,9 @@ def test_the_oracle_agrees(c, operations):
     check(c.sample, found)
 
 
-def test_large_tiles_compile_without_spills_and_products_overlap():
-    c = large()
+@pytest.mark.parametrize("whole", ["", "x"])
+def test_large_tiles_compile_without_spills_and_products_overlap(whole):
+    c = large(whole)
     assert misfit(c.kernel, load("h200")) == ""
     source = emit(c.kernel, OPERATIONS)
     assert source.text.count("step > 0") == 2  # each sum of a chunk starts anew

@@ -28,6 +28,13 @@ def integer_matmul() -> list[Tensor]:
     return [G.astype(a, "int32") @ G.astype(b, "int32")]
 
 
+def split_on_the_way() -> list[Tensor]:
+    """float32 products of many rows, of which the small factor's terms are stored alone."""
+    x, w = tensor("x", 40004, 136), tensor("w", 136, 72)
+    b, v, y = tensor("b", 8, 5000, 64), tensor("v", 8, 64, 48), tensor("y", 96, 30000)
+    return [x @ w, w.T @ x.T, b @ v, y.T @ tensor("u", 96, 40), G.relu(b @ tensor("z", 64, 128))]
+
+
 def pieces_side_by_side() -> list[Tensor]:
     """Products of what lies in pieces of memory: along the sum, columns and keys."""
     x, y = tensor("x", 512, 192, dtype="bfloat16"), tensor("y", 512, 320, dtype="bfloat16")
@@ -406,7 +413,7 @@ def _named() -> Iterator[tuple[str, Build]]:
         integer_matmul, batched_transposed, gelu_epilogue, gated, normed_product, reassociated,
         views, convolution, large_windows, grouped_and_transposed, selections, gather, pages,
         gradient_of_weights, gradients_of_convolutions, pieces_side_by_side,
-        eight_bits, eight_bit_integers, scan, empty_and_scalar, negated_number,
+        split_on_the_way, eight_bits, eight_bit_integers, scan, empty_and_scalar, negated_number,
         several_kernels, heads_of_any_size, in_parts, last_tiles_in_parts, recurrence_in_parts,
         one_selective_scan, distances, sums_of_products, at_positions, rows_that_begin_anywhere,
         convolutions_in_turn, joined_of_many,

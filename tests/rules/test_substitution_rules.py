@@ -95,7 +95,14 @@ def narrowed(t: Terms, a: Term, b: Term, name: str, narrow: str, terms: int) -> 
 
 def test_every_rule_is_drawn_from_an_operation() -> None:
     kinds = {"substitute", "round_weights", "round_factor", "round_factors", "split_factors"}
-    kinds |= {"split_ahead", "widen", "widen_ahead", "widen_weighted", "widen_weighted_ahead"}
+    kinds |= {
+        "split_ahead",
+        "split_one_ahead",
+        "widen",
+        "widen_ahead",
+        "widen_weighted",
+        "widen_weighted_ahead",
+    }
     kinds |= {"substitute_where_rounded", "substitute_few_bits"}
     for unit in SPECS.values():
         emitted = frozenset(operation.invocation_name for operation in unit.operations)
@@ -442,9 +449,30 @@ def test_terms_that_are_stored_are_multiplied(worker: SearchWorker) -> None:
     )
     assert not equal(case, worker, rule)
     held = SPECS["h200"].operation("wgmma_m64n128k16_bf16_rs")
+    assert f"split_one_ahead_{operation.name}" not in {rule.name for rule in drawn}
     assert f"split_ahead_{held.name}" not in {rule.name for rule in drawn}
     stored = float32_products(SPECS["h200"], names, frozenset(), "default", names)
     assert stored == {operation.name: 6}
+
+
+def test_one_factor_is_split_as_it_is_read(worker: SearchWorker) -> None:
+    """Whichever: the operation takes it from registers, and terms of the other from memory."""
+    operation = SPECS["h200"].operation("wgmma_m64n128k16_bf16_rs")
+    names = frozenset({operation.invocation_name})
+    drawn = {rule.name: rule for rule in substitutions(SPECS["h200"], names, frozenset(), names)}
+    rule = drawn[f"split_one_ahead_{operation.name}"]
+    t = Terms(universe())
+    a, b = t.read("a", "ij"), t.read("b", "jk")
+    stored = [t.read("a_terms", "tij", "bfloat16"), t.read("b_terms", "tjk", "bfloat16")]
+    rows = tuple((*pair, "bfloat16", t.mask("t")) for pair in zip((a, b), stored, strict=True))
+    how = (operation.name, "bfloat16", 3, t.mask("t"))
+    plain, cast = t.contract("j", a, b), [t.cast("float32", terms) for terms in stored]
+    for sides in ((a, cast[1]), (cast[0], b)):
+        split = Term("narrow_contract", t.mask("jt"), *sides, *how)
+        assert equal(Case(plain, split, prepared=rows), worker, rule)
+        assert not equal(Case(plain, split, prepared=rows[:1]), worker, rule)
+    both = Term("narrow_contract", t.mask("jt"), *cast, *how)
+    assert not equal(Case(plain, both, prepared=rows), worker, rule)
 
 
 def test_a_precision_allows_what_those_before_it_allow() -> None:

@@ -50,7 +50,8 @@ class Matrix:
     those of the right factor and the result; `k` runs inside the instruction, other summed
     indices are loops around it. `gathered`: the instruction wants k contiguous in shared memory,
     and the left factor has it otherwise: it goes through registers.
-    After `partial` points of k sums leave the operation; 0: it keeps them.
+    After `partial` points of k sums leave the operation; 0: it keeps them. `split`: the left factor
+    is split into the terms that the right one lies there as.
     """
 
     contract: Contract
@@ -63,6 +64,7 @@ class Matrix:
     function: str
     gathered: bool = False
     partial: int = 0
+    split: bool = False
 
 
 @dataclass(frozen=True)
@@ -358,8 +360,9 @@ def _matrices(
         gathered = isinstance(operation, WarpgroupOperation) and not operation.transposable
         gathered = gathered and left in across(kernel, c)
         part = spec.part_of(prod(axes[i].extent for i in c.over)) if spec else 0
+        split = bool(c.term_index) and c.term_index not in indices[left]
         result[c.name] = Matrix(
-            c, operation, rows, columns, k, left, right, function, gathered, part
+            c, operation, rows, columns, k, left, right, function, gathered, part, split
         )
     return result
 

@@ -31,6 +31,7 @@ def turned(
     """
     axes = kernel.axes()
     loads = {s.name for s in kernel.statements() if isinstance(s, Load)}
+    whole = {s.name: {*s.indices} for s in kernel.statements() if isinstance(s, Load)}
     cost = {False: 0.0, True: 0.0}
     for c in contracts:
         spec = operations.get(c.operation)
@@ -39,6 +40,7 @@ def turned(
             return False
         groups = dict(zip(pairs[c.name], (c.left, c.right), strict=True))
         copied = loads - (across(kernel, c) if spec and spec.contiguous else set())
+        copied -= {n for n in (c.left, c.right) if c.term_index and c.term_index not in whole[n]}
         held = {name for name in (c.left, c.right) if name not in copied}
         in_registers = spec.factor_memories.count("registers") if spec else 0
         if len(held) > in_registers:

@@ -106,4 +106,4 @@ def holds_factor(block: Block, phase: Phase) -> bool:
 
 def in_registers(placement: Placement, matrix: Matrix) -> bool:
     """Whether a product's left factor is read from registers: computed there, or gathered."""
-    return placement.where[matrix.left] != SHARED or matrix.gathered
+    return placement.where[matrix.left] != SHARED or matrix.gathered or matrix.split

@@ -13,6 +13,7 @@ one chunk's products and the start of the next one's.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from math import prod
 
 from eqsat.errors import UnsupportedError
@@ -24,6 +25,8 @@ from ..place.tile import Point, Tile
 from ..prelude.math import storage_type
 from .matrix import bits_at, fragment_numbers, lies_in_fragments, pack_step
 
+UNDER_WAY = 2  # steps whose terms of a split factor registers hold: multiplied, and in the making
+
 
 def fill_left(block: Block, matrix: Matrix, target: str) -> None:
     """`target[step][fragment]`: operand registers from a left factor in registers, or gathered."""
@@ -33,6 +36,34 @@ def fill_left(block: Block, matrix: Matrix, target: str) -> None:
         block.out.line("#pragma unroll")
         with block.out.block(f"for (int step = 0; step < {steps}; ++step)"):
             fill(target)
+
+
+def declare_terms(block: Block, matrix: Matrix, target: str) -> None:
+    """`target_term[number][fragment]`: operand registers of each term of a float32 factor, for as
+    many steps as are under way.
+    """
+    gather = _Gather(block, matrix, block.tiles[matrix.left])
+    size = f"[{UNDER_WAY}][{gather.fragments}][{matrix.operation.left_registers}]"
+    for term in range(matrix.contract.terms):
+        block.out.line(f"unsigned {target}_{term}{size};")
+
+
+def fill_terms(block: Block, matrix: Matrix, target: str) -> None:
+    """Read the factor's elements of a `step` from its tile, and split them."""
+    out, terms = block.out, range(matrix.contract.terms)
+    gather = _Gather(block, matrix, block.tiles[matrix.left])
+    out.line("#pragma unroll")
+    with out.block(f"for (int block = 0; block < {gather.fragments}; ++block)"):
+        for half, row in product(range(matrix.operation.halves), range(2)):
+            with out.block():
+                gather.read_two(half, row)
+                for term in terms:
+                    number = f"[step % {UNDER_WAY}][block][{2 * half + row}]"
+                    place = f"{target}_{term}{number}"
+                    out.line(f"{place} = pack_bfloat16_cut(low, high);")
+                    if term < terms[-1]:
+                        out.line(f"low -= __uint_as_float({place} << 16);")
+                        out.line(f"high -= __uint_as_float({place} & 0xffff0000u);")
 
 
 def prepare_left(block: Block, matrix: Matrix) -> Callable[[str], None]:
@@ -107,6 +138,22 @@ class _Gather:
         origin = {**block.frame.origin, **dict.fromkeys((*self.matrix.rows, self.matrix.k), "0")}
         registers = dict.fromkeys(block.axes, "0")
         return self.tile.offset(Point(at | {self.matrix.k: along}, registers, origin))
+
+    def read_two(self, half: int, row: int) -> None:
+        """`low` and `high`: the float32 neighbours along k of one register at a `step`."""
+        first = f"step * {self.matrix.operation.k} + {8 * half}"
+        k = f"({first} + int({self.block.thread}) % 4 * 2)"
+        out, pointer = self.block.out, self.tile.pointer
+        if self.tile.order[-1] == self.matrix.k:
+            place = f"{pointer} + {self.offset(row, k)}"
+            out.line(
+                f"const Pack<float, 2> two = *reinterpret_cast<const Pack<float, 2>*>({place});"
+            )
+            out.line("float low = two.item[0], high = two.item[1];")
+            return
+        places = (self.offset(row, at) for at in (k, f"({k} + 1)"))
+        low, high = (f"({pointer})[{place}]" for place in places)
+        out.line(f"float low = {low}, high = {high};")
 
     def read(self, target: str, beyond: str) -> None:
         """The registers of one step, whose elements lie so far beyond their places."""

@@ -21,8 +21,10 @@ from ..place.distribution import Distribution
 from ..place.operations import TABLE, MatrixOperation
 from ..place.placement import Matrix, Placement
 from ..place.warpgroup_operations import WarpgroupOperation
+from .gather import UNDER_WAY
 from .matrix import Product, multiply
 
+TEMPORARY = 16  # registers of a split factor's terms that others of a step take over
 AHEAD = 48  # registers of split fragments of several steps, so that their products do not wait
 
 SPLITS: frozenset[str] = frozenset(
@@ -54,6 +56,10 @@ def term_bytes(placement: Placement, distribution: Distribution) -> int:
             most = max(most, 4 * m.operation.n // 2)
         if m.contract.term_index:
             count = prod(distribution.registers(i) for i in m.contract.indices)
+            if m.split:
+                fragments = prod(distribution.parts[i].blocks for i in m.rows)
+                split = UNDER_WAY * fragments * m.operation.left_registers * m.contract.terms
+                count += max(split - TEMPORARY, 0)
             most = max(most, m.contract.dtype.itemsize * count)
         if not isinstance(m.operation, MatrixOperation):
             continue

@@ -17,7 +17,7 @@ from ..copy.box_tile import SWIZZLES, BoxTile
 from ..place.block import Block
 from ..place.placement import Matrix
 from ..place.warpgroup_operations import WARPGROUP, WARPGROUP_ROWS, WarpgroupOperation
-from .gather import fill_left, prepare_left
+from .gather import UNDER_WAY, declare_terms, fill_left, fill_terms, prepare_left
 
 COLUMNS = 8  # of a fragment
 ROWS = 8  # that follow each other in a tile: a descriptor says how far such groups lie apart
@@ -102,18 +102,19 @@ class _Product:
 
     def emit(self, result: str, packed: str, fresh: bool) -> None:
         block, out, operation = self.block, self.block.out, self.operation
-        gathered, right = self.matrix.gathered, self.factor(self.matrix.right)
-        left = None if gathered or packed else self.factor(self.matrix.left)
+        gathered, split = self.matrix.gathered, self.matrix.split
+        right = self.factor(self.matrix.right)
+        left = None if gathered or split or packed else self.factor(self.matrix.left)
         if right is None or (left is None and operation.packed != 2 and not gathered):
             raise self.refusal("its factors are not where the instruction reads them")
         self.check_indices(left is not None)
         steps, count = packed_shape(block, self.matrix)
         with out.block():
-            if left is None and not packed:
+            if left is None and not packed and not split:
                 packed = "left"
                 out.line(f"unsigned left[{steps}][{count}][{operation.left_registers}];")
                 fill_left(block, self.matrix, packed)
-            if not self.matrix.partial:
+            if not self.matrix.partial and not split:
                 out.line("products_begin();")
             if left is not None:
                 self.describe("left", left, self.matrix.rows, WARPGROUP_ROWS)
@@ -122,6 +123,9 @@ class _Product:
             if self.matrix.partial:
                 for fragment in product(range(count), range(across)):
                     self.add_partial(result, steps, fragment, left, packed, right)
+                return
+            if split:
+                self.add_split(result, steps, right)
                 return
             for i, j, target, kept in self.terms(result, fresh):
                 with self.each_place():
@@ -200,7 +204,8 @@ class _Product:
     ) -> None:
         """One instruction, that of a fragment's row and column."""
         operation, (row, column) = self.operation, fragment
-        a = f"{left[2]}[step][{row}]"
+        step = f"step % {UNDER_WAY}" if self.matrix.split else "step"
+        a = f"{left[2]}[{step}][{row}]"
         if left[0] is not None:
             a = self.place("left", left[0], self.matrix.rows, row, WARPGROUP_ROWS, left[1])
         b = self.place("right", right[0], self.matrix.columns, column, operation.n, right[1])
@@ -210,6 +215,23 @@ class _Product:
         template = f"<{', '.join(kinds)}>" if operation.transposable else ""
         function = operation.name(left[0] is None)
         self.block.out.line(f"{function}{template}({', '.join(registers)}, {a}, {b}, {kept});")
+
+    def add_split(self, result: str, steps: int, right: _Operand) -> None:
+        """The products of terms of a left factor that is split step by step, while those of the
+        step before run.
+        """
+        out, (_, count) = self.block.out, packed_shape(self.block, self.matrix)
+        declare_terms(self.block, self.matrix, "left")
+        out.line("#pragma unroll")
+        with out.block(f"for (int step = 0; step < {steps}; ++step)"):
+            if steps > UNDER_WAY:
+                out.line(f"if (step >= {UNDER_WAY}) products_wait<{UNDER_WAY - 1}>();")
+            fill_terms(self.block, self.matrix, "left")
+            out.line("products_begin();")
+            for i, j, target, kept in self.terms(result, fresh=False):
+                sides = (None, i, f"left_{i}"), (right, j)
+                self.issue(target, kept, count, self.across, *sides)
+            out.line("products_commit();")
 
     def add_partial(
         self,
