@@ -375,18 +375,18 @@ class Extractor(LearnedPrices):
         return best
 
     def _others(self) -> list[frozenset[int]]:
-        """What else might lie in memory besides: one value more that has a product which several
-        kernels compute, in whatever way, the smallest first.
+        """What else might lie in memory besides: one value more that has a reduction which several
+        kernels compute, or a product in whatever way, the smallest first.
         """
         cuts, _ = self.best
         stored = frozenset(number for number in cuts if number >= 0)
-        products = Counter(
+        reduced = Counter(
             term
             for cut in cuts.values()
             for term in post_order([cut.stored.term])
-            if is_product(term, self.facts)
+            if term.op in REDUCING or is_product(term, self.facts)
         )
-        again = {term for term, count in products.items() if count > 1}
+        again = {term for term, count in reduced.items() if count > 1}
         classes = Counter(number for cut in cuts.values() for number in cut.ways)
         if not max(classes.values(), default=0) > 1 or len(self.pruned.order) > MOST_CHANGED:
             return []

@@ -43,6 +43,10 @@ class Joined:
             found.append(Access(piece.buffer, add(const(piece.offset), *steps), (guard,)))
         return tuple(found)
 
+    def place(self, address: Affine) -> Affine:
+        """The place along the joined axis of what an address in the array is."""
+        return self._coordinates(address)[self.axis]
+
     def _coordinates(self, address: Affine) -> list[Affine]:
         """The place along each axis."""
         strides = [prod(self.shape[axis + 1 :]) for axis in range(len(self.shape))]

@@ -5,11 +5,11 @@
 A tile that lies in one piece is copied from there; none is copied that is not used.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from eqsat.encode.known import Known
-from eqsat.graph.index import row_major
+from eqsat.graph.index import Affine, add, row_major
 from eqsat.kernel.idle_chunks import COMPARED, compared
 from eqsat.kernel.joined import Joined, Piece
 from eqsat.layout.prepare import factors_in_memory
@@ -51,14 +51,15 @@ def _joined(term: Term, facts: Facts, known: Known) -> Term | None:
     parts = list(_parts(term, name, (0, extents[name]), known))
     if not 1 < len(parts) <= MOST_PIECES or any(part is None for part in parts):
         return None
-    reads = [part[2] for part in parts if part]
+    own_parts = [_walked(part, name, parts) for part in parts if part]
+    reads = [part[2] for part in own_parts]
     steps = [{str(atom): step for atom, step in read.address.terms} for read in reads]
     names = sorted(steps[0], key=lambda n: -steps[0][n])
     units = {tuple(n for n, step in own.items() if step == 1) for own in steps}
     if len(units) > 1 or any(own.keys() != steps[0].keys() for own in steps) or name not in names:
         return None
     pieces = []
-    for first, after, read in filter(None, parts):
+    for first, after, read in own_parts:
         own = {str(atom): step for atom, step in read.address.terms}
         offset, size = read.address.constant + first * own[name], read.dtype.itemsize
         far = [offset, *(step for step in own.values() if step != 1)]
@@ -71,6 +72,19 @@ def _joined(term: Term, facts: Facts, known: Known) -> Term | None:
         return None  # an axis of one point that two names share
     buffer = "+".join(piece.buffer for piece in pieces)
     return Term("read", Read(buffer, facts.dtype(term), address, joined=joined))
+
+
+def _walked(part: Part, name: str, parts: Sequence[Part | None]) -> Part:
+    """A part of one point, whose address does not depend on the name, as if others followed as far
+    apart as in the first part of more.
+    """
+    first, after, read = part
+    if after - first > 1 or name in dict(read.address.terms):
+        return part
+    found = (dict(one[2].address.terms).get(name, 0) for one in parts if one)
+    step = next(filter(None, found), 0)
+    along = Affine(((name, step),), -first * step)
+    return (first, after, replace(read, address=add(read.address, along))) if step else part
 
 
 def _margin(term: Term, known: Known) -> tuple[str, int, bool] | None:

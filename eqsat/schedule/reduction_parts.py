@@ -432,8 +432,18 @@ class Parts:
             return Term(term.op, self._at(first))
         if not isinstance(first, Read) or self.axis not in first.names:
             return term
-        moved = replace(first, address=self._at(first.address), guards=self._guarded(first.guards))
-        return Term(term.op, moved, *term.args[1:])
+        moved = replace(first, address=self._at(first.address))
+        guards = self._guarded(first.guards)
+        ends = self._ends(moved)
+        guards = tuple(guard for guard in guards if not (ends and guard == self.valid))
+        return Term(term.op, replace(moved, guards=guards), *term.args[1:])
+
+    def _ends(self, read: Read) -> bool:
+        """Whether what is read, in pieces side by side, ends where the axis does."""
+        joined, valid = read.joined, self.valid
+        if joined is None or valid is None or joined.shape[joined.axis] != valid.upper:
+            return False
+        return joined.place(read.address) == valid.expression
 
     def neutral(self, term: Term, monoid: str) -> Term:
         """The term, beyond the axis the monoid's identity."""
@@ -442,7 +452,8 @@ class Parts:
         dtype = self.facts.dtype(term)
         value = _identity(monoid, dtype)
         read = term.args[0] if term.op == "read" else None
-        if isinstance(read, Read) and self.valid in read.guards and read.fill == value:
+        filled = isinstance(read, Read) and read.fill == value
+        if filled and (self.valid in read.guards or self._ends(read)):
             return term
         if term.op == "cast" and value == 0 and monoid == "sum":
             return over(term, (self.neutral(term.children[0], monoid),))

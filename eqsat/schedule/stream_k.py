@@ -19,6 +19,7 @@ from eqsat.terms.form import Form
 PARTS = (2, 4)
 MOST_WAVES = 10  # beyond which a last wave is little of all
 ROWS = 64  # of results, to whole multiples of which threads hold them
+FRAGMENT, PAIR = 8, 2  # columns of a fragment, and how many of them a thread holds
 
 
 def stream_k_parts(form: Form) -> tuple[int, ...]:
@@ -53,12 +54,16 @@ def with_workspace(kernel: Kernel, spec: ParallelProcessingUnit) -> Kernel:
 
 def _held(kernel: Kernel, phase: Phase, carry: Carry) -> int:
     """Sums of a carry that threads hold: whole fragments along the names of its rows, and of its
-    columns, of which each has a power of two of points where they are several.
+    columns, of which each has a power of two of points where they are several. Of one beside a
+    product, along its rows or columns alone, threads that have others of these hold the same.
     """
     axes, own = kernel.axes(), {s.name: s for s in kernel.statements()}
     added = (own[s.chunk] for s in phase.body if isinstance(s, Update) and s.carry == carry.name)
     product = next((s for s in added if isinstance(s, Contract)), None)
-    sides = [own[name].indices for name in (product.left, product.right)] if product else []
+    if product is None:
+        points = prod(min(axes[i].tile, axes[i].extent) for i in carry.indices)
+        return kernel.threads * PAIR * -(-points // FRAGMENT)
+    sides = [own[name].indices for name in (product.left, product.right)]
     alone = [tuple(i for i in carry.indices if i not in side) for side in sides]
     rest = [(i,) for i in carry.indices if not any(i in group for group in alone)]
     total = 1

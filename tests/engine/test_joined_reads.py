@@ -83,6 +83,26 @@ def test_products_of_what_lies_in_pieces(function):
     assert np.abs(found - wanted).max() < 0.02 * np.abs(wanted).max()
 
 
+def test_a_cache_and_one_more_key_are_attended_to_in_parts():
+    """2049 keys are no two parts alike: the second one ends where the pieces do."""
+    q, fresh = g.input("q", (1, 8, 1, 64), BF16), ["k", "v"]
+    sides = [
+        g.concat(
+            [g.input(n, (1, 2, 2048, 64), BF16), g.input(f"{n}1", (1, 2, 1, 64), BF16)], axis=2
+        )
+        for n in fresh
+    ]
+    out = g.attention(q, *sides)
+    program = planned(out, H200)
+    first, *_ = (launch.kernel for launch in program.parts.launches)
+    (stream,) = (axis for phase in first.phases for axis in phase.stream)
+    assert stream.extent < 2049 and len(in_pieces(program)) == 2
+    values = {a.name: normal(*a.shape).astype(g.bfloat16.numpy) for a in program.parts.arguments}
+    (wanted,) = g.evaluate([out], values, np.float64)
+    found = run(program, **values).astype(np.float64)
+    assert np.abs(found - wanted).max() < 0.02 * np.abs(wanted).max()
+
+
 @pytest.mark.parametrize("function", [along_sum, along_columns], ids=lambda f: f.__name__)
 def test_a_tile_is_copied_from_its_piece(function):
     program = planned(built(function))

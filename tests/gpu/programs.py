@@ -51,6 +51,22 @@ def pieces_side_by_side() -> list[Tensor]:
     ]
 
 
+def a_cache_and_one_more() -> list[Tensor]:
+    """Attention to keys that were there and one more, in parts; a row's norm and three products."""
+    q = tensor("q", 2, 16, 1, 64, dtype="bfloat16")
+    old, new = (2, 4, 2048, 64), (2, 4, 1, 64)
+    keys, values = (
+        G.concat(
+            [tensor(n, *old, dtype="bfloat16"), tensor(f"{n}1", *new, dtype="bfloat16")], axis=2
+        )
+        for n in "kv"
+    )
+    x, gain = tensor("x", 8, 2048, dtype="bfloat16"), tensor("g", 2048, dtype="bfloat16")
+    y = G.rms_norm(x, gain)
+    weights = [tensor(f"w{n}", 2048, n, dtype="bfloat16") for n in (2048, 512, 520)]
+    return [G.attention(q, keys, values), *(y @ w for w in weights)]
+
+
 def eight_bits() -> list[Tensor]:
     """Products of 8-bit floats with scales: rounded, exposed, across the sum, by 16-bit ones."""
     kinds = {"a": "float8_e4m3fn", "b": "float8_e5m2", "c": "float8_e4m3fn", "d": "bfloat16"}
@@ -413,7 +429,8 @@ def _named() -> Iterator[tuple[str, Build]]:
         integer_matmul, batched_transposed, gelu_epilogue, gated, normed_product, reassociated,
         views, convolution, large_windows, grouped_and_transposed, selections, gather, pages,
         gradient_of_weights, gradients_of_convolutions, pieces_side_by_side,
-        split_on_the_way, eight_bits, eight_bit_integers, scan, empty_and_scalar, negated_number,
+        split_on_the_way, a_cache_and_one_more, eight_bits, eight_bit_integers, scan,
+        empty_and_scalar, negated_number,
         several_kernels, heads_of_any_size, in_parts, last_tiles_in_parts, recurrence_in_parts,
         one_selective_scan, distances, sums_of_products, at_positions, rows_that_begin_anywhere,
         convolutions_in_turn, joined_of_many,
