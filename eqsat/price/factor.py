@@ -78,17 +78,28 @@ def computed_again(
         return
     facts = tiling.form.facts
     for side, terms in computed_of_reads(found, converted(tiling, operation, found)):
-        own, other = found.rows, found.columns
-        if side is not found.left:
-            own, other = other, own
-        rows, columns, *_ = operation.extents.values()
-        blocks = np.ceil(tiling.tile_points(own) / rows)
-        beside = np.ceil(tiling.tile_points(other) / columns)
-        teams = tiling.blocking.threads / tiling.spec.members(operation.supported_by, "thread")
-        down, _, across = arranged(blocks, beside, teams)
-        again = down * across * rows / tiling.tile_points(own) - 1
+        own = found.rows if side is found.left else found.columns
+        again = times_held(tiling, operation, found, side) - 1
         for term in terms:
             mask = facts.free(term)
             if term.op not in (*COPIED, "literal", "reindex", "position") and mask & own:
                 amount = tiling.points(mask) * tiling.times(mask) * again
                 yield term.op, works_in(term, facts).name, amount
+
+
+def times_held(
+    tiling: Tiling, operation: ParallelOperation, found: Contraction, side: Term
+) -> Array:
+    """How many times the points of a factor's tile lie in registers: in rows that whole operations
+    have besides, and for each group of threads that shares rows.
+    """
+    assert tiling.blocking is not None
+    own, other = found.rows, found.columns
+    if side is not found.left:
+        own, other = other, own
+    rows, columns, *_ = operation.extents.values()
+    blocks = np.ceil(tiling.tile_points(own) / rows)
+    beside = np.ceil(tiling.tile_points(other) / columns)
+    teams = tiling.blocking.threads / tiling.spec.members(operation.supported_by, "thread")
+    down, _, across = arranged(blocks, beside, teams)
+    return down * across * rows / tiling.tile_points(own)

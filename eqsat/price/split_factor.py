@@ -4,11 +4,9 @@ of which the other factor was split beforehand.
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from eqsat.layout.needs import WIDE
+from eqsat.price.factor import times_held
 from eqsat.price.narrow import is_joined
-from eqsat.price.pipeline import arranged
 from eqsat.price.rates import Array, Contraction
 from eqsat.price.tiling import Tiling
 from eqsat.specs import ParallelOperation
@@ -49,16 +47,8 @@ def splitting(
     if side is None or tiling.blocking is None:
         return
     mask = tiling.form.facts.free(side)
-    own, other = found.rows, found.columns
-    if side is not found.left:
-        own, other = other, own
-    rows, columns, *_ = operation.extents.values()
-    blocks = np.ceil(tiling.tile_points(own) / rows)
-    beside = np.ceil(tiling.tile_points(other) / columns)
-    teams = tiling.blocking.threads / tiling.spec.members(operation.supported_by, "thread")
-    down, _, across = arranged(blocks, beside, teams)
     points = tiling.points(mask) * tiling.times(mask)
-    yield "sub", WIDE, EACH * points * down * across * rows / tiling.tile_points(own)
+    yield "sub", WIDE, EACH * points * times_held(tiling, operation, found, side)
 
 
 def splitting_cycles(tiling: Tiling, found: Contraction) -> Array:
