@@ -219,9 +219,12 @@ def is_copied_often(box: TensorBox, load: Load, axes: Mapping[str, Axis]) -> boo
 def ends_in_zeros(
     load: Load, axes: Mapping[str, Axis], points: Mapping[str, int], summed: Collection[str]
 ) -> bool:
-    """Whether the padding of a tile along `summed` indices lies beyond the tensor."""
+    """Whether the padding of a tile along `summed` indices lies beyond the tensor: not where guards
+    have it together with others, as in windows; by itself an index ends with its dimension.
+    """
     for i in set(summed) & set(load.indices):
-        guarded = any(_holds(guard.expression, i) for guard in load.access.guards)
+        expressions = [guard.expression for guard in load.access.guards]
+        guarded = any(_holds(one, i) and one.terms != ((i, 1),) for one in expressions)
         partial = axes[i].extent % axes[i].tile if axes[i].count > 1 else points[i] > axes[i].extent
         if (points[i] > axes[i].tile and axes[i].count > 1) or (guarded and partial):
             return False
