@@ -15,8 +15,8 @@ H200 = load("h200")
 X, Y, Z = (g.input(name, (4096, 4096), "float32") for name in "xyz")
 
 
-def kernels(*outputs: g.Tensor) -> list[Kernel]:
-    found = plan(list(outputs), H200, cache=Cache(None)).parts.launches
+def kernels(*outputs: g.Tensor, precision: str = "default") -> list[Kernel]:
+    found = plan(list(outputs), H200, cache=Cache(None), precision=precision).parts.launches
     return [launch.kernel for launch in found]
 
 
@@ -114,6 +114,6 @@ def test_sums_over_rows_and_over_columns_come_of_one_look(shape):
 def test_what_threads_multiply_is_in_whole_vectors_of_rows():
     """Tiles of 256 rows would leave 384 threads 11 each, which they read one by one."""
     x, w = g.input("x", (65536, 512), "float32"), g.input("w", (65536, 64), "float32")
-    product = kernels(x.T @ w)[0]
+    product = kernels(x.T @ w, precision="exact")[0]
     results = [axis.tile for axis in product.grid if axis.tile > 1]
     assert np.prod(results) / product.threads % 16 == 0
